@@ -22,9 +22,11 @@ impl Grant {
         self.listens && (self.addr, self.port) == (addr, port) && (self.dual || !dual)
     }
 
-    /// Does it allow a CONNECT command from this local end?
-    pub fn allows_connect(&self, addr: IpAddr, port: u16) -> bool {
-        (self.addr, self.port) == (addr, port)
+    /// Does it allow a CONNECT command from this local end to this remote address?
+    pub fn allows_connect(&self, addr: IpAddr, port: u16, remote: IpAddr) -> bool {
+        // A socket on `::` connects to IPv4 addresses from an IPv4 address.
+        let held = self.addr.is_ipv4() || remote.is_ipv6() || self.dual;
+        held && (self.addr, self.port) == (addr, port)
     }
 }
 
@@ -42,6 +44,8 @@ pub enum Proof {
 /// A reserved port. Dropping it frees the port.
 #[derive(Debug)]
 pub struct Reservation {
+    /// The service's own socket, which holds the port. It is closed first: the port is free when `held` is dropped.
+    pub port: Option<OwnedFd>,
     /// The descriptor that stands for the reservation.
     pub held: OwnedFd,
     /// What is known of it.
@@ -50,7 +54,7 @@ pub struct Reservation {
 
 impl From<OwnedFd> for Reservation {
     fn from(held: OwnedFd) -> Self {
-        Self { held, proof: Proof::NotAsked }
+        Self { port: None, held, proof: Proof::NotAsked }
     }
 }
 
@@ -63,13 +67,15 @@ mod tests {
     fn a_grant_covers_exactly_what_the_kernel_granted() {
         let (any, one) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from([10, 0, 0, 1]));
         let grant = Grant { addr: one, port: 80, dual: false, listens: true };
-        assert!(grant.allows_listen(one, 80, false) && grant.allows_connect(one, 80));
-        assert!(!grant.allows_listen(one, 81, false) && !grant.allows_connect(one, 81));
+        assert!(grant.allows_listen(one, 80, false) && grant.allows_connect(one, 80, any));
+        assert!(!grant.allows_listen(one, 81, false) && !grant.allows_connect(one, 81, any));
         assert!(!grant.allows_listen(any, 80, false), "one address is not all of them");
         let connects = Grant { listens: false, ..grant };
-        assert!(connects.allows_connect(one, 80) && !connects.allows_listen(one, 80, false));
+        assert!(connects.allows_connect(one, 80, any) && !connects.allows_listen(one, 80, false));
         let six = Grant { addr: Ipv6Addr::UNSPECIFIED.into(), ..grant };
         assert!(six.allows_listen(six.addr, 80, false) && !six.allows_listen(six.addr, 80, true));
-        assert!(Grant { dual: true, ..six }.allows_listen(six.addr, 80, true));
+        assert!(six.allows_connect(six.addr, 80, six.addr) && !six.allows_connect(six.addr, 80, one), "not from IPv4");
+        let both = Grant { dual: true, ..six };
+        assert!(both.allows_listen(six.addr, 80, true) && both.allows_connect(six.addr, 80, one));
     }
 }

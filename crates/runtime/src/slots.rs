@@ -372,7 +372,8 @@ impl<C, S: Default> ServedClient<C, S> {
                 self.loose_reservations.insert(slot);
             }
             Phase::Free => {}
-            _ if ahead == 0 => entry.reservation = Some((reservation, now_us)),
+            // Another one for the same use is dropped: the port of the first must stay taken.
+            _ if ahead == 0 && entry.reservation.is_none() => entry.reservation = Some((reservation, now_us)),
             _ => {}
         }
     }

@@ -1,10 +1,9 @@
 //! How other threads reach the descriptor broker ([`crate::descriptor_broker`]).
 
+use crate::descriptor_transfer;
 use rustix::fd::{AsFd, OwnedFd};
-use std::io;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
-use towpath_ring::control::{Request, send_request};
 use towpath_runtime::{ClientId, Proof};
 
 /// Work that the broker does in the service's descriptor table.
@@ -118,21 +117,20 @@ impl BrokerHandle {
         let _ = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
     }
 
-    /// Moves a descriptor into the service's table and waits for the answer. `None` if the broker did not use it.
+    /// Moves descriptors into the service's table and waits for the answer. `None` if the broker did not use them. They
+    /// are closed in this table before the broker acts: it has the only ones.
     pub fn transfer(
         &self,
-        fd: &OwnedFd,
+        descriptors: Vec<OwnedFd>,
         request: impl FnOnce(SyncSender<Option<u32>>) -> BrokerRequest,
     ) -> Option<u32> {
         let _one_at_a_time = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.send_descriptor(fd).ok()?;
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        descriptor_transfer::send(self.transfer_fd.as_fd(), &borrowed).ok()?;
+        drop(borrowed);
+        drop(descriptors);
         let (done, answer) = sync_channel(1);
         self.post(request(done));
         answer.recv().ok().flatten()
-    }
-
-    fn send_descriptor(&self, fd: &OwnedFd) -> io::Result<()> {
-        // Any message with one descriptor will do; its content is ignored.
-        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0, seq: 0, listens: false }, &[fd.as_fd()])
     }
 }

@@ -30,8 +30,6 @@ const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const QUESTIONS_BEFORE_HELLO: u32 = 1024;
 /// Requests handled before hang-ups are looked at again.
 const REQUESTS_PER_TURN: usize = 64;
-/// Descriptors of a reservation in the service's table.
-const HELD: u64 = 1;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
@@ -221,7 +219,7 @@ impl<'a> ClientConnection<'a> {
         if self.serving {
             self.leave();
         }
-        self.state.registry().budget.give_back(self.peer.uid, HELD * self.reservations.len() as u64);
+        self.state.registry().budget.give_back(self.peer.uid, self.held_by_stack());
     }
 
     fn leave(&mut self) {
@@ -305,7 +303,7 @@ impl<'a> ClientConnection<'a> {
                 self.state.broker.post(BrokerRequest::Doorbell { connection, id, pair: (place, pair), context });
                 Ok(())
             }
-            (Request::File { replaces }, Some(file)) => self.file(replaces, &file),
+            (Request::File { replaces }, Some(file)) => self.file(replaces, file),
             (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
             (Request::Stack { stack }, _) => self.other_stack(stack),
             (Request::NameAt { stack }, Some(end)) => self.name_at(stack, &end),
@@ -365,7 +363,7 @@ impl<'a> ClientConnection<'a> {
         let Some(connection) = self.connection else { return Ok(()) };
         let (wait, notify) = wake::doorbell_pipe()?;
         let token = self.client.token;
-        match self.state.broker.transfer(&notify, |done| BrokerRequest::Context { token, done }) {
+        match self.state.broker.transfer(vec![notify], |done| BrokerRequest::Context { token, done }) {
             Some(context) => {
                 self.contexts |= 1 << context;
                 send_reply(connection, &Reply::Context { context }, &[wait.as_fd()])
@@ -376,16 +374,16 @@ impl<'a> ClientConnection<'a> {
 
     /// Gives the stack a file and answers with its number. The file is checked in this thread, where only its owner
     /// waits.
-    fn file(&mut self, replaces: u32, file: &OwnedFd) -> io::Result<()> {
+    fn file(&mut self, replaces: u32, file: OwnedFd) -> io::Result<()> {
         let Some(connection) = self.connection else { return Ok(()) };
         let refused = |errno: Errno| Reply::Refused { errno: errno.raw_os_error() };
         let answer = match self.state.stack.files() {
             Files::None => refused(Errno::OPNOTSUPP),
-            files if !files.take(file) => refused(Errno::ACCESS),
+            files if !files.take(&file) => refused(Errno::ACCESS),
             _ => {
                 let (id, process) = (self.client.id, self.peer.process());
                 let number =
-                    self.state.broker.transfer(file, |done| BrokerRequest::File { id, process, replaces, done });
+                    self.state.broker.transfer(vec![file], |done| BrokerRequest::File { id, process, replaces, done });
                 number.map_or(refused(Errno::ACCESS), |file| Reply::File { file })
             }
         };

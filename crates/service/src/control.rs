@@ -9,7 +9,7 @@ use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
 use crate::received;
 use crate::state::ServiceState;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, SocketFlags};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd, acceptor: &mut Acce
     for _ in 0..acceptor::BATCH {
         match acceptor.accept(listener, SocketFlags::CLOEXEC) {
             Accepted::Connection(socket) => begin(state, socket),
-            Accepted::ToRefuse(socket) => refuse(&socket, NO_DESCRIPTOR.into()),
+            Accepted::ToRefuse(socket) => refuse(socket, NO_DESCRIPTOR.into()),
             Accepted::Nothing => return,
         }
     }
@@ -41,11 +41,11 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
     };
     let admission = &state.settings.admission;
     if let Err(why) = admission.check(asker.uid, asker.gid) {
-        return refuse(&socket, why);
+        return refuse(socket, why);
     }
     // The close without an answer says that the service is busy: `towpath run` asks again.
     let Some(place) = state.conversations.take(asker.uid, admission.is_operator(asker.uid)) else {
-        return received::finish(socket.as_fd());
+        return received::finish_apart(socket.into());
     };
     let weak = Arc::downgrade(state);
     let talk = move || {
@@ -56,10 +56,10 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
 }
 
 /// Sends the reason without waiting. The socket's buffer is empty, so it fits.
-fn refuse(socket: &OwnedFd, why: String) {
+fn refuse(socket: OwnedFd, why: String) {
     let text = error(why) + "\n";
-    let _ = rustix::net::send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    received::finish(socket.as_fd());
+    let _ = rustix::net::send(&socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    received::finish_apart(socket.into());
 }
 
 /// The process at the other end of a conversation.

@@ -4,19 +4,17 @@
 //! the stack, or of several clients, is sent to this thread.
 
 use crate::broker_handle::BrokerRequest;
+use crate::descriptor_transfer;
 use crate::state::ServiceState;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::mpsc::Receiver;
-use towpath_ring::control::{Reply, recv_request, send_reply};
+use towpath_ring::control::{Reply, send_reply};
 use towpath_runtime::{Reservation, SharedFile};
 
 /// Serves requests until [`BrokerRequest::Quit`].
 pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &OwnedFd) {
-    let received = || match recv_request(transfer.as_fd()) {
-        Ok(Some((_, mut descriptors))) => descriptors.pop(),
-        _ => None,
-    };
+    let received = || descriptor_transfer::receive(transfer.as_fd()).pop();
     while let Ok(request) = requests.recv() {
         match request {
             BrokerRequest::Context { token, done } => {
@@ -43,7 +41,8 @@ pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &
             }
             BrokerRequest::DropContexts { token, contexts } => drop_contexts(state, token, contexts),
             BrokerRequest::Reserve { id, slot, seq, proof, done } => {
-                let reservation = received().map(|held| Reservation { held, proof });
+                let mut descriptors = descriptor_transfer::receive(transfer.as_fd()).into_iter();
+                let reservation = descriptors.next().map(|held| Reservation { port: descriptors.next(), held, proof });
                 let kept = reservation.map(|reservation| state.stack.reserve(id, slot, seq, reservation));
                 let _ = done.send(kept.map(|()| slot));
             }

@@ -27,6 +27,7 @@ pub mod daemon;
 pub mod descriptor_broker;
 pub mod descriptor_budget;
 pub mod descriptor_table;
+pub mod descriptor_transfer;
 pub mod geometry;
 pub mod guard;
 pub mod lease;

@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Grant;
 
@@ -35,26 +35,41 @@ pub fn prove(shown: &OwnedFd, listens: bool, home: Option<u64>) -> Result<(Owned
     if sockopt::socket_protocol(shown).ok().flatten() != Some(ipproto::TCP) {
         return Err(-libc::EINVAL);
     }
-    if home.is_none() || namespace(shown) != home {
-        return Err(NOT_OURS + not_ours::ELSEWHERE as i32);
+    let kernels = NOT_OURS + not_ours::ELSEWHERE as i32;
+    if home.is_none() || namespace(shown) != home || is_bound_to_device(shown) {
+        return Err(kernels);
     }
     hold(shown, listens).map_err(|error| match error {
         // The service may not bind such a port; the client's own socket can use it.
-        Errno::ACCESS | Errno::PERM => NOT_OURS + not_ours::ELSEWHERE as i32,
+        Errno::ACCESS | Errno::PERM => kernels,
+        // Beside sockets of the same user that listen the kernel lets it connect.
+        Errno::ADDRINUSE if !listens => kernels,
         error => -error.raw_os_error(),
     })
+}
+
+/// Does the kernel let the socket have its port on one device only? The stack would use it on others.
+fn is_bound_to_device(socket: &OwnedFd) -> bool {
+    let mut device = [0; DEVICE_NAME];
+    let scoped = |local| matches!(SocketAddr::try_from(local), Ok(SocketAddr::V6(local)) if local.scope_id() != 0);
+    get(socket, libc::SO_BINDTODEVICE, &mut device) != Ok(0) || rustix::net::getsockname(socket).is_ok_and(scoped)
 }
 
 fn hold(shown: &OwnedFd, listens: bool) -> Result<(OwnedFd, Grant), Errno> {
     let local = bound_to(shown)?;
     let own = like(shown)?;
-    let reuse = sockopt::socket_reuseaddr(shown)?;
-    sockopt::set_socket_reuseaddr(&own, true)?;
-    sockopt::set_socket_reuseaddr(shown, true)?;
+    let (reuse, group) = (sockopt::socket_reuseaddr(shown)?, sockopt::socket_reuseport(shown)?);
+    // Two sockets share the port for a moment. Beside a socket with SO_REUSEADDR anybody can bind, so one that lacks it
+    // gets SO_REUSEPORT instead, beside which only its own user can.
+    let grouped = group || !reuse;
+    sockopt::set_socket_reuseaddr(&own, reuse)?;
+    sockopt::set_socket_reuseport(&own, grouped)?;
+    sockopt::set_socket_reuseport(shown, grouped)?;
     let bound = bind_beside(&own, &local, listens);
-    sockopt::set_socket_reuseaddr(shown, reuse)?;
+    sockopt::set_socket_reuseport(shown, group)?;
     bound?;
     sockopt::set_socket_reuseaddr(&own, reuse && !listens)?;
+    sockopt::set_socket_reuseport(&own, group)?;
     let dual = local.is_ipv6() && local.ip().is_unspecified() && !sockopt::ipv6_v6only(&own)?;
     Ok((own, Grant { addr: local.ip().to_canonical(), port: local.port(), dual, listens }))
 }
@@ -70,11 +85,19 @@ fn bind_beside(own: &OwnedFd, local: &SocketAddr, listens: bool) -> Result<(), E
     Ok(())
 }
 
-/// The address and port to which a socket is bound, or was: a socket that is unbound still shows its last port. The
-/// kernel then decides about the service's own socket alone.
+/// The address and port to which a socket is bound that is not connected.
 fn bound_to(socket: &OwnedFd) -> Result<SocketAddr, Errno> {
+    // The port of an accepted connection is its listener's.
+    if rustix::net::getpeername(socket) != Err(Errno::NOTCONN) {
+        return Err(Errno::ISCONN);
+    }
     let local = SocketAddr::try_from(rustix::net::getsockname(socket)?).map_err(|_| Errno::INVAL)?;
-    if local.port() == 0 { Err(Errno::INVAL) } else { Ok(local) }
+    let any: IpAddr = if local.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // A socket that is unbound still shows its last port. It can be bound, which does no harm.
+    if rustix::net::bind(socket, &SocketAddr::new(any, 0)) != Err(Errno::INVAL) || local.port() == 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(local)
 }
 
 /// A new socket that the kernel treats as the shown one when it looks for conflicts of ports.
@@ -92,11 +115,6 @@ fn like(shown: &OwnedFd) -> Result<OwnedFd, Errno> {
         sockopt::set_ip_freebind(&own, true)?;
     }
     sockopt::set_socket_reuseport(&own, sockopt::socket_reuseport(shown)?)?;
-    let mut device = [0; DEVICE_NAME];
-    let length = get(shown, libc::SO_BINDTODEVICE, &mut device)?;
-    if length > 0 {
-        set(&own, libc::SO_BINDTODEVICE, &device[..length.min(DEVICE_NAME)])?;
-    }
     Ok(own)
 }
 
@@ -124,16 +142,6 @@ fn get(socket: impl AsFd, option: i32, value: &mut [u8]) -> Result<usize, Errno>
         )
     };
     if result == 0 { Ok(length as usize) } else { Err(last_error()) }
-}
-
-/// Sets an option of the socket level.
-fn set(socket: impl AsFd, option: i32, value: &[u8]) -> Result<(), Errno> {
-    let length = value.len() as libc::socklen_t;
-    // SAFETY: `value` has `length` bytes.
-    let result = unsafe {
-        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 fn last_error() -> Errno {

@@ -10,6 +10,8 @@ use rustix::net::{
 };
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most descriptors of one message (Linux: `SCM_MAX_FD`).
 const MAX_FDS: usize = 253;
@@ -59,6 +61,30 @@ pub fn finish(connection: BorrowedFd<'_>) {
             Err(rustix::io::Errno::INTR) => {}
             _ => return,
         }
+    }
+}
+
+/// Most connections that are closed at one time by threads of their own.
+const MOST_CLOSING: usize = 64;
+
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// [`finish`] and close in a thread of its own, for a thread that must not wait: a call on a descriptor in the connection
+/// may never return. If too many such threads hang, the connection stays open.
+pub fn finish_apart(connection: Arc<OwnedFd>) {
+    let connection = Arc::new(Mutex::new(Some(connection)));
+    let closing = CLOSING.fetch_add(1, Ordering::Relaxed);
+    let taken = Arc::clone(&connection);
+    let close = move || {
+        let connection = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(connection) = connection {
+            finish(connection.as_fd());
+        }
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    };
+    if closing >= MOST_CLOSING || std::thread::Builder::new().name("refused".into()).spawn(close).is_err() {
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+        std::mem::forget(connection);
     }
 }
 

@@ -230,38 +230,42 @@ impl Server {
             match self.acceptor.accept(&self.sockets.registration, flags) {
                 Accepted::Connection(socket) => self.admit(socket),
                 Accepted::ToRefuse(socket) => {
-                    self.refuse(&socket, Errno::NFILE, "no descriptor is free; raise the limit with `ulimit -Hn`");
+                    self.refuse(
+                        socket.into(),
+                        Errno::NFILE,
+                        "no descriptor is free; raise the limit with `ulimit -Hn`",
+                    );
                 }
                 Accepted::Nothing => return,
             }
         }
     }
 
-    fn refuse(&mut self, socket: &OwnedFd, errno: Errno, why: &str) {
+    fn refuse(&mut self, socket: Arc<OwnedFd>, errno: Errno, why: &str) {
         if self.state.client_lines.allows() {
             tracing::warn!("client refused: {why}");
         }
         // An unread Hello would make the close a reset, which the client would read before our answer.
         let _ = send_reply(socket.as_fd(), &Reply::Refused { errno: errno.raw_os_error() }, &[]);
-        received::finish(socket.as_fd());
+        received::finish_apart(socket);
     }
 
     fn admit(&mut self, socket: OwnedFd) {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
         let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
+        let socket = Arc::new(socket);
         if let Err(why) = self.state.settings.admission.check_client(uid, gid) {
-            return self.refuse(&socket, Errno::PERM, &why);
+            return self.refuse(socket, Errno::PERM, &why);
         }
         if !self.state.take_descriptors(uid, 1) {
             let why = format!("uid {uid} has its share of descriptors; raise the limit with `ulimit -Hn`");
-            return self.refuse(&socket, Errno::NFILE, &why);
+            return self.refuse(socket, Errno::NFILE, &why);
         }
-        let socket = Arc::new(socket);
         let limit = self.state.settings.clients_per_user;
         let Some(connection) = self.state.registry().add_connection(&socket, uid, limit) else {
             self.state.registry().budget.give_back(uid, 1);
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");
-            return self.refuse(&socket, Errno::USERS, &why);
+            return self.refuse(socket, Errno::USERS, &why);
         };
         let peer = Peer { connection, uid, gid, pid: credentials.pid.as_raw_nonzero().get() };
         // Locked until the thread is stored: the descriptor broker must find it to join it.
@@ -285,7 +289,7 @@ impl Server {
             }
             Err(error) => {
                 drop(registry);
-                self.refuse(&socket, Errno::AGAIN, &format!("no thread for it: {error}"));
+                self.refuse(socket, Errno::AGAIN, &format!("no thread for it: {error}"));
                 self.state.broker.post(BrokerRequest::Ended { connection });
             }
         }
@@ -293,14 +297,17 @@ impl Server {
 
     /// Ends all threads, removes the sockets, and returns the stack. `None` if something still uses it after a second.
     pub fn stop(self) -> Option<Box<dyn Stack>> {
-        received::end_listening(&self.sockets.registration);
-        received::end_listening(&self.sockets.control);
-        drop(self.sockets);
+        let sockets = self.sockets;
+        let listening = std::thread::Builder::new().name("refused".into()).spawn(move || {
+            received::end_listening(&sockets.registration);
+            received::end_listening(&sockets.control);
+        });
         towpath_ring::wake::notify(self.state.stop_fd.as_fd());
-        let threads: Vec<_> = {
+        let threads: Vec<JoinHandle<()>> = {
             let mut registry = self.state.registry();
             registry.connections.values_mut().filter_map(|connection| connection.thread.take()).collect()
         };
+        let threads: Vec<_> = threads.into_iter().chain(listening.ok()).collect();
         // No thread waits for a client, but the kernel may keep one in a call that a client has prepared.
         let deadline = Instant::now() + LONGEST_END;
         while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {

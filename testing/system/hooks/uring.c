@@ -1,5 +1,5 @@
 /* Tries io_uring and AIO on an accelerated socket, and prints the results. Afterwards the socket must still echo. The argument is the way:
- * `syscall` (libc's function), `raw` (the instruction itself); with LIBRARIES also `liburing`, `libaio` and `posix`. */
+ * `syscall` (libc's function), without LIBRARIES `raw` (the instruction itself), with LIBRARIES `liburing`, `libaio` and `posix`. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <arpa/inet.h>
@@ -17,16 +17,21 @@ int io_setup(unsigned, aio_context_t *);
 int io_submit(aio_context_t, long, struct iocb **);
 #endif
 
+static long by_libc(long number, long a, long b, long c) {
+    long result = syscall(number, a, b, c);
+    return result < 0 ? -errno : result;
+}
+
+#ifdef LIBRARIES
+/* A program with such an instruction for io_uring is never preloaded. */
+#define raw by_libc
+#else
 static long raw(long number, long a, long b, long c) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
     return result;
 }
-
-static long by_libc(long number, long a, long b, long c) {
-    long result = syscall(number, a, b, c);
-    return result < 0 ? -errno : result;
-}
+#endif
 
 /* Makes a ring. Returns 0 or a negative errno. */
 static long ring(const char *way) {

@@ -46,7 +46,8 @@ fn what_the_dead_leave_is_little(service: &Service, port: u16, by_kernel: bool) 
     until("no region of the dead is mapped", 20, || mapped(pid, "towpath-region").len() == 1);
     let left = mapped(pid, "towpath-orphans");
     // A kernel's sockets have taken it, and the kernel bounds what is left in them.
-    assert!(left.len() == 3 || by_kernel, "the stack still has it: {left:?}");
+    // One program's may be mapped in parts.
+    assert!(left.len() >= 3 || by_kernel, "the stack still has it: {left:?}");
     assert!(left.iter().sum::<u64>() < 3 * 256, "KiB of three programs: {left:?}");
     deaf.stop();
     until("nothing of them is left", 20, || mapped(pid, "towpath-orphans").is_empty());

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
-use towpath_system_tests::{Lab, Program, RawClient, Service};
+use towpath_system_tests::{Lab, Program, RawClient, Service, bin};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const EVERYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -58,6 +58,15 @@ fn a_command_without_the_port_is_refused() {
     }
     raw.show(0, raw.next_seq(0), true, &socket);
     assert_eq!(raw.command(0, &listen(HERE, port)), 0);
+    // Shown again for the same command, it takes nothing away.
+    raw.show(0, raw.next_seq(0) - 1, true, &socket);
+    assert_eq!(
+        raw.command(2, &connect_from(([9, 9, 9, 9].into(), 0), (HERE, port))),
+        NOT_OURS + not_ours::ELSEWHERE as i32
+    );
+    drop(socket);
+    let taken = std::net::TcpListener::bind((HERE, port)).map(drop).map_err(|error| error.kind());
+    assert_eq!(taken, Err(std::io::ErrorKind::AddrInUse));
     // The same port, to whoever shows a socket beside it.
     for addr in [HERE, EVERYWHERE] {
         let twin = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
@@ -78,6 +87,18 @@ fn a_listener_of_the_kernel_keeps_its_port() {
     rustix::net::listen(&theirs, 8).expect("listen");
     raw.show(0, raw.next_seq(0), true, &beside);
     assert_eq!(raw.command(0, &listen(HERE, port)), -libc::EADDRINUSE);
+}
+
+#[test]
+fn a_listener_that_a_rule_leaves_to_the_kernel_gets_its_port_at_once() {
+    let service = Service::start(|program| program);
+    let rule = "add kernel listen port 7603";
+    let words: Vec<&str> = rule.split(' ').collect();
+    let policy = Program::new(&[bin("towpath")]).arg("policy").arg("--socket").arg(&service.socket);
+    words.iter().fold(policy, |policy, word| policy.arg(word)).run(20).ok();
+    let script = "import socket\nfor i in range(300):\n s=socket.socket();s.bind(('127.0.0.1',7603));s.listen(5);s.close()\n\
+                  print('done')";
+    assert_eq!(service.accelerated("python3 -c").arg(script).run(60).ok().trim(), "done");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Ports that a client reserves for its commands.
 
-use super::{ClientConnection, HELD, data, invalid, source};
+use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
 use crate::port_proof;
 use crate::received::HeldSocket;
@@ -11,14 +11,17 @@ use std::io;
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Proof;
 
-/// The kernel socket that holds a port, and the reading end of a pipe. The stack drops the pipe's writing end when it
-/// frees the slot.
+/// A reservation, as the thread of the client's connection knows it: the reading end of a pipe, whose writing end the
+/// stack drops when it frees the slot.
 ///
-/// The stack does not get a client's socket itself: a program could decide by `SO_LINGER` how long its close takes.
+/// The stack does not get a client's socket: a program could decide by `SO_LINGER` how long its close takes.
 pub struct HeldPort {
     slot: u32,
-    _socket: HeldSocket,
+    /// The client's socket, if it holds the port.
+    _shown: Option<HeldSocket>,
     _freed: OwnedFd,
+    /// How many descriptors of the service's table the stack has.
+    in_stack: u64,
 }
 
 impl ClientConnection<'_> {
@@ -33,65 +36,83 @@ impl ClientConnection<'_> {
         if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
             return Err(invalid("more reservations than slots"));
         }
-        if !self.state.take_descriptors(self.peer.uid, HELD) {
+        let needs_proof = self.state.stack.needs_proof();
+        let in_stack = 1 + u64::from(needs_proof);
+        if !self.state.take_descriptors(self.peer.uid, in_stack) {
             tracing::debug!(client = self.client.id.0, "a port is not reserved: the user has its share of descriptors");
-            return self.refuse_port(slot, seq, NOT_OURS + not_ours::POLICY as i32);
+            self.refuse_port(slot, seq, NOT_OURS + not_ours::POLICY as i32);
+            return Ok(());
         }
-        let (socket, proof) = if self.state.stack.needs_proof() {
-            match port_proof::prove(&shown, listens, self.state.namespace) {
-                Ok((own, grant)) => (own, Proof::Granted(grant)),
+        let number = if needs_proof {
+            let proven = port_proof::prove(&shown, listens, self.state.namespace);
+            // The client acts as soon as the stack answers. It must have the only copy then.
+            drop(shown);
+            match proven {
+                Ok((own, grant)) => self.hold_port(slot, seq, None, Some(own), Proof::Granted(grant), in_stack),
                 Err(answer) => {
-                    self.state.registry().budget.give_back(self.peer.uid, HELD);
-                    return self.refuse_port(slot, seq, answer);
+                    self.refuse_port(slot, seq, answer);
+                    None
                 }
             }
         } else {
             if self.state.stack.shares_ports() {
                 sockopt::set_socket_reuseaddr(&shown, true)?;
             }
-            (shown, Proof::NotAsked)
+            self.hold_port(slot, seq, Some(HeldSocket::new(shown)), None, Proof::NotAsked, in_stack)
         };
-        let number = self.hold_port(slot, seq, socket, proof);
-        if !matches!(number, Ok(Some(_))) {
-            self.state.registry().budget.give_back(self.peer.uid, HELD);
-        }
-        if let Some(number) = number? {
-            self.unattached.insert(slot, number);
+        match number {
+            Some(number) => _ = self.unattached.insert(slot, number),
+            None => self.state.registry().budget.give_back(self.peer.uid, in_stack),
         }
         Ok(())
     }
 
-    /// Tells the stack that the client does not have the port of its command.
-    fn refuse_port(&self, slot: u32, seq: u32, answer: i32) -> io::Result<()> {
-        let (_, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        self.hand_over(slot, seq, &held, Proof::Refused(answer));
-        Ok(())
+    /// Tells the stack that the client does not have the port of its command. Without a descriptor for that the stack
+    /// refuses the command when the proof has not come in time.
+    fn refuse_port(&self, slot: u32, seq: u32, answer: i32) {
+        if let Ok((_, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) {
+            self.hand_over(slot, seq, vec![held], Proof::Refused(answer));
+        }
     }
 
-    /// Gives the stack the end of a pipe that stands for this socket. Returns the reservation's number.
-    fn hold_port(&mut self, slot: u32, seq: u32, socket: OwnedFd, proof: Proof) -> io::Result<Option<u32>> {
-        let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    /// Gives the stack the writing end of a pipe, and the service's `own` socket. Returns the reservation's number.
+    fn hold_port(
+        &mut self,
+        slot: u32,
+        seq: u32,
+        shown: Option<HeldSocket>,
+        own: Option<OwnedFd>,
+        proof: Proof,
+        in_stack: u64,
+    ) -> Option<u32> {
+        let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
         let number = self.next_reservation;
         self.next_reservation = number.wrapping_add(1);
-        epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty())?;
-        if !self.hand_over(slot, seq, &held, proof) {
-            return Ok(None);
+        epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty()).ok()?;
+        let descriptors = std::iter::once(held).chain(own).collect();
+        if !self.hand_over(slot, seq, descriptors, proof) {
+            return None;
         }
-        self.reservations.insert(number, HeldPort { slot, _socket: HeldSocket::new(socket), _freed: freed });
-        Ok(Some(number))
+        self.reservations.insert(number, HeldPort { slot, _shown: shown, _freed: freed, in_stack });
+        Some(number)
     }
 
-    fn hand_over(&self, slot: u32, seq: u32, held: &OwnedFd, proof: Proof) -> bool {
+    fn hand_over(&self, slot: u32, seq: u32, descriptors: Vec<OwnedFd>, proof: Proof) -> bool {
         let id = self.client.id;
         let reserve = |done| BrokerRequest::Reserve { id, slot, seq, proof, done };
-        self.state.broker.transfer(held, reserve).is_some()
+        self.state.broker.transfer(descriptors, reserve).is_some()
+    }
+
+    /// How many descriptors of the service's table stand for reservations of this client.
+    pub(super) fn held_by_stack(&self) -> u64 {
+        self.reservations.values().map(|held| held.in_stack).sum()
     }
 
     /// The stack has freed the slot of this reservation. The port is released before the end of the socket's pair, so a
     /// process that waits for its listener's close finds the port free.
     pub(super) fn freed(&mut self, number: u32) {
-        let Some(HeldPort { slot, .. }) = self.reservations.remove(&number) else { return };
-        self.state.registry().budget.give_back(self.peer.uid, HELD);
+        let Some(HeldPort { slot, in_stack, .. }) = self.reservations.remove(&number) else { return };
+        self.state.registry().budget.give_back(self.peer.uid, in_stack);
         if self.unattached.get(&slot) == Some(&number) {
             self.unattached.remove(&slot);
         }

@@ -59,6 +59,53 @@ fn a_socket_without_a_port_proves_nothing() {
 }
 
 #[test]
+fn a_connection_proves_nothing_of_its_listeners_port_and_an_unbound_socket_nothing_of_its_last() {
+    let (listener, local) = any_port();
+    rustix::net::listen(&listener, 1).unwrap();
+    let client = socket(AddressFamily::INET);
+    rustix::net::connect(&client, &local).unwrap();
+    let accepted = rustix::net::accept(&listener).unwrap();
+    drop(listener);
+    for end in [&accepted, &client] {
+        assert_eq!(try_prove(end, true).unwrap_err(), -libc::EISCONN);
+    }
+    // A reset ends the connection, and the accepted socket lets go of its port.
+    sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    assert_eq!(try_prove(&accepted, true).unwrap_err(), -libc::EINVAL);
+}
+
+#[test]
+fn a_port_on_one_device_is_left_to_the_kernel() {
+    let (shown, _) = any_port();
+    let name = b"lo\0";
+    // SAFETY: `name` outlives the call and has the length given.
+    let result = unsafe {
+        let name = name.as_ptr().cast();
+        libc::setsockopt(shown.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name, 3)
+    };
+    assert_eq!(result, 0);
+    assert_eq!(try_prove(&shown, true).unwrap_err(), NOT_OURS + not_ours::ELSEWHERE as i32);
+}
+
+#[test]
+fn nobody_gets_in_beside_a_port_that_was_bound_alone() {
+    for _ in 0..200 {
+        let shown = socket(AddressFamily::INET);
+        rustix::net::bind(&shown, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let local = bound_to(&shown).unwrap();
+        let proven = std::thread::scope(|scope| {
+            let attacker = scope.spawn(|| (0..100).any(|_| kernel_lets_listen(STRANGER, local).is_ok()));
+            let proven = try_prove(&shown, true);
+            assert!(!attacker.join().unwrap());
+            proven
+        });
+        assert!(proven.is_ok(), "{proven:?}");
+        assert!(!sockopt::socket_reuseport(&shown).unwrap(), "the client's option is as before");
+    }
+}
+
+#[test]
 fn beside_a_listener_of_the_kernel_nobody_listens() {
     let (listener, local) = any_port();
     let beside = bound_by(STRANGER, local).unwrap();

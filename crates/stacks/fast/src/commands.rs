@@ -113,6 +113,9 @@ impl SlowThread {
             Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
             Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
         };
+        if !local.is_unspecified() && !self.host.network.is_local(local) {
+            return self.not_ours(index, slot, not_ours::ELSEWHERE);
+        }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
         client.slot(slot).own.congestion = congestion;

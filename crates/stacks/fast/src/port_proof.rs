@@ -38,7 +38,7 @@ impl SlowThread {
         let dual = addr.is_ipv6() && addr.is_unspecified() && command.flags & V6ONLY == 0;
         let allowed = match command.op {
             op::LISTEN => grant.allows_listen(addr, port, dual),
-            _ => grant.allows_connect(addr, port),
+            _ => grant.allows_connect(addr, port, command.remote_addr.to_canonical()),
         };
         if allowed { PortProof::Proven } else { PortProof::Refused(-libc::EACCES) }
     }

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use towpath_service::descriptor_table;
 
-/// Ports that are bound ahead. Each later step doubles their number.
-const FIRST: usize = 512;
+/// Ports that are bound ahead, and in each later step: about a millisecond's work.
+const STEP: usize = 512;
 
 /// See the module. A thread with a descriptor table of its own has the sockets, so that they take no client's place.
 /// Dropping this frees the ports.
@@ -33,6 +33,9 @@ impl HeldPorts {
         let thread = std::thread::Builder::new().name("ports".into()).spawn(move || serve(range, &asked, &give))?;
         let mut held = Self { wanted: Some(wanted), more, ahead: Vec::new(), thread: Some(thread) };
         held.ahead = held.bind();
+        if held.ahead.is_empty() {
+            return Err(io::Error::other("no port for outgoing connections can be bound"));
+        }
         Ok(held)
     }
 
@@ -63,9 +66,8 @@ fn serve(range: RangeInclusive<u16>, asked: &Receiver<()>, give: &Sender<Vec<u16
     }
     let (mut left, mut held) = (range.rev(), Vec::new());
     while asked.recv().is_ok() {
-        let step = FIRST.max(held.len());
-        let mut ports = Vec::with_capacity(step);
-        while ports.len() < step
+        let mut ports = Vec::with_capacity(STEP);
+        while ports.len() < STEP
             && let Some(port) = left.next()
         {
             match bind(port) {

@@ -315,7 +315,7 @@ impl Network for HostNetwork {
             return false;
         }
         let Some(served) = &mut self.served else { return false };
-        served.diag.has(tuple).unwrap_or_else(|error| {
+        served.diag.has(tuple, served.index).unwrap_or_else(|error| {
             if LINES.allows() {
                 tracing::warn!(%error, "cannot ask the kernel for its connections");
             }

@@ -31,10 +31,11 @@ impl SockDiag {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Has the kernel a connection with this tuple, in any state from SYN-SENT to TIME-WAIT?
-    pub fn has(&mut self, tuple: &FourTuple) -> io::Result<bool> {
+    /// Has the kernel a connection with this tuple, in any state from SYN-SENT to TIME-WAIT? One whose socket is bound to
+    /// a device is found by the index of that `interface` only.
+    pub fn has(&mut self, tuple: &FourTuple, interface: u32) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
-        self.socket.send(&question(tuple, self.sequence), 0)?;
+        self.socket.send(&question(tuple, interface, self.sequence), 0)?;
         loop {
             // The answer is there when `send` returns.
             let mut answer = Vec::with_capacity(1024);
@@ -46,7 +47,7 @@ impl SockDiag {
     }
 }
 
-fn question(tuple: &FourTuple, sequence: u32) -> [u8; QUESTION] {
+fn question(tuple: &FourTuple, interface: u32, sequence: u32) -> [u8; QUESTION] {
     let mut bytes = [0; QUESTION];
     let mut at = 0;
     let mut put = |part: &[u8]| {
@@ -65,7 +66,7 @@ fn question(tuple: &FourTuple, sequence: u32) -> [u8; QUESTION] {
     put(&tuple.remote_port.to_be_bytes());
     put(&padded(tuple.local));
     put(&padded(tuple.remote));
-    put(&[0; 4]); // any interface
+    put(&interface.to_ne_bytes());
     put(&[0xff; 8]); // no cookie
     bytes
 }
@@ -117,12 +118,12 @@ mod tests {
                 remote: remote.ip(),
                 remote_port: remote.port(),
             };
-            assert!(diag.has(&tuple).unwrap() && diag.has(&tuple.reversed()).unwrap());
+            assert!(diag.has(&tuple, 0).unwrap() && diag.has(&tuple.reversed(), 0).unwrap());
             let other = FourTuple { remote_port: 1, ..tuple };
-            assert!(!diag.has(&other).unwrap());
-            assert!(!diag.has(&FourTuple { local_port: 9, ..tuple.reversed() }).unwrap());
+            assert!(!diag.has(&other, 0).unwrap());
+            assert!(!diag.has(&FourTuple { local_port: 9, ..tuple.reversed() }, 0).unwrap());
             let to_listener = FourTuple { remote_port: 9, ..tuple.reversed() };
-            assert!(!diag.has(&to_listener).unwrap(), "a listener is no connection");
+            assert!(!diag.has(&to_listener, 0).unwrap(), "a listener is no connection");
         }
     }
 

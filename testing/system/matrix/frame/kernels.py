@@ -57,6 +57,9 @@ class SecondKernel(KernelStack):
         config.write_text(f'stack = "{self.stack}"\n' + (MANY if self.check.many_sockets else FEW))
         return ["--config", str(config)]
 
+    def admitted(self):
+        return "all" if self.check.user is None else f"uid:{self.check.user}"
+
     def start_service(self):
         super().start_service()
         # Two kernels take long to start on a busy machine.

@@ -71,11 +71,15 @@ class Place:
         return ["--direct", "true" if self.way == "direct" else "false"]
 
     def start_service(self):
-        words = [str(self.bin / "towpath"), "serve", "--socket", str(self.socket), "--admit", "all"] + self.serve_options()
+        words = [str(self.bin / "towpath"), "serve", "--socket", str(self.socket), "--admit", self.admitted()] + self.serve_options()
         self.service = process.Running(self.service_inside(words), str(self.dir / "service.log"), self.dir, None)
         self.service.until(self.socket.exists, "no socket")
         if self.check.refuse_kernel:
             self.refuse_kernel()
+
+    def admitted(self):
+        """Who may use the service."""
+        return "all"
 
     def service_inside(self, words):
         """The command line of the service, in its namespace."""
@@ -117,7 +121,7 @@ class Place:
 
     def run(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
         """Runs a program to its end, under Towpath unless `way` is `kernel`. `env` adds to the environment; `user` is a uid."""
-        return self.finish(self.hooked(words), seconds, cwd, env, user, stdin)
+        return self.finish(self.hooked(words), seconds, cwd, env, user or self.check.user, stdin)
 
     def plain(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
         """Like `run`, but never under Towpath."""
@@ -130,7 +134,7 @@ class Place:
     def start(self, words, cwd=None, env=None, user=None):
         """Starts a program in the background, under Towpath unless `way` is `kernel`."""
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}.log"
-        return process.Running(self.inside(self.hooked(words), user), log, cwd or self.dir, self.environment(env))
+        return process.Running(self.inside(self.hooked(words), user or self.check.user), log, cwd or self.dir, self.environment(env))
 
     def start_plain(self, words, cwd=None, env=None, user=None, namespace=None):
         """Like `start`, but never under Towpath."""

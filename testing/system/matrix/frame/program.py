@@ -60,6 +60,8 @@ class Check:
     segments_min: int = 10
     # One of its programs opens more connections than a client usually gets in a second kernel.
     many_sockets: bool = False
+    # The uid of its programs under Towpath. A second kernel serves one user.
+    user: int | None = None
     # `towpath run --hook`.
     hook: str = "auto"
 

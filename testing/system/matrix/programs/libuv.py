@@ -12,7 +12,7 @@ LEFT_OUT = re.compile(r"udp|pipe|^fs_|spawn|tty|getaddrinfo|poll_closesocket|ipc
 QUICK = re.compile(r"^(tcp_ping_pong|tcp_ping_pong_vec|tcp_write_to_half_open_connection|tcp_close_reset_\w+|tcp_oob|shutdown_\w+|tcp_bind_\w+)$")
 
 
-@program.check("its tests of TCP", quick=True, seconds=600)
+@program.check("its tests of TCP", quick=True, seconds=600, user=NOBODY)
 def suite(place, tally):
     tree = built("libuv1", lambda tree: None, ["cmake -S . -B out -DBUILD_TESTING=ON -DCMAKE_BUILD_TYPE=Debug", "make -C out -j2 uv_run_tests"])
     tests = str(tree / "out/uv_run_tests")
@@ -21,6 +21,6 @@ def suite(place, tally):
     tally.expect("there are tests", len(names) >= 5, listed)
     # One after the other: they share ports.
     for name in names:
-        ran = place.run([tests, name], user=NOBODY, cwd=place.dir, seconds=30)
+        ran = place.run([tests, name], cwd=place.dir, seconds=30)
         skipped = "# SKIP" in ran.out
         tally.count(name, "skipped" if skipped else "passed" if ran.ok() and re.search(r"^ok ", ran.out, re.M) else "failed", str(ran))

@@ -45,7 +45,7 @@ def sql(place, text, *words, port=PORT, **more):
     return place.peer([home() / "psql", "-h", place.address, "-p", port, "-U", "me", "-d", "postgres", "-AtX", "-c", text, *words], **more)
 
 
-@program.check("pgbench, ten clients; COPY, cancelled queries", quick=True, quick_ways=("stack",), ways=("direct", "stack", "network"))
+@program.check("pgbench, ten clients; COPY, cancelled queries", quick=True, quick_ways=("stack",), ways=("direct", "stack", "network"), user=NOBODY)
 def bench(place, tally):
     server = serve(place)
     bench = [home() / "pgbench", "-h", place.address, "-p", PORT, "-U", "me"]
@@ -73,7 +73,7 @@ def bench(place, tally):
     tally.expect("the server is still there", server.alive(), server.output())
 
 
-@program.check("a replica: pg_basebackup, then the stream", ways=("direct", "stack"), seconds=180)
+@program.check("a replica: pg_basebackup, then the stream", ways=("direct", "stack"), seconds=180, user=NOBODY)
 def replica(place, tally):
     serve(place)
     sql(place, "create table t (i int)", "-c", "insert into t select generate_series(1, 300000)")
