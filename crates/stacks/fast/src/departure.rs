@@ -9,11 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 use towpath_ring::Slot;
 use towpath_runtime::ClientId;
-use towpath_runtime::log_throttle::LogThrottle;
 use towpath_tcp::time::Micros;
-
-/// Of orphans that are reset: clients decide how many there are.
-static LINES: LogThrottle = LogThrottle::new();
 
 impl SlowThread {
     /// No process of the client is left.
@@ -38,12 +34,12 @@ impl SlowThread {
         let orphans = std::sync::Arc::clone(&self.orphans);
         let Some(client) = self.host.client(index) else { return };
         let resets = client.orphan(&orphans, now.0);
-        if !resets.is_empty() && LINES.allows() {
+        if !resets.is_empty() {
             let (pid, uid) = (client.shared.pid, client.shared.uid);
-            tracing::info!(
+            tracing::debug!(
                 pid,
                 uid,
-                "{} connections of a program that has ended are reset: too much is queued",
+                "{} connections of a program that has ended are reset: too much is queued, or they were not ready",
                 resets.len()
             );
         }
@@ -64,9 +60,9 @@ impl SlowThread {
                 continue;
             }
             let overdue = client.overdue(now.0);
-            if !overdue.is_empty() && LINES.allows() {
+            if !overdue.is_empty() {
                 let (pid, uid) = (client.shared.pid, client.shared.uid);
-                tracing::info!(
+                tracing::debug!(
                     pid,
                     uid,
                     "{} connections of a program that has ended are reset: too slow",

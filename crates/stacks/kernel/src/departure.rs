@@ -5,11 +5,7 @@ use rustix::event::epoll;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use towpath_runtime::ClientId;
-use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::slots::Phase;
-
-/// Of orphans that are reset: clients decide how many there are.
-static LINES: LogThrottle = LogThrottle::new();
 
 impl ClientGroup {
     /// The last process of a client has ended.
@@ -32,12 +28,12 @@ impl ClientGroup {
         let orphans = Arc::clone(&self.orphans);
         let Some(client) = self.client(index) else { return };
         let resets = client.orphan(&orphans, now);
-        if !resets.is_empty() && LINES.allows() {
+        if !resets.is_empty() {
             let (pid, uid) = (client.shared.pid, client.shared.uid);
-            tracing::info!(
+            tracing::debug!(
                 pid,
                 uid,
-                "{} connections of a program that has ended are reset: too much is queued",
+                "{} connections of a program that has ended are reset: too much is queued, or they were not ready",
                 resets.len()
             );
         }
@@ -56,9 +52,9 @@ impl ClientGroup {
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.client(index).filter(|client| client.leaving) else { continue };
             let overdue = client.overdue(now);
-            if !overdue.is_empty() && LINES.allows() {
+            if !overdue.is_empty() {
                 let (pid, uid) = (client.shared.pid, client.shared.uid);
-                tracing::info!(
+                tracing::debug!(
                     pid,
                     uid,
                     "{} connections of a program that has ended are reset: too slow",
