@@ -82,8 +82,8 @@ impl Mapping {
     pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let new = Self { base: fresh(fd, 0, self.bytes)?, bytes: self.bytes, whole: None };
         new.exempt(MprotectFlags::READ | MprotectFlags::WRITE)?;
-        // SAFETY: exactly our own mapping is replaced, in one step; what is in it are atomics and bytes, which the other
-        // side may change at any moment anyway. The new one's own place has no views.
+        // SAFETY: exactly our own mapping is replaced, in one step. It holds atomics and bytes only, which the other side
+        // may change at any moment. The new one's own place has no views.
         unsafe {
             rustix::mm::mremap_fixed(new.base.cast(), new.bytes, self.bytes, MremapFlags::MAYMOVE, self.base.cast())?;
         }
@@ -95,8 +95,8 @@ impl Mapping {
     pub(crate) fn give_back(&self, from: usize, to: usize) {
         let to = to.min(self.bytes);
         if from < to {
-            // SAFETY: the range is inside our own mapping. What is in it are atomics and bytes, which the other side
-            // may change at any moment anyway. Should it fail, the memory goes with the last mapping.
+            // SAFETY: the range is inside our own mapping. It holds atomics and bytes only, which the other side may
+            // change at any moment. Should it fail, the memory goes with the last mapping.
             let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxRemove) };
         }
     }

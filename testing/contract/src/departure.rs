@@ -62,7 +62,7 @@ pub fn what_is_queued_arrives_and_the_region_is_given_up(
     assert_eq!(got, sent, "all that the client has sent");
 }
 
-/// What is too slow is reset when its time is over, and the client is forgotten.
+/// A connection that is too slow is reset when its time is over, and the client is forgotten.
 pub fn what_is_too_slow_is_reset(
     target: &Target,
     (app, mut sock): (Arc<App>, Sock),

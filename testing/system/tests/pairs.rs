@@ -126,7 +126,7 @@ t, q = peer('s.sendall(bytes(5))'); print(len(everything(t)))"
     let lines: Vec<&str> = out.lines().collect();
     let [first, mut ends @ .., last] = lines.as_slice().try_into().map(|lines: [&str; 4]| lines).expect(&out);
     ends.sort_unstable();
-    // Whoever finds out first is told of an abort, the other of a reset.
+    // The end that finds out first is told of an abort, the other of a reset.
     assert_eq!((first, ends, last), ("b'hi'", ["ECONNABORTED", "ECONNRESET"], "5"), "{out}");
 }
 

@@ -210,7 +210,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     let seen = line.observed.load(Relaxed);
     let counted = socket.session.region.counts(socket.slot);
     let nothing = CountsLine::default();
-    // What the stack has written about an earlier connection of the slot does not count.
+    // The counts of an earlier connection of the slot do not count.
     let counts = if counted.generation.load(Relaxed) == socket.generation { counted } else { &nothing };
     // The stack says 0 where it does not know better.
     let or = |word: &AtomicU32, default| if word.load(Relaxed) == 0 { default } else { word.load(Relaxed) };

@@ -105,7 +105,7 @@ impl SlowHost {
         }
     }
 
-    /// A client has ended, and its ends are gone. Of its pairs only what the other ends have still to read is kept.
+    /// A client has ended, and its ends are gone. Its pairs keep only what the other ends still have to read.
     pub fn vacate_pairs_of(&mut self, index: u32) {
         let Some(client) = self.client(index) else { return };
         let (id, pairs) = (client.shared.id, client.own.pairs.clone());
