@@ -25,6 +25,15 @@ impl<C, S: Default> ServedClient<C, S> {
                 None => resets.push((slot, self.shared.generation(slot))),
             }
         }
+        if !resets.is_empty() {
+            let (pid, count) = (self.shared.pid, resets.len());
+            tracing::debug!(
+                pid,
+                uid,
+                count,
+                "connections of a program that has ended are reset: no room, or not ready"
+            );
+        }
         let longest = kept.iter().map(Unsent::len).max().unwrap_or_default();
         let until_us = now_us + orphans.time_us(longest);
         self.orphans = Some(ClientOrphans { of: Arc::clone(orphans), uid, bytes, until_us });
@@ -48,6 +57,8 @@ impl<C, S: Default> ServedClient<C, S> {
             return Vec::new();
         };
         orphans.until_us = now_us + AGAIN_US;
+        let (pid, count) = (self.shared.pid, self.in_use);
+        tracing::debug!(pid, count, "connections of a program that has ended are reset: too slow");
         self.used().into_iter().map(|(slot, _)| (slot, self.shared.generation(slot))).collect()
     }
 }

@@ -1,9 +1,9 @@
 //! Proof that a client has a port: the service believes the kernel, and nothing that the library says.
 //!
 //! A client shows a bound socket, so the kernel has let its user have the port. The client can unbind that socket at any
-//! time, so the service binds a socket of its own to the same address beside it, which no client can reach. For a listener this socket listens for a
-//! moment: the kernel allows that only if nobody else has the port. From then on it stays bound without `SO_REUSEADDR`,
-//! so no other user's socket can listen there.
+//! time. So the service binds a socket of its own, which no client can reach, to the same address beside it. For a
+//! listener this socket listens for a moment, which the kernel allows only if nobody else listens there. From then on it
+//! stays bound without `SO_REUSEADDR`, so no other user's socket can listen there.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::fstat;
@@ -100,7 +100,7 @@ fn bound_to(socket: &OwnedFd) -> Result<SocketAddr, Errno> {
     Ok(local)
 }
 
-/// A new socket that the kernel treats as the shown one when it looks for conflicts of ports.
+/// A new socket of the same family, owner and `IPV6_V6ONLY`, which may be bound to any address.
 fn like(shown: &OwnedFd) -> Result<OwnedFd, Errno> {
     let family = sockopt::socket_domain(shown)?;
     // Sockets that share a port by SO_REUSEPORT must have the same owner.
@@ -114,7 +114,6 @@ fn like(shown: &OwnedFd) -> Result<OwnedFd, Errno> {
     } else {
         sockopt::set_ip_freebind(&own, true)?;
     }
-    sockopt::set_socket_reuseport(&own, sockopt::socket_reuseport(shown)?)?;
     Ok(own)
 }
 

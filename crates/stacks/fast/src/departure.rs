@@ -34,21 +34,12 @@ impl SlowThread {
         let orphans = std::sync::Arc::clone(&self.orphans);
         let Some(client) = self.host.client(index) else { return };
         let resets = client.orphan(&orphans, now.0);
-        if !resets.is_empty() {
-            let (pid, uid) = (client.shared.pid, client.shared.uid);
-            tracing::debug!(
-                pid,
-                uid,
-                "{} connections of a program that has ended are reset: too much is queued, or they were not ready",
-                resets.len()
-            );
-        }
         for (slot, generation) in resets {
             self.reset(now, index, slot, generation);
         }
     }
 
-    /// Closes kernel sockets for which no command came, resets orphans whose time is over, and forgets clients whose
+    /// Drops reservations for which no command came, resets orphans whose time is over, and forgets clients whose
     /// sockets are all drained.
     pub fn expire(&mut self, now: Micros) {
         self.host.expire_pairs(now);
@@ -59,17 +50,7 @@ impl SlowThread {
             if !client.leaving {
                 continue;
             }
-            let overdue = client.overdue(now.0);
-            if !overdue.is_empty() {
-                let (pid, uid) = (client.shared.pid, client.shared.uid);
-                tracing::debug!(
-                    pid,
-                    uid,
-                    "{} connections of a program that has ended are reset: too slow",
-                    overdue.len()
-                );
-            }
-            for (slot, generation) in overdue {
+            for (slot, generation) in client.overdue(now.0) {
                 self.reset(now, index, slot, generation);
             }
             self.forget_if_drained(index);

@@ -28,15 +28,6 @@ impl ClientGroup {
         let orphans = Arc::clone(&self.orphans);
         let Some(client) = self.client(index) else { return };
         let resets = client.orphan(&orphans, now);
-        if !resets.is_empty() {
-            let (pid, uid) = (client.shared.pid, client.shared.uid);
-            tracing::debug!(
-                pid,
-                uid,
-                "{} connections of a program that has ended are reset: too much is queued, or they were not ready",
-                resets.len()
-            );
-        }
         for (slot, generation) in resets {
             self.close(index, slot, generation, true);
         }
@@ -51,17 +42,7 @@ impl ClientGroup {
     pub fn forget_clients(&mut self, now: u64) {
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.client(index).filter(|client| client.leaving) else { continue };
-            let overdue = client.overdue(now);
-            if !overdue.is_empty() {
-                let (pid, uid) = (client.shared.pid, client.shared.uid);
-                tracing::debug!(
-                    pid,
-                    uid,
-                    "{} connections of a program that has ended are reset: too slow",
-                    overdue.len()
-                );
-            }
-            for (slot, generation) in overdue {
+            for (slot, generation) in client.overdue(now) {
                 self.close(index, slot, generation, true);
             }
             self.forget_if_drained(index);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use towpath_service::descriptor_table;
 
-/// Ports that are bound ahead, and in each later step: about a millisecond's work.
+/// Ports that are bound ahead, and in each later step. The slow path waits for a step, so it is small.
 const STEP: usize = 512;
 
 /// See the module. A thread with a descriptor table of its own has the sockets, so that they take no client's place.
