@@ -3,7 +3,7 @@
 //!
 //! The text is searched for `syscall` instructions whose number is that of a call on sockets or of a wait. A compiler
 //! puts the number into EAX shortly before. So the instructions between the two are decoded, and bytes that only look
-//! like a call are passed over. Nothing is kept: a text of 100 MB takes some ten milliseconds.
+//! like a call are passed over. Nothing is kept between two programs.
 
 use crate::elf_file::ElfFile;
 use crate::needed::{Dynamic, headers};
