@@ -176,6 +176,7 @@ fn tally(out: &mut String, t: &Tally) {
         ("contract violations", t.contract_violations),
         ("SYN cookies sent", t.syn_cookies_sent),
         ("SYN cookies accepted", t.syn_cookies_accepted),
+        ("connects without a port", t.out_of_ports),
     ];
     named(out, "events", &events.into_iter().collect());
     named(out, "drops", &t.drops);

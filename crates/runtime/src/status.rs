@@ -128,6 +128,8 @@ pub struct Tally {
     pub syn_cookies_sent: u64,
     /// Connections opened by a cookie that came back.
     pub syn_cookies_accepted: u64,
+    /// Connects of unbound sockets that got EADDRNOTAVAIL: the range or the user's share of it is used up.
+    pub out_of_ports: u64,
 }
 
 /// A port of a flow group.

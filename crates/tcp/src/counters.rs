@@ -130,6 +130,8 @@ pub struct Counters {
     pub cookies_sent: u64,
     /// Connections opened by a SYN cookie that came back.
     pub cookies_accepted: u64,
+    /// Connects of unbound sockets that found no port.
+    pub out_of_ports: u64,
 }
 
 impl Counters {

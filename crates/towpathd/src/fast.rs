@@ -41,6 +41,7 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
         Some(name) => {
             let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports)?;
             slow.held_ports = true;
+            (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
             (network, Some(interface))
         }
     };

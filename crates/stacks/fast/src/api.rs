@@ -45,6 +45,8 @@ pub trait Network: Send {
     fn more_ports(&mut self) -> Vec<u16> {
         Vec::new()
     }
+    /// These ports need not be held any more.
+    fn give_back_ports(&mut self, _ports: Vec<u16>) {}
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
 }

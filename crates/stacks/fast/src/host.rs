@@ -156,6 +156,13 @@ impl Host for SlowHost {
     fn more_ports(&mut self) -> Vec<u16> {
         self.network.more_ports()
     }
+    fn give_back_ports(&mut self, ports: Vec<u16>) {
+        self.network.give_back_ports(ports);
+    }
+    fn user(&self, owner: Owner) -> u32 {
+        let client = self.clients.get(split(owner).0 as usize).and_then(Option::as_ref);
+        client.map_or(0, |client| client.shared.uid)
+    }
     fn flow_group_for(&self, tuple: &FourTuple) -> usize {
         // A connection that leaves this host belongs to a flow group with the most ports, which has one that leads out.
         let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);

@@ -2,6 +2,7 @@
 
 use super::congestion::Algorithm;
 use super::connections::{ConnectionEntry, Phase};
+use super::ephemeral_ports::{More, Set};
 use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
 use super::host::{Host, Route};
 use super::isn::later_isn;
@@ -10,7 +11,6 @@ use super::{ConnectError, SlowPath};
 use crate::flow::{FlowId, FourTuple, Owner};
 use crate::time::Micros;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::Range;
 
 /// Number of ports tried to find one that is not in TIME-WAIT.
 const FRESH_PORTS: u32 = 128;
@@ -103,7 +103,7 @@ impl SlowPath {
         // RFC 9293 §3.9.1.1: the application's address (MUST-43), else the route's (MUST-44).
         let local = specified(opening.bound_to.0).unwrap_or(source);
         let wanted = FourTuple { local, ..connection.tuple };
-        let tuple = self.choose_tuple(now, wanted, host).ok_or(EADDRNOTAVAIL)?;
+        let tuple = self.choose_tuple(now, connection.owner, wanted, host).ok_or(EADDRNOTAVAIL)?;
         let after = self.time_wait.take(&tuple).map(|old| old.snd_nxt);
         let secrets = self.secrets(host);
         let (iss, ts_offset) = (later_isn(secrets.isn(now, &tuple), after), secrets.timestamp_offset(&tuple));
@@ -128,29 +128,45 @@ impl SlowPath {
     /// TIME-WAIT is reused only if timestamps protect the new connection (RFC 6191). A random port reuses one only if
     /// no other is found soon. A tuple that the kernel has is never chosen: nobody else gets the ports of unbound
     /// sockets, and for others the kernel is asked.
-    pub(super) fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
+    pub(super) fn choose_tuple(
+        &mut self,
+        now: Micros,
+        owner: Owner,
+        wanted: FourTuple,
+        host: &mut dyn Host,
+    ) -> Option<FourTuple> {
         if wanted.local_port != 0 {
             let free = self.table.by_tuple(&wanted).is_none() && self.time_wait.may_take(now, &wanted);
             return (free && !host.kernel_has(&wanted)).then_some(wanted);
         }
-        let count = self.ports.count();
-        let start = (host.random() % u64::from(count.max(1))) as u32;
+        let (user, random) = (host.user(owner), host.random());
         // A client that opens and closes all the time has nearly all ports in TIME-WAIT. Checking each of them for an
         // unused one would take a millisecond per connect.
-        let unused = |slow: &Self, range| slow.find_port(&wanted, range, |tuple| !slow.time_wait.has(tuple));
-        if let Some(tuple) = unused(self, start..start + count.min(FRESH_PORTS)) {
+        let fresh =
+            |slow: &Self, set| slow.find_port(&wanted, set, random, FRESH_PORTS, |tuple| !slow.time_wait.has(tuple));
+        let his = [Set::First(user), Set::Rest(user)];
+        if let Some(tuple) = his.into_iter().find_map(|set| fresh(self, set)) {
             return Some(tuple);
         }
-        self.ports.add(host.more_ports());
-        unused(self, count..self.ports.count())
-            .or_else(|| self.find_port(&wanted, start..start + count, |tuple| self.time_wait.may_take(now, tuple)))
+        let (found, old) = match self.ports.more(now, user, || host.more_ports()) {
+            More::His => (fresh(self, Set::Last(user)), his),
+            More::Shared => (fresh(self, Set::Everybodys), [Set::Everybodys, Set::Everybodys]),
+            More::None => (None, his),
+        };
+        let any = |set| self.find_port(&wanted, set, random, u32::MAX, |tuple| self.time_wait.may_take(now, tuple));
+        let found = found.or_else(|| old.into_iter().find_map(any));
+        self.counters.out_of_ports += u64::from(found.is_none());
+        found
     }
 
-    /// The first tuple with one of these ports that is free and usable.
+    /// The first tuple with a port of this set that is free and usable. At most `most` ports are tried, from the
+    /// random place on.
     fn find_port(
         &self,
         wanted: &FourTuple,
-        range: Range<u32>,
+        set: Set,
+        random: u64,
+        most: u32,
         usable: impl Fn(&FourTuple) -> bool,
     ) -> Option<FourTuple> {
         let free = |tuple: &FourTuple| {
@@ -158,7 +174,10 @@ impl SlowPath {
             let listening = self.listeners.find(tuple.local, tuple.local_port).is_some();
             !to_itself && !listening && self.table.by_tuple(tuple).is_none()
         };
-        let tuples = range.filter_map(|i| Some(FourTuple { local_port: self.ports.nth(i)?, ..*wanted }));
+        let count = self.ports.count(set);
+        let start = (random % u64::from(count.max(1))) as u32;
+        let ports = (start..start + count.min(most)).filter_map(|i| self.ports.nth(set, i));
+        let tuples = ports.map(|local_port| FourTuple { local_port, ..*wanted });
         tuples.into_iter().find(|tuple| free(tuple) && usable(tuple))
     }
 }

@@ -48,7 +48,7 @@ pub struct SlowConfig {
     pub first_port: u16,
     /// Last ephemeral port.
     pub last_port: u16,
-    /// Use only ports that the host holds ([`super::Host::more_ports`]), and not all of the range.
+    /// Use only ports that the host holds ([`super::Host::more_ports`]), at most as many as the range has.
     pub held_ports: bool,
     /// Offer and accept timestamps (RFC 7323)?
     pub timestamps: bool,

@@ -47,7 +47,7 @@ impl SlowPath {
         let bound = (!addr.is_unspecified()).then_some(addr);
         let Route::Via { source, .. } = host.route(remote, bound) else { return None };
         let wanted = FourTuple { local: bound.unwrap_or(source), local_port, remote, remote_port };
-        let tuple = self.choose_tuple(now, wanted, host)?;
+        let tuple = self.choose_tuple(now, owner, wanted, host)?;
         // The protocol handles tuples in TIME-WAIT.
         let free = |tuple: &FourTuple| self.table.by_tuple(tuple).is_none() && !self.time_wait.has(tuple);
         (host.is_local(tuple.local) && tuple != tuple.reversed() && free(&tuple) && free(&tuple.reversed()))

@@ -49,6 +49,12 @@ pub trait Host {
     fn more_ports(&mut self) -> Vec<u16> {
         Vec::new()
     }
+    /// The host need not hold these ports any more.
+    fn give_back_ports(&mut self, _ports: Vec<u16>) {}
+    /// The user whose share of the held ports this owner's connections use.
+    fn user(&self, _owner: Owner) -> u32 {
+        0
+    }
     /// The flow group that shall own a connection with this tuple.
     fn flow_group_for(&self, tuple: &FourTuple) -> usize;
     /// Sends a message to a flow group's fast path. Messages are never lost or reordered.

@@ -180,13 +180,15 @@ impl SlowPath {
         self.look_at_reported(now, flows, host);
         self.look_at_active(now, flows, host);
         self.expire_time_wait(now, host);
+        self.give_back_ports(now, host);
         self.reroute_some(host);
     }
 
     /// When `poll` must be called; `None` = not before the next message or call.
     pub fn next_deadline(&self) -> Option<Micros> {
         let at_once = (!self.looks.is_empty() || self.reroute.is_some()).then_some(Micros(0));
-        [at_once, self.timers.next(), self.active.next(), self.time_wait.next()].into_iter().flatten().min()
+        let later = [self.timers.next(), self.active.next(), self.time_wait.next(), self.ports.next_look()];
+        later.into_iter().chain([at_once]).flatten().min()
     }
 
     /// Schedules a check of the flow for the next `poll`.

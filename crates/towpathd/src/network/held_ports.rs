@@ -4,6 +4,8 @@
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -14,11 +16,19 @@ use towpath_service::descriptor_table;
 /// Ports that are bound ahead, and in each later step. The slow path waits for a step, so it is small.
 const STEP: usize = 512;
 
+/// A wish to the thread that has the sockets.
+enum Wish {
+    /// Bind some more, and answer.
+    More,
+    /// Close these.
+    Free(Vec<u16>),
+}
+
 /// See the module. A thread with a descriptor table of its own has the sockets, so that they take no client's place.
 /// Dropping this frees the ports.
 pub struct HeldPorts {
     /// `None`: the thread is to end.
-    wanted: Option<Sender<()>>,
+    wanted: Option<Sender<Wish>>,
     more: Receiver<Vec<u16>>,
     /// Held, but not given out.
     ahead: Vec<u16>,
@@ -45,8 +55,16 @@ impl HeldPorts {
     }
 
     fn bind(&self) -> Vec<u16> {
-        let asked = self.wanted.as_ref().is_some_and(|wanted| wanted.send(()).is_ok());
-        if asked { self.more.recv().unwrap_or_default() } else { Vec::new() }
+        if self.wish(Wish::More) { self.more.recv().unwrap_or_default() } else { Vec::new() }
+    }
+
+    /// These are not used any more. They can be had again by [`HeldPorts::more`].
+    pub fn give_back(&self, ports: Vec<u16>) {
+        self.wish(Wish::Free(ports));
+    }
+
+    fn wish(&self, wish: Wish) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| wanted.send(wish).is_ok())
     }
 }
 
@@ -59,31 +77,45 @@ impl Drop for HeldPorts {
     }
 }
 
-/// Binds the next ports for each question.
-fn serve(range: RangeInclusive<u16>, asked: &Receiver<()>, give: &Sender<Vec<u16>>) {
+/// Fulfils wishes until there is nobody to wish.
+fn serve(range: RangeInclusive<u16>, asked: &Receiver<Wish>, give: &Sender<Vec<u16>>) {
     if descriptor_table::separate(&[]).is_err() {
         return;
     }
-    let (mut left, mut held) = (range.rev(), Vec::new());
-    while asked.recv().is_ok() {
-        let mut ports = Vec::with_capacity(STEP);
-        while ports.len() < STEP
-            && let Some(port) = left.next()
-        {
-            match bind(port) {
-                Ok(socket) => {
-                    ports.push(port);
-                    held.push(socket);
+    let (count, mut held) = (usize::from(range.end() - range.start()) + 1, HashMap::new());
+    // Ports that were given back come last, so that others may have them meanwhile.
+    let mut order = range.rev().cycle();
+    while let Ok(wish) = asked.recv() {
+        match wish {
+            Wish::Free(ports) => ports.iter().for_each(|port| drop(held.remove(port))),
+            Wish::More => {
+                if give.send(hold_some(order.by_ref().take(count), &mut held)).is_err() {
+                    return;
                 }
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => break,
-                // Somebody has it.
-                Err(_) => {}
             }
         }
-        if give.send(ports).is_err() {
-            return;
+    }
+}
+
+/// Binds some of these ports that are not held.
+fn hold_some(order: impl Iterator<Item = u16>, held: &mut HashMap<u16, OwnedFd>) -> Vec<u16> {
+    let mut ports = Vec::with_capacity(STEP);
+    for port in order {
+        let Entry::Vacant(place) = held.entry(port) else { continue };
+        match bind(port) {
+            Ok(socket) => {
+                place.insert(socket);
+                ports.push(port);
+            }
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => break,
+            // Somebody has it.
+            Err(_) => {}
+        }
+        if ports.len() == STEP {
+            break;
         }
     }
+    ports
 }
 
 /// A socket that has the port on all addresses.
@@ -121,7 +153,16 @@ mod tests {
             assert!(TcpListener::bind(("127.0.0.1", *port)).is_err(), "{port} by number");
         }
         assert_eq!(ports.more(), Vec::<u16>::new(), "there are no more");
+        let (back, kept) = held.split_at(held.len() / 2);
+        ports.give_back(back.to_vec());
+        let again = ports.more();
+        assert!(!again.is_empty() && again.iter().all(|port| back.contains(port)), "{again:?} of {back:?}");
+        assert!(kept.iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_err()));
+        ports.give_back(again.clone());
+        let once_more = ports.more();
+        assert!(!once_more.is_empty() && once_more.iter().all(|port| back.contains(port)), "{once_more:?}");
         drop(ports);
+        let held = [kept, &once_more].concat();
         let free = held.iter().filter(|port| TcpListener::bind(("127.0.0.1", **port)).is_ok()).count();
         assert!(free * 2 > held.len(), "they are free when the service has ended: {free} of {}", held.len());
     }

@@ -327,6 +327,12 @@ impl Network for HostNetwork {
         self.served.as_mut().map(|served| served.ports.more()).unwrap_or_default()
     }
 
+    fn give_back_ports(&mut self, ports: Vec<u16>) {
+        if let Some(served) = &self.served {
+            served.ports.give_back(ports);
+        }
+    }
+
     fn changed(&mut self) -> bool {
         self.catch_up()
     }

@@ -8,6 +8,7 @@ mod congestion;
 mod cookies;
 mod ecn;
 mod families;
+mod held_ports;
 mod icmp;
 mod joint;
 mod listen;

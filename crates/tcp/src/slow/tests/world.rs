@@ -45,6 +45,9 @@ pub struct World {
     pub listening: BTreeSet<(IpAddr, u16)>,
     pub children: BTreeSet<u64>,
     pub setups: HashMap<FlowId, FlowSetup>,
+    /// Steps of ports that the host can hold.
+    pub ports: Vec<Vec<u16>>,
+    pub given_back: Vec<u16>,
     next_child: u64,
     random: Rng,
 }
@@ -55,6 +58,16 @@ impl Host for World {
     }
     fn is_local(&self, addr: IpAddr) -> bool {
         addr == US || addr == US6
+    }
+    fn more_ports(&mut self) -> Vec<u16> {
+        self.ports.pop().unwrap_or_default()
+    }
+    fn give_back_ports(&mut self, ports: Vec<u16>) {
+        self.given_back.extend(ports);
+    }
+    /// The user's number is in the owner's thousands.
+    fn user(&self, owner: Owner) -> u32 {
+        (owner.0 / 1000) as u32
     }
     fn flow_group_for(&self, tuple: &FourTuple) -> usize {
         usize::from(tuple.remote_port % 2)
