@@ -18,11 +18,17 @@ const OFFSET_MASK: u16 = 0x1fff;
 /// Error types, with the types and codes of both families mapped to one list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
-    /// No route to the network (IPv4: also 6, 9, 11).
+    /// No route to the network.
     NetworkUnreachable,
     /// The host does not answer, or is out of scope.
     HostUnreachable,
-    /// Forbidden by policy.
+    /// The network is unknown, forbidden, or unreachable for this type of service (IPv4: 6, 9, 11).
+    NetworkRefused,
+    /// The host is unknown (IPv4: 7).
+    HostUnknown,
+    /// The source host is isolated (IPv4: 8).
+    HostIsolated,
+    /// Forbidden by policy; IPv4 also: unreachable for this type of service (12).
     Prohibited,
     /// The host has no TCP.
     ProtocolUnreachable,
@@ -89,13 +95,16 @@ fn v4(bytes: &[u8]) -> Option<IcmpError> {
     }
     let (&[kind, code, _, _, _, _, high, low], quoted) = message.split_first_chunk::<HEADER_BYTES>()?;
     let kind = match (kind, code) {
-        (3, 0 | 6 | 9 | 11) => IcmpKind::NetworkUnreachable,
-        (3, 1 | 7 | 8 | 12) => IcmpKind::HostUnreachable,
+        (3, 0) => IcmpKind::NetworkUnreachable,
+        (3, 1) => IcmpKind::HostUnreachable,
+        (3, 6 | 9 | 11) => IcmpKind::NetworkRefused,
+        (3, 7) => IcmpKind::HostUnknown,
+        (3, 8) => IcmpKind::HostIsolated,
         (3, 2) => IcmpKind::ProtocolUnreachable,
         (3, 3) => IcmpKind::PortUnreachable,
         (3, 4) => IcmpKind::TooBig { mtu: u32::from(u16::from_be_bytes([high, low])) },
         (3, 5) => IcmpKind::SourceRouteFailed,
-        (3, 10 | 13..=15) => IcmpKind::Prohibited,
+        (3, 10 | 12..=15) => IcmpKind::Prohibited,
         (4, _) => IcmpKind::SourceQuench,
         (11, _) => IcmpKind::TimeExceeded,
         (12, _) => IcmpKind::ParameterProblem,
@@ -137,7 +146,9 @@ fn v6(bytes: &[u8]) -> Option<IcmpError> {
         (1, 0) => IcmpKind::NetworkUnreachable,
         (1, 1 | 5 | 6) => IcmpKind::Prohibited,
         (1, 4) => IcmpKind::PortUnreachable,
-        (1, _) => IcmpKind::HostUnreachable,
+        (1, 2 | 3) => IcmpKind::HostUnreachable,
+        // As Linux treats a reason that it does not know.
+        (1, _) => IcmpKind::ParameterProblem,
         (2, _) => IcmpKind::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
         (3, _) => IcmpKind::TimeExceeded,
         // A host without TCP sends "unrecognized next header" (RFC 4443 §3.4).

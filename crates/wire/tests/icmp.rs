@@ -98,7 +98,18 @@ fn kinds_of_both_families() {
     for (i, (kind, code)) in cases.into_iter().enumerate() {
         assert_eq!(four(kind, code), kinds.get(i).copied().flatten(), "{kind} {code}");
     }
+    for (kind, codes) in [
+        (NetworkRefused, &[6, 9, 11][..]),
+        (HostUnknown, &[7]),
+        (HostIsolated, &[8]),
+        (Prohibited, &[10, 12, 13, 14, 15]),
+    ] {
+        codes.iter().for_each(|code| assert_eq!(four(3, *code), Some(kind), "{code}"));
+    }
+    assert_eq!(four(3, 16), None, "Linux knows no more");
     let six = |kind, code| parse(&v6(kind, code, 0)).map(|error| error.kind);
+    assert_eq!([six(1, 1), six(1, 2), six(1, 5)], [Prohibited, HostUnreachable, Prohibited].map(Some));
+    assert_eq!([six(1, 6), six(1, 7)], [Prohibited, ParameterProblem].map(Some));
     assert_eq!([six(1, 0), six(1, 3), six(1, 4)], [NetworkUnreachable, HostUnreachable, PortUnreachable].map(Some));
     assert_eq!([six(3, 0), six(4, 0), six(4, 1)], [TimeExceeded, ParameterProblem, ProtocolUnreachable].map(Some));
     assert_eq!([six(128, 0), six(135, 0)], [None; 2]);

@@ -12,6 +12,10 @@ pub const EISCONN: i32 = 106;
 pub const ETIMEDOUT: i32 = 110;
 /// The peer answered with RST.
 pub const ECONNREFUSED: i32 = 111;
+/// The host is unknown.
+pub const EHOSTDOWN: i32 = 112;
+/// The source host is isolated.
+pub const ENONET: i32 = 64;
 /// The next hop does not answer.
 pub const EHOSTUNREACH: i32 = 113;
 /// Forbidden by policy (IPv6; IPv4 says EHOSTUNREACH).

@@ -3,7 +3,9 @@
 
 use super::SlowPath;
 use super::connections::Phase;
-use super::errno::{EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ENOPROTOOPT, EOPNOTSUPP, EPROTO};
+use super::errno::{
+    EACCES, ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENONET, ENOPROTOOPT, EOPNOTSUPP, EPROTO,
+};
 use super::host::Host;
 use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple};
@@ -29,25 +31,31 @@ enum Meaning {
 fn meaning(error: &IcmpError) -> Meaning {
     match error.kind {
         IcmpKind::TooBig { mtu } => Meaning::TooBig(mtu),
-        IcmpKind::NetworkUnreachable => Meaning::Failed(ENETUNREACH),
+        IcmpKind::NetworkUnreachable | IcmpKind::NetworkRefused => Meaning::Failed(ENETUNREACH),
+        IcmpKind::HostUnknown => Meaning::Failed(EHOSTDOWN),
+        IcmpKind::HostIsolated => Meaning::Failed(ENONET),
         IcmpKind::HostUnreachable | IcmpKind::TimeExceeded => Meaning::Failed(EHOSTUNREACH),
         IcmpKind::Prohibited if error.local.is_ipv4() => Meaning::Failed(EHOSTUNREACH),
         IcmpKind::Prohibited => Meaning::Failed(EACCES),
         IcmpKind::ParameterProblem => Meaning::Failed(EPROTO),
         IcmpKind::SourceRouteFailed => Meaning::Failed(EOPNOTSUPP),
-        IcmpKind::ProtocolUnreachable => Meaning::Failed(ENOPROTOOPT),
+        IcmpKind::ProtocolUnreachable if error.local.is_ipv4() => Meaning::Failed(ENOPROTOOPT),
+        IcmpKind::ProtocolUnreachable => Meaning::Failed(EPROTO),
         IcmpKind::PortUnreachable => Meaning::Failed(ECONNREFUSED),
         IcmpKind::SourceQuench => Meaning::Nothing,
     }
 }
 
 /// Does this error about a SYN-ACK end the half-open connection of a listener? In silence, as in Linux
-/// (`tcp_req_err`): no call reports it, and the peer may begin anew. Other errors are soft.
+/// (`tcp_req_err`): no call reports it, and the peer may begin anew. Other errors are soft. Over IPv4 these are not the
+/// fatal ones of `icmp_err_convert`: `tcp_v4_err` names codes 0 and 1 only. Over IPv6 they are those of
+/// `icmpv6_err_convert`.
 fn ends_half_open(error: &IcmpError) -> bool {
     match error.kind {
         IcmpKind::ParameterProblem => true,
         IcmpKind::NetworkUnreachable | IcmpKind::HostUnreachable | IcmpKind::TimeExceeded => error.local.is_ipv4(),
         IcmpKind::Prohibited | IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => error.local.is_ipv6(),
+        IcmpKind::NetworkRefused | IcmpKind::HostUnknown | IcmpKind::HostIsolated => false,
         IcmpKind::SourceRouteFailed | IcmpKind::TooBig { .. } | IcmpKind::SourceQuench => false,
     }
 }

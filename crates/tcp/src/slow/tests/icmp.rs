@@ -75,6 +75,10 @@ fn no_error_ends_an_established_connection() {
     for kind in [
         IcmpKind::NetworkUnreachable,
         IcmpKind::HostUnreachable,
+        IcmpKind::NetworkRefused,
+        IcmpKind::HostUnknown,
+        IcmpKind::HostIsolated,
+        IcmpKind::Prohibited,
         IcmpKind::SourceRouteFailed,
         IcmpKind::TimeExceeded,
         IcmpKind::ParameterProblem,
@@ -128,7 +132,11 @@ fn any_error_ends_a_connect_at_once() {
         (IcmpKind::PortUnreachable, 111),
         (IcmpKind::HostUnreachable, 113),
         (IcmpKind::NetworkUnreachable, 101),
+        (IcmpKind::NetworkRefused, 101),
+        (IcmpKind::HostUnknown, 112),
+        (IcmpKind::HostIsolated, 64),
         (IcmpKind::Prohibited, 113),
+        (IcmpKind::ProtocolUnreachable, 92),
         (IcmpKind::TimeExceeded, 113),
     ] {
         let mut bench = Bench::new();
@@ -153,34 +161,41 @@ fn any_error_ends_a_connect_at_once() {
 /// As in Linux (`tcp_req_err`): without a RST and without a report.
 #[test]
 fn some_errors_end_a_half_open_connection() {
-    for (kind, ends) in [
-        (IcmpKind::NetworkUnreachable, true),
-        (IcmpKind::HostUnreachable, true),
-        (IcmpKind::TimeExceeded, true),
-        (IcmpKind::ParameterProblem, true),
-        (IcmpKind::PortUnreachable, false),
-        (IcmpKind::ProtocolUnreachable, false),
-        (IcmpKind::Prohibited, false),
-        (IcmpKind::SourceQuench, false),
+    for (kind, ends, ends6) in [
+        (IcmpKind::NetworkUnreachable, true, false),
+        (IcmpKind::HostUnreachable, true, false),
+        (IcmpKind::TimeExceeded, true, false),
+        (IcmpKind::ParameterProblem, true, true),
+        (IcmpKind::NetworkRefused, false, false),
+        (IcmpKind::HostUnknown, false, false),
+        (IcmpKind::HostIsolated, false, false),
+        (IcmpKind::PortUnreachable, false, true),
+        (IcmpKind::ProtocolUnreachable, false, true),
+        (IcmpKind::Prohibited, false, true),
+        (IcmpKind::SourceQuench, false, false),
     ] {
-        let mut bench = Bench::listening(10);
-        bench.for_server(4001, syn(5000));
-        let sent = bench.frame();
-        let error = IcmpError {
-            kind,
-            local: sent.source,
-            local_port: sent.source_port,
-            remote: sent.destination,
-            remote_port: sent.destination_port,
-            seq: sent.seq,
-            packet_bytes: 60,
-        };
-        let half_open = vec![TcpState::Listen, TcpState::SynReceived];
-        bench.slow.on_icmp(bench.now, IcmpError { seq: sent.seq.wrapping_add(1), ..error }, &mut bench.world);
-        assert_eq!(bench.states(), half_open, "forged: {kind:?}");
-        bench.slow.on_icmp(bench.now, error, &mut bench.world);
-        let left = if ends { vec![TcpState::Listen] } else { half_open };
-        assert_eq!((bench.states(), bench.messages()), (left, vec![]), "{kind:?}");
+        for (any, us, peer, ends) in [("0.0.0.0", US, PEER, ends), ("::", US6, PEER6, ends6)] {
+            let mut bench = Bench::new();
+            let any = any.parse().unwrap();
+            bench.slow.listen(bench.now, SERVER, any, 80, true, 10, &mut bench.world).unwrap();
+            bench.segment_at((peer, 4001), (us, 80), syn(5000));
+            let sent = bench.frame();
+            let error = IcmpError {
+                kind,
+                local: sent.source,
+                local_port: sent.source_port,
+                remote: sent.destination,
+                remote_port: sent.destination_port,
+                seq: sent.seq,
+                packet_bytes: 60,
+            };
+            let half_open = vec![TcpState::Listen, TcpState::SynReceived];
+            bench.slow.on_icmp(bench.now, IcmpError { seq: sent.seq.wrapping_add(1), ..error }, &mut bench.world);
+            assert_eq!(bench.states(), half_open, "forged: {kind:?}");
+            bench.slow.on_icmp(bench.now, error, &mut bench.world);
+            let left = if ends { vec![TcpState::Listen] } else { half_open };
+            assert_eq!((bench.states(), bench.messages()), (left, vec![]), "{kind:?} from {peer}");
+        }
     }
 }
 
