@@ -52,9 +52,16 @@ pub struct Peer {
     pub gid: u32,
     /// Process.
     pub pid: i32,
+    /// When the connection was accepted (`peer_process::ticks_now`).
+    pub accepted: u64,
 }
 
 impl Peer {
+    /// Its identity. `socket`: the service's end of its connection.
+    fn identity(&self, socket: BorrowedFd<'_>) -> Identity {
+        Identity::of_peer(socket, self.uid, self.gid, self.pid, self.accepted)
+    }
+
     /// The process's number for the stack, never 0.
     fn process(&self) -> u32 {
         (self.connection % u64::from(u32::MAX)) as u32 + 1
@@ -121,7 +128,7 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
             format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
         return refuse(Errno::PROTO.raw_os_error(), &why);
     }
-    let identity = Identity::of(peer.uid, peer.gid, peer.pid);
+    let identity = peer.identity(socket);
     let (membership, descriptors) = if join == 0 {
         match state.new_client(identity) {
             Ok(client) => client,
@@ -393,8 +400,8 @@ impl<'a> ClientConnection<'a> {
     /// Sends the memory in which the process measures its connections.
     fn measure(&mut self) -> io::Result<()> {
         let Some(connection) = self.connection else { return Ok(()) };
-        let Peer { uid, gid, pid, .. } = self.peer;
-        match self.state.settings.auto.measure(self.client.id, &Identity::of(uid, gid, pid)) {
+        let pid = self.peer.pid;
+        match self.state.settings.auto.measure(self.client.id, &self.peer.identity(connection)) {
             Ok(memfd) => send_reply(connection, &Reply::Stats, &[memfd.as_fd()]),
             Err(why) => {
                 if self.state.client_lines.allows() {

@@ -3,6 +3,7 @@
 use crate::acceptor::{self, Accepted, Acceptor};
 use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
+use crate::policy::peer_process;
 use crate::state::{ServiceState, Settings};
 use crate::{control, descriptor_broker, paths, received};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -267,7 +268,8 @@ impl Server {
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");
             return self.refuse(socket, Errno::USERS, &why);
         };
-        let peer = Peer { connection, uid, gid, pid: credentials.pid.as_raw_nonzero().get() };
+        let pid = credentials.pid.as_raw_nonzero().get();
+        let peer = Peer { connection, uid, gid, pid, accepted: peer_process::ticks_now() };
         // Locked until the thread is stored: the descriptor broker must find it to join it.
         let mut registry = self.state.registry();
         let spawned = {

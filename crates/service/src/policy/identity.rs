@@ -1,6 +1,7 @@
 //! The identity of a client's process, from the kernel. Nothing in it comes from the process itself.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use super::peer_process;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsStr;
 use std::io;
@@ -26,15 +27,28 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of the process at the other end of a socket. User, primary group and process are its `SO_PEERCRED`.
-    /// A field that cannot be read stays unknown (see `ProcessFilter::matches`).
-    pub fn of(uid: u32, gid: u32, pid: i32) -> Self {
-        let known = Self { uid, groups: vec![gid], pid, ..Self::default() };
-        Self::read(uid, gid, pid).unwrap_or(known)
+    /// The identity of the process at the other end of a socket. User, primary group and process are its `SO_PEERCRED`;
+    /// the connection was `accepted` at this time ([`peer_process::ticks_now`]). A field that cannot be read stays
+    /// unknown (see `ProcessFilter::matches`). The groups are known in any case: the kernel has noted them.
+    pub fn of_peer(socket: BorrowedFd<'_>, uid: u32, gid: u32, pid: i32, accepted: u64) -> Self {
+        let noted = peer_process::groups(socket).ok();
+        let process = peer_process::process(socket, pid, accepted).ok();
+        Self::of(uid, gid, pid, process, noted)
     }
 
-    fn read(uid: u32, gid: u32, pid: i32) -> io::Result<Self> {
-        let process = pidfd_open(Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+    /// `noted`: the supplementary groups if the kernel has noted them, else they are read as the rest is.
+    fn of(uid: u32, gid: u32, pid: i32, process: Option<OwnedFd>, noted: Option<Vec<u32>>) -> Self {
+        let mut identity = Self { uid, pid, ..Self::default() };
+        let read = process.and_then(|process| Self::read(uid, pid, &process).ok());
+        let (program, cgroup, groups) = read.unwrap_or_default();
+        (identity.program, identity.cgroup) = (program, cgroup);
+        identity.groups = noted.unwrap_or(groups);
+        identity.groups.insert(0, gid);
+        identity
+    }
+
+    /// Its program, control group and supplementary groups.
+    fn read(uid: u32, pid: i32, process: &OwnedFd) -> io::Result<(String, String, Vec<u32>)> {
         let file = |name: &str| format!("/proc/{pid}/{name}");
         let status = std::fs::read_to_string(file("status"))?;
         let program = std::fs::read_link(file("exe")).unwrap_or_default();
@@ -42,24 +56,22 @@ impl Identity {
         let program = program.to_string_lossy().into_owned();
         let cgroup = cgroup(&std::fs::read_to_string(file("cgroup")).unwrap_or_default());
         // A living process keeps its number. If it still lives, everything above was read from it.
-        let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        if poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? != 0 {
+        if !peer_process::lives(process) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // The number has passed to another process before the pidfd was opened.
+        // It has become another user's since it connected.
         if numbers(&status, "Uid:").get(1) != Some(&uid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let mut groups = numbers(&status, "Groups:");
-        groups.insert(0, gid);
-        Ok(Self { uid, groups, program, cgroup, pid })
+        Ok((program, cgroup, numbers(&status, "Groups:")))
     }
 
     /// The identity of a process of this machine, by number.
     pub fn running(pid: i32) -> Option<Self> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let effective = |title| numbers(&status, title).get(1).copied();
-        Some(Self::of(effective("Uid:")?, effective("Gid:")?, pid))
+        let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
+        Some(Self::of(effective("Uid:")?, effective("Gid:")?, pid, process, None))
     }
 
     /// The program's name: the last part of its path.
@@ -94,19 +106,34 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn ours(program: bool) -> (u32, u32, i32, Option<OwnedFd>) {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let pid = rustix::process::getpid();
+        (uid, gid, pid.as_raw_nonzero().get(), program.then(|| pidfd_open(pid, PidfdFlags::empty()).unwrap()))
+    }
+
     #[test]
     fn this_process_is_known_by_its_executable_user_and_groups() {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let identity = Identity::of(uid, gid, std::process::id() as i32);
+        let (uid, gid, pid, process) = ours(true);
+        let identity = Identity::of(uid, gid, pid, process, None);
         assert_eq!(identity.program, std::env::current_exe().unwrap().to_string_lossy());
         assert_eq!((identity.uid, identity.groups[0]), (uid, gid));
         assert!(identity.program.ends_with(identity.name()) && !identity.name().is_empty());
+        assert_eq!(Identity::running(pid), Some(identity));
     }
 
     #[test]
     fn another_users_process_of_the_same_number_is_not_believed() {
-        let identity = Identity::of(54_321, 54_322, std::process::id() as i32);
+        let (_, _, pid, process) = ours(true);
+        let identity = Identity::of(54_321, 54_322, pid, process, None);
         assert_eq!((identity.uid, identity.groups.as_slice(), identity.program.as_str()), (54_321, &[54_322][..], ""));
+    }
+
+    #[test]
+    fn what_the_kernel_has_noted_is_known_of_a_process_that_has_gone() {
+        let (uid, gid, pid, _) = ours(false);
+        let identity = Identity::of(uid, gid, pid, None, Some(vec![7, 8]));
+        assert_eq!((identity.groups, identity.program, identity.cgroup), (vec![gid, 7, 8], "".into(), "".into()));
     }
 
     #[test]

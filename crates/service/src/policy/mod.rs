@@ -12,6 +12,7 @@ pub mod identity;
 pub mod limit;
 pub mod list;
 pub mod parse;
+pub mod peer_process;
 pub mod process_filter;
 pub mod query;
 pub mod request;
