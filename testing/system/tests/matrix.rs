@@ -161,6 +161,41 @@ fn gdb_strace_and_valgrind_look_at_a_server() {
 }
 
 #[test]
+fn h2o_serves_http2_and_hands_its_listeners_on() {
+    short_form("h2o");
+}
+
+#[test]
+fn varnish_fetches_and_keeps_files() {
+    short_form("varnish");
+}
+
+#[test]
+fn php_fpm_answers_nginx_and_reloads_under_load() {
+    short_form("php");
+}
+
+#[test]
+fn uvicorn_serves_on_uvloop() {
+    short_form("uvicorn");
+}
+
+#[test]
+fn pgbouncer_pools_and_is_taken_over_under_load() {
+    short_form("pgbouncer");
+}
+
+#[test]
+fn dnsmasq_answers_over_tcp() {
+    short_form("dnsmasq");
+}
+
+#[test]
+fn grpc_calls_and_streams() {
+    short_form("grpc");
+}
+
+#[test]
 #[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
 fn erlang_echoes_by_its_drivers() {
     short_form("erlang");
@@ -194,6 +229,24 @@ fn a_jvm_serves_and_asks_by_selectors_and_channels() {
 #[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
 fn libuv_passes_its_own_tests_of_tcp() {
     short_form("libuv");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn puma_serves_and_executes_itself_anew() {
+    short_form("puma");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn caddy_serves_http2_and_takes_a_new_configuration() {
+    short_form("caddy");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn nats_delivers_messages_in_a_cluster() {
+    short_form("nats");
 }
 
 #[test]

@@ -44,15 +44,26 @@ def content(size):
     return (block * (size // len(block) + 1))[:size]
 
 
-def serve(place, daemon="off", user="root"):
-    """Starts nginx with CONFIG, and returns it when it answers."""
-    www = pathlib.Path(place.path("www"))
-    www.mkdir()
+def www(place):
+    """A directory with FILES."""
+    made = pathlib.Path(place.path("www"))
+    made.mkdir()
     for name, size in FILES.items():
-        (www / name).write_bytes(content(size))
+        (made / name).write_bytes(content(size))
+    return made
+
+
+def certificate(place):
+    """Makes cert.pem and key.pem for localhost."""
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
     if not (made := place.plain(words.split())).ok():
         raise RuntimeError(made)
+
+
+def serve(place, daemon="off", user="root"):
+    """Starts nginx with CONFIG, and returns it when it answers."""
+    www(place)
+    certificate(place)
     names = {"USER": user, "DAEMON": daemon, "DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
     text = re.sub("|".join(names), lambda found: str(names[found[0]]), CONFIG)
     config = pathlib.Path(place.path("nginx.conf"))
@@ -75,6 +86,22 @@ def curl(place, *words, **options):
     return place.peer(["curl", "-sSk", "--max-time", "60", *words], **options)
 
 
+def fetch(place, tally, how, at):
+    """Does a server give each of FILES as it is?"""
+    got = place.path("got")
+    for name, size in FILES.items():
+        ran = curl(place, "-o", got, at + name)
+        tally.expect(f"{how}, {name}", ran.ok() and pathlib.Path(got).read_bytes() == content(size), ran)
+
+
+def echo(place, tally, how, at, size=3_000_000):
+    """Does a server give back what is sent to it?"""
+    sent, got = place.path("sent"), place.path("got")
+    pathlib.Path(sent).write_bytes(content(size))
+    ran = curl(place, "-T", sent, "-o", got, at)
+    tally.expect(f"{how}, an echo of {size} bytes", ran.ok() and pathlib.Path(got).read_bytes() == content(size), ran)
+
+
 def wrk(place, tally, what, at, seconds=1, kept=True):
     """Load of 40 connections without an error. Without `kept`, errors by idle connections that the server ends do not count."""
     # In a second kernel, which is traced, the 40 connections alone may take a second on a busy machine.
@@ -91,10 +118,7 @@ def files(place, tally):
     serve(place)
     got = place.path("got")
     for port, how in (PLAIN, "sendfile"), (TLS, "TLS"), (PROXY, "proxy"):
-        for name, size in FILES.items():
-            ran = curl(place, "-o", got, url(place, port, name))
-            same = ran.ok() and pathlib.Path(got).read_bytes() == content(size)
-            tally.expect(f"{how}, {name}", same, ran)
+        fetch(place, tally, how, url(place, port, ""))
     ran = curl(place, "-r", "1000000-1999999", "-o", got, url(place, PLAIN, "large"))
     tally.expect("a range", ran.ok() and pathlib.Path(got).read_bytes() == content(FILES["large"])[1_000_000:2_000_000], ran)
     ran = curl(place, "-T", f"{place.dir}/www/large", url(place, PLAIN, "upload/large"))

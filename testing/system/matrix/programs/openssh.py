@@ -7,6 +7,7 @@ from frame import Program
 
 program = Program("openssh", ["openssh-server", "openssh-client", "curl"])
 PORT = "2299"
+BEHIND = pathlib.Path(__file__).parent.parent / "sources/behind_system.py"
 
 CONFIG = """\
 Port PORT
@@ -22,7 +23,8 @@ Subsystem sftp internal-sftp
 """
 
 
-def serve(place):
+def configured(place):
+    """Makes keys and a configuration; returns its path."""
     os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
     for name in "host", "key":
         made = place.plain(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place.path(name)])
@@ -31,7 +33,11 @@ def serve(place):
     pathlib.Path(place.path("authorized")).write_text(pathlib.Path(place.path("key.pub")).read_text())
     config = pathlib.Path(place.path("sshd_config"))
     config.write_text(CONFIG.replace("PORT", PORT).replace("ADDRESS", place.address).replace("DIR", str(place.dir)))
-    server = place.start(["/usr/sbin/sshd", "-D", "-e", "-f", config])
+    return config
+
+
+def serve(place):
+    server = place.start(["/usr/sbin/sshd", "-D", "-e", "-f", configured(place)])
     server.until(lambda: ssh(place, "true").ok(), "no answer")
     return server
 
@@ -70,6 +76,26 @@ def sessions(place, tally):
     control = ["-o", f"ControlPath={place.path('mux')}", "-o", "ControlMaster=auto", "-o", "ControlPersist=20"]
     ran = [place.peer(["ssh", *options(place), *control, "-p", PORT, f"root@{place.address}", f"echo {n}"]) for n in range(5)]
     tally.expect("five sessions on one connection", [r.out.strip() for r in ran] == ["0", "1", "2", "3", "4"], ran[-1])
+    tally.expect("the server is still there", server.alive(), server.output())
+
+
+@program.check("sshd -i behind system(), which starts a shell for each connection", quick=True, quick_ways=("network",),
+               ways=("direct", "stack", "network"))
+def behind_system(place, tally):
+    config = configured(place)
+    server = place.start(["/usr/bin/python3", "-u", BEHIND, place.address, PORT, f"/usr/sbin/sshd -i -e -f {config} 2>>{place.dir}/sshd.log"])
+    server.until(lambda: ssh(place, "true").ok(), "no answer")
+    out = ssh(place, "seq 200000 | md5sum")
+    tally.expect("a command", out.out == place.plain(["sh", "-c", "seq 200000 | md5sum"]).out, out)
+    text = "\n".join(map(str, range(200_000)))
+    into = ssh(place, "md5sum", stdin=text)
+    tally.expect("what a command reads", hashlib.md5(text.encode()).hexdigest() in into.out, into)
+    status = ssh(place, "exit 7")
+    tally.expect("its exit status", status.code == 7, status)
+    ran = [place.start_peer(["ssh", *options(place), "-p", PORT, f"root@{place.address}", f"echo {n}"]) for n in range(5)]
+    for session in ran:
+        session.process.wait(60)
+    tally.expect("five at a time", [r.output().strip() for r in ran] == ["0", "1", "2", "3", "4"], [r.output() for r in ran])
     tally.expect("the server is still there", server.alive(), server.output())
 
 
