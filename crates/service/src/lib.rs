@@ -30,6 +30,7 @@ pub mod descriptor_table;
 pub mod descriptor_transfer;
 pub mod geometry;
 pub mod guard;
+mod interrupted;
 pub mod lease;
 mod log_filter;
 pub mod options;

@@ -2,19 +2,16 @@
 //!
 //! The last close of a TCP socket waits for its peer as long as `SO_LINGER` says, and the client sets that. A connection
 //! that is closed closes the descriptors in it that nobody has received, in the thread that closes it. So what is left
-//! in a connection is received first, and no socket lingers when it is closed.
+//! in a connection is thrown away first, by a thread that no close can keep ([`crate::interrupted`]).
 
+use crate::interrupted::Interrupted;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, SocketFlags, sockopt,
-};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most descriptors of one message (Linux: `SCM_MAX_FD`).
-const MAX_FDS: usize = 253;
 /// Bytes received at a time.
 const CHUNK: usize = 4096;
 
@@ -43,21 +40,21 @@ impl Drop for HeldSocket {
     }
 }
 
-/// Closes a connection for its peer, and whatever it still holds. What has been sent to the peer arrives.
+/// Closes a connection for its peer, and whatever it still holds. What has been sent to the peer arrives. Descriptors in
+/// it are not received: the close of a received one may wait for the server of its file system, the end of one that
+/// nobody has received does not.
 pub fn finish(connection: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(connection, Shutdown::Both);
-    let (mut bytes, mut space) = ([0; CHUNK], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))]);
+    // A packet has a sender, the end has none. So an empty packet does not look like the end.
+    let packets = sockopt::socket_type(connection) == Ok(SocketType::SEQPACKET);
+    let _ = sockopt::set_socket_passcred(connection, packets);
+    let _interrupted = Interrupted::begin();
+    let (mut bytes, mut space) = ([0; CHUNK], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))]);
     loop {
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = rustix::net::recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                descriptors.for_each(|descriptor| drop(HeldSocket::new(descriptor)));
-            }
-        }
-        match received {
-            Ok(received) if received.bytes > 0 => {}
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(connection, into, &mut control, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes > 0 || packets && control.drain().next().is_some() => {}
             Err(rustix::io::Errno::INTR) => {}
             _ => return,
         }
@@ -69,8 +66,8 @@ const MOST_CLOSING: usize = 64;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-/// [`finish`] and close in a thread of its own, for a thread that must not wait: a call on a descriptor in the connection
-/// may never return. If too many such threads hang, the connection stays open.
+/// [`finish`] and close in a thread of its own, for a thread that must not wait: a message with many sockets that linger
+/// takes a millisecond for each. If there are too many such threads, the connection stays open.
 pub fn finish_apart(connection: Arc<OwnedFd>) {
     let connection = Arc::new(Mutex::new(Some(connection)));
     let closing = CLOSING.fetch_add(1, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use common::client::until;
 use common::{Client, Service, StackCall};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -120,5 +121,64 @@ fn a_refused_client_leaves_nothing_to_the_main_loop() {
     };
     assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::USERS.raw_os_error());
     assert_eq!(Client::welcomed(service.connect()).unwrap_err(), Errno::USERS.raw_os_error(), "the next");
+    ends(service);
+}
+
+/// Any message with a descriptor.
+const RESERVE: Request = Request::Reserve { slot: 0, seq: 1, listens: true };
+
+/// A UNIX socket whose close takes as long as the TCP socket lingers that a message in it has.
+fn holding_one() -> (OwnedFd, TcpStream) {
+    let flags = SocketFlags::CLOEXEC;
+    let (near, far) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let (inner, peer) = lingering();
+    send_request(far.as_fd(), &RESERVE, &[inner.as_fd()]).unwrap();
+    (near, peer)
+}
+
+/// Threads of this process that finish what a refused client has left.
+fn finishing() -> usize {
+    let name = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.filter_map(Result::ok).filter(|task| name(task) == "refused\n").count()
+}
+
+#[test]
+fn what_refused_clients_leave_keeps_no_thread() {
+    let service = Service::with("linger-nested", |settings| settings.clients_per_user = 0);
+    let mut peers = Vec::new();
+    for _ in 0..80 {
+        let (near, peer) = holding_one();
+        peers.push(peer);
+        let socket = {
+            let _registry = service.state.registry();
+            let socket = service.connect();
+            send_request(socket.as_fd(), &RESERVE, &[near.as_fd()]).unwrap();
+            drop(near);
+            socket
+        };
+        assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::USERS.raw_os_error());
+    }
+    until("no thread is kept", || finishing() == 0);
+    ends(service);
+}
+
+#[test]
+fn an_empty_packet_hides_nothing_behind_it() {
+    let service = Service::start("linger-empty");
+    let other = service.client();
+    let (near, _peer) = lingering();
+    let socket = {
+        let _registry = service.state.registry();
+        let socket = service.connect();
+        send_request(socket.as_fd(), &Request::Context, &[]).unwrap();
+        rustix::net::send(&socket, &[], SendFlags::NOSIGNAL).unwrap();
+        send_request(socket.as_fd(), &RESERVE, &[near.as_fd()]).unwrap();
+        drop(near);
+        socket
+    };
+    assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::PROTO.raw_os_error());
+    until("the connection is gone", || service.state.registry().connections.len() == 1);
+    assert!(other.context().is_ok(), "the thread that serves all goes on");
     ends(service);
 }
