@@ -99,3 +99,25 @@ fn without_a_service_programs_use_the_kernel_or_fail_as_told() {
     assert!(!output.status.success() && errors.contains("Network is down"), "{errors}");
     assert_eq!(errors.matches("towpath: no service").count(), 1, "{errors}");
 }
+
+/// The functions came with glibc 2.39. A library that stands in for it says what they would start.
+#[test]
+fn programs_that_are_started_by_a_pidfd_are_hooked() {
+    let dir = std::env::temp_dir().join(format!("towpath-pidfd-spawn-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/newer_libc.c");
+    let compile = |line: &str| {
+        let mut gcc = Command::new("gcc");
+        gcc.current_dir(&dir).arg(&source).args(line.split(' '));
+        assert!(gcc.status().expect("gcc (apt-get install gcc)").success());
+    };
+    compile("-DLIBRARY -shared -fPIC -o libnewer.so");
+    compile("-o program -L. -lnewer -Wl,-rpath,$ORIGIN");
+    let mut command = Command::new(dir.join("program"));
+    command.arg("/bin/true").env("LD_PRELOAD", built("libtowpath.so")).env("TOWPATH_HOOK", "inject");
+    let output = command.env("TOWPATH_SOCKET", dir.join("s")).output().expect("the program");
+    let _ = std::fs::remove_dir_all(&dir);
+    let loader = built("towpath-loader").display().to_string();
+    let expected = format!("path towpath-loader, {loader}\nname towpath-loader, {loader}\n");
+    assert_eq!((String::from_utf8_lossy(&output.stdout).as_ref(), output.status.code()), (expected.as_str(), Some(0)));
+}

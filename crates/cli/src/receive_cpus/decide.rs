@@ -18,6 +18,7 @@ use towpath_feedback::{Address, Feedback, Heard};
 use towpath_rxcpus::{CpuSet, Journal, Machine, PlanError, Pool, SHORTEST, Sample, Sensed, Sensor, Tree};
 use towpath_rxcpus::{journal_place, state_place};
 use towpath_scaling::{Config, Decision, PolicyState, step};
+use towpath_service::background::exit;
 
 /// Ticks between two checks of the CPUs that services are pinned to.
 const DIVIDE_TICKS: u64 = 10;
@@ -57,11 +58,12 @@ pub fn observe(arguments: &Arguments) -> Result<String, String> {
 }
 
 /// Decides and carries it out. A child does the work. If the child is killed, this process puts everything back.
-pub fn enforce(arguments: &Arguments) -> Result<String, String> {
+/// `None`: the child has failed, and has said why.
+pub fn enforce(arguments: &Arguments) -> Result<Option<String>, String> {
     let tree = Tree::default();
     let machine = Machine::read(&tree);
     if let Some(watching) = arguments.watched {
-        return work(arguments, watching, Enforcer::new(tree, machine.boot_id, journal_place()));
+        return work(arguments, watching, Enforcer::new(tree, machine.boot_id, journal_place())).map(Some);
     }
     let pool = arguments.which.pool(&machine, &tree)?;
     arguments.config(&machine, &pool)?;
@@ -82,8 +84,19 @@ pub fn enforce(arguments: &Arguments) -> Result<String, String> {
     back("an earlier one")?;
     alone.share().map_err(|error| error.to_string())?;
     let ended = supervise()?;
-    back("the process that did the work")?;
-    if ended.success() { Ok(String::new()) } else { Err(format!("the process that did the work: {ended}")) }
+    outcome(ended, back("the process that did the work"))
+}
+
+/// What is left to say when the child has ended and everything is put back: with `--json` a command prints one error.
+fn outcome(child: ExitStatus, back: Result<(), String>) -> Result<Option<String>, String> {
+    match (child.code(), back) {
+        (Some(0), back) => back.map(|()| Some(String::new())),
+        (Some(code), back) if code == i32::from(exit::FAILED) => {
+            back.unwrap_or_else(|why| crate::complain(&why));
+            Ok(None)
+        }
+        (_, back) => back.and(Err(format!("the process that did the work: {child}"))),
+    }
 }
 
 /// In most containers `/sys` and `/proc` are read-only. This says so before the first write fails.
@@ -275,6 +288,20 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::receive_cpus::fake_machine::{Cpus, Fake};
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn one_of_the_two_processes_says_why_it_failed() {
+        let (done, failed, panicked) = (0, 1 << 8, 101 << 8);
+        let outcome = |status, back| outcome(ExitStatus::from_raw(status), back);
+        let error = || Err::<(), _>("no way back".to_string());
+        assert_eq!((outcome(done, Ok(())), outcome(failed, Ok(()))), (Ok(Some(String::new())), Ok(None)));
+        assert_eq!((outcome(done, error()), outcome(failed, error())), (Err("no way back".into()), Ok(None)));
+        // A child that was killed has said nothing.
+        for status in [9, panicked] {
+            assert!(outcome(status, Ok(())).unwrap_err().starts_with("the process that did the work: "), "{status}");
+        }
+    }
 
     #[test]
     fn what_services_are_pinned_to_is_given_to_them_and_the_device_gets_others_if_there_are_any() {

@@ -248,7 +248,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Action::Enforce(watch) => decide::enforce(watch),
+        Action::Enforce(watch) => match decide::enforce(watch).transpose() {
+            Some(done) => done,
+            None => return ExitCode::from(exit::FAILED),
+        },
         Action::Status(status) => return status::run(status),
         Action::Explain(explain) => explain::run(explain),
         Action::Restore(restore) => restore::run(restore),

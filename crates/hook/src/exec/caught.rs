@@ -205,24 +205,49 @@ pub unsafe fn add_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
     }
 }
 
-/// `posix_spawn`, or with `search` `posix_spawnp`.
+/// libc's functions that start a program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Spawn {
+    /// `posix_spawn`
+    Path,
+    /// `posix_spawnp`
+    Search,
+    /// `pidfd_spawn` (glibc 2.39)
+    PidfdPath,
+    /// `pidfd_spawnp`
+    PidfdSearch,
+}
+
+impl Spawn {
+    fn name(self) -> &'static CStr {
+        match self {
+            Self::Path => c"posix_spawn",
+            Self::Search => c"posix_spawnp",
+            Self::PidfdPath => c"pidfd_spawn",
+            Self::PidfdSearch => c"pidfd_spawnp",
+        }
+    }
+}
+
+/// `posix_spawn` and the like. `child`: where the number of the child goes, or a descriptor of it.
 ///
 /// # Safety
 /// The contract of the function.
 pub unsafe fn spawn(
-    search: bool,
-    pid: *mut libc::pid_t,
+    which: Spawn,
+    child: *mut c_int,
     name: *const c_char,
     [actions, attributes]: [*const c_void; 2],
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    type Spawn =
-        unsafe extern "C" fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+    type Real =
+        unsafe extern "C" fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
     // SAFETY: the caller keeps the contract, and libc's functions have this type.
     unsafe {
-        let real: Option<Spawn> = core::mem::transmute(real(if search { c"posix_spawnp" } else { c"posix_spawn" }));
+        let real: Option<Real> = core::mem::transmute(real(which.name()));
         let Some(real) = real else { return libc::ENOSYS };
+        let search = matches!(which, Spawn::Search | Spawn::PidfdSearch);
         let path = match (search, name.is_null()) {
             (true, _) => found(name),
             (false, false) => Some(CStr::from_ptr(name).to_owned()),
@@ -231,9 +256,9 @@ pub unsafe fn spawn(
         match path.and_then(|path| substitute(&path, argv, envp, false)) {
             Some(new) => {
                 let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
-                real(pid, new.path.as_ptr(), actions, attributes, argv, envp)
+                real(child, new.path.as_ptr(), actions, attributes, argv, envp)
             }
-            None => real(pid, name, actions, attributes, argv, envp),
+            None => real(child, name, actions, attributes, argv, envp),
         }
     }
 }
@@ -248,7 +273,7 @@ macro_rules! preload_exec {
         #[allow(missing_docs, clippy::missing_safety_doc)]
         mod preloaded_exec {
             use $crate::exec::{Strings, caught};
-            use $crate::libc::{FILE, c_char, c_int, c_void, pid_t};
+            use $crate::libc::{FILE, c_char, c_int, c_void};
 
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
@@ -340,29 +365,28 @@ macro_rules! preload_exec {
                 // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::add_dup2(actions, fd, new) }
             }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn posix_spawn(
-                pid: *mut pid_t,
-                path: *const c_char,
-                actions: *const c_void,
-                attributes: *const c_void,
-                argv: Strings,
-                envp: Strings,
-            ) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::spawn(false, pid, path, [actions, attributes], argv, envp) }
+            macro_rules! spawns {
+                ($d($d name:ident = $d which:ident;)*) => { $d(
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C" fn $d name(
+                        child: *mut c_int,
+                        program: *const c_char,
+                        actions: *const c_void,
+                        attributes: *const c_void,
+                        argv: Strings,
+                        envp: Strings,
+                    ) -> c_int {
+                        let how = caught::Spawn::$d which;
+                        // SAFETY: the caller keeps the contract of this function.
+                        unsafe { caught::spawn(how, child, program, [actions, attributes], argv, envp) }
+                    }
+                )* };
             }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn posix_spawnp(
-                pid: *mut pid_t,
-                name: *const c_char,
-                actions: *const c_void,
-                attributes: *const c_void,
-                argv: Strings,
-                envp: Strings,
-            ) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::spawn(true, pid, name, [actions, attributes], argv, envp) }
+            spawns! {
+                posix_spawn = Path;
+                posix_spawnp = Search;
+                pidfd_spawn = PidfdPath;
+                pidfd_spawnp = PidfdSearch;
             }
         }
     };
