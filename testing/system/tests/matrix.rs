@@ -250,6 +250,36 @@ fn nats_delivers_messages_in_a_cluster() {
 }
 
 #[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn etcd_keeps_keys_in_a_cluster_of_three() {
+    short_form("etcd");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn prometheus_scrapes_and_answers() {
+    short_form("prometheus");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn rabbitmq_delivers_messages_and_is_asked_by_another_node() {
+    short_form("rabbitmq");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn bun_serves_and_asks() {
+    short_form("bun");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn deno_serves_and_asks() {
+    short_form("deno");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {

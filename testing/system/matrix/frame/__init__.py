@@ -6,6 +6,6 @@ from .network import Network
 from .place import Place
 from .process import until
 from .program import STACKS, WAYS, Check, Program, Tally
-from .source import HOME, built, source
+from .source import HOME, built, npm, source
 
-__all__ = ["HOME", "STACKS", "WAYS", "Asking", "Check", "KernelStack", "Network", "Place", "Program", "SecondKernel", "Tally", "built", "source", "tap", "until"]
+__all__ = ["HOME", "STACKS", "WAYS", "Asking", "Check", "KernelStack", "Network", "Place", "Program", "SecondKernel", "Tally", "built", "npm", "source", "tap", "until"]

@@ -1,8 +1,11 @@
-"""Sources of Debian packages, for test suites that the packages leave out. They go to target/matrix, never into the source tree."""
+"""Sources of Debian packages, for test suites that the packages leave out, and programs from npm that Debian lacks. They go to target/matrix, never into the source tree."""
+import base64
+import hashlib
 import os
 import pathlib
 import shutil
 import subprocess
+import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 HOME = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "matrix"
@@ -49,3 +52,24 @@ def built(name, edit, commands):
                 raise RuntimeError(f"cd {tree} && {command}:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
         done.touch()
     return tree
+
+
+def npm(name, version, sha512):
+    """The unpacked npm package `name`, fetched once. `sha512` is the checksum of its archive, as npm's `integrity` has it."""
+    home = HOME / "npm" / f"{name.replace('/', '-')}-{version}"
+    done = home / "done"
+    if not done.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        words = ["npm", "pack", "--silent", f"{name}@{version}"]
+        ran = subprocess.run(words, cwd=home, capture_output=True, text=True)
+        if ran.returncode:
+            raise RuntimeError(f"cd {home} && {' '.join(words)}:\n{ran.stdout[-500:]}{ran.stderr[-1000:]}")
+        archive = next(home.glob("*.tgz"))
+        found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        if found != sha512:
+            raise RuntimeError(f"{archive} has the checksum {found}, not {sha512}")
+        with tarfile.open(archive) as packed:
+            packed.extractall(home)
+        archive.unlink()
+        done.touch()
+    return home / "package"
