@@ -33,6 +33,7 @@ pub fn apply(socket: &Socket) {
         private.low_water.fetch_min(geometry.receive_limit(receive), Ordering::Relaxed);
     }
     // The fast stack holds nothing outside the ring.
-    let send = if stack_info::has_buffers(socket) { send } else { 0 };
-    private.send_limit.store(geometry.send_limit(send), Ordering::Relaxed);
+    let behind = stack_info::has_buffers(socket);
+    let limit = if behind { geometry.send_limit(send) } else { geometry.only_send_limit(send) };
+    private.send_limit.store(limit, Ordering::Relaxed);
 }

@@ -61,6 +61,12 @@ impl Geometry {
         if buffer == 0 { self.tx_bytes } else { (buffer / 4).clamp(1, self.tx_bytes) }
     }
 
+    /// The same where nothing is behind the ring. As many bytes as the program has asked for remain: on Linux the other
+    /// half of the value goes to bookkeeping.
+    pub fn only_send_limit(&self, buffer: u32) -> u32 {
+        if buffer == 0 { self.tx_bytes } else { (buffer / 2).clamp(1, self.tx_bytes) }
+    }
+
     /// The same of a receive ring and an `SO_RCVBUF`. There is room for as much as `SO_RCVLOWAT` can ask for on Linux.
     pub fn receive_limit(&self, buffer: u32) -> u32 {
         if buffer == 0 { self.rx_bytes } else { (buffer / 2).clamp(1, self.rx_bytes) }

@@ -209,3 +209,11 @@ fn what_is_no_region_is_not_mapped() {
     let file = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     assert_eq!(refusal(&file, small()), "no memfd");
 }
+
+/// `SO_SNDBUF` reads as twice what was asked for.
+#[test]
+fn a_send_ring_takes_what_its_option_leaves() {
+    let geometry = Geometry { tx_bytes: 65_536, ..Geometry::DEFAULT };
+    let limits = [0, 1, 4608, 131_070, 131_072, u32::MAX].map(|buffer| geometry.only_send_limit(buffer));
+    assert_eq!(limits, [65_536, 1, 2304, 65_535, 65_536, 65_536]);
+}
