@@ -20,6 +20,7 @@ pub mod forks;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod library;
+pub mod loaded;
 mod needed;
 pub mod program;
 #[cfg(target_arch = "x86_64")]

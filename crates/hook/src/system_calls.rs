@@ -83,6 +83,13 @@ pub fn are_made_by(file: &Path, source: &ElfFile, dynamic: &Dynamic) -> bool {
     false
 }
 
+/// True if this library, which the program has loaded at run time, makes such calls itself.
+pub fn are_made_by_library(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default().as_bytes();
+    let is_known = KNOWN.iter().any(|known| name.starts_with(known));
+    cfg!(target_arch = "x86_64") && !is_known && ElfFile::open(library).is_ok_and(|source| in_text(&source))
+}
+
 /// The libraries that come with a program: those in the directories that it names itself.
 fn bundled(file: &Path, dynamic: &Dynamic) -> Vec<PathBuf> {
     let Some(path) = dynamic.search_path() else { return Vec::new() };

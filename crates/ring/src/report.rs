@@ -105,6 +105,8 @@ counts! {
     AioRefused = "aio_refused",
     /// Failed: the policy gives it to another stack, which cannot be reached or does not carry it.
     StackUnreachable = "stack_unreachable",
+    /// Libraries loaded at run time that make system calls on sockets themselves.
+    OwnCalls = "own_calls",
     /// No event context was available: `epoll_wait` polls.
     NoContext = "no_context",
     /// Kernel: the process has no memory or address space for its region.
@@ -196,6 +198,11 @@ impl Record {
     /// Counts one more of these.
     pub fn count(&self, what: Count) {
         self.counts[what as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Says something of the program: why it is hooked so, or what that misses.
+    pub fn say(&self, what: &[u8]) {
+        store(&self.why, what);
     }
 
     /// Counts one more refusal of such a call.

@@ -342,6 +342,20 @@ subprocess.run(['{PYTHON}', '-c', 'import socket; socket.create_server((\"127.0.
 }
 
 #[test]
+fn a_library_that_is_loaded_later_and_waits_by_itself_is_named() {
+    require_program("gcc", "gcc");
+    let (service, scratch) = (Service::embedded(), Scratch::new("later"));
+    let (library, source) = (scratch.path("libown.so"), concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/own.c"));
+    let built = Command::new("gcc").args(["-DLIBRARY", "-shared", "-fPIC", source, "-o"]).arg(&library).status();
+    assert!(built.expect("gcc").success());
+    let text = format!("s = socket.create_server(('127.0.0.1', 0))\nimport ctypes\nctypes.CDLL({library:?})\n");
+    let (out, report) = python(&service.socket, &text);
+    let program = named(&report, "python3");
+    assert_eq!((out.code, times(program, "used", "own_calls")), (0, 1), "{report:#}");
+    assert_eq!(program["why"], "libown.so makes system calls itself", "seen when the program ends");
+}
+
+#[test]
 fn a_script_is_its_interpreter_and_a_static_program_is_named_with_the_reason() {
     require_program("gcc", "gcc");
     let (service, scratch) = (Service::embedded(), Scratch::new("chain"));

@@ -88,6 +88,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
             "failed for want of the stack that the policy names",
             "`towpath policy list` has the rule; start that stack, and have it admit the user",
         ),
+        Count::OwnCalls => (
+            Used,
+            "libraries loaded at run time that make system calls on sockets themselves",
+            "their calls on accelerated sockets, and their waits for them, are not seen: `towpath run --hook inject`",
+        ),
         Count::NoContext => {
             (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")
         }

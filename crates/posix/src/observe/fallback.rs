@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use towpath_client::session::SessionError;
 use towpath_client::socket::Socket;
 use towpath_client::{process, session};
-use towpath_hook::{exec, program};
+use towpath_hook::{exec, loaded, program};
 use towpath_ring::report::{self, Call, Count, HookMethod, Record, Report};
 
 static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
@@ -32,6 +32,10 @@ pub fn init() {
     let _ = SELF.set(about());
     REPORT.store(Box::into_raw(Box::new(report)), Ordering::Release);
     record();
+    // What is there now is no library that is loaded at run time.
+    loaded::own_calls();
+    // SAFETY: the function takes nothing, and the library is never unloaded.
+    unsafe { libc::atexit(at_exit) };
 }
 
 /// In a forked child: the first count will make a record of its own.
@@ -72,6 +76,27 @@ pub fn count(what: Count) {
 fn count_in_report(what: Count) {
     if let Some(record) = record() {
         record.count(what);
+        look_at_libraries(record);
+    }
+}
+
+/// Counts libraries that the program has loaded since and that make system calls of their own, and names the last one.
+#[cold]
+fn look_at_libraries(record: &Record) {
+    if !SELF.get().is_some_and(|(way, ..)| *way == HookMethod::Preload) {
+        return;
+    }
+    for library in loaded::own_calls() {
+        record.count(Count::OwnCalls);
+        let name = library.file_name().unwrap_or_default().to_string_lossy();
+        record.say(format!("{name} makes system calls itself").as_bytes());
+    }
+}
+
+extern "C" fn at_exit() {
+    // SAFETY: the pointer is null or a record of the report, which is leaked.
+    if let Some(record) = unsafe { RECORD.load(Ordering::Acquire).as_ref() } {
+        look_at_libraries(record);
     }
 }
 
