@@ -87,12 +87,13 @@ mod tests {
             // SAFETY: the library does nothing when it is loaded.
             assert!(!unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null());
         };
-        assert_eq!(own_calls(), [PathBuf::new(); 0], "those that were there");
+        let none = Vec::<PathBuf>::new();
+        assert_eq!(own_calls(), none, "those that were there");
         load(&plain);
-        assert_eq!(own_calls(), [PathBuf::new(); 0]);
+        assert_eq!(own_calls(), none);
         load(&waits);
         assert_eq!(own_calls(), [waits]);
-        assert_eq!(own_calls(), [PathBuf::new(); 0]);
+        assert_eq!(own_calls(), none);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
