@@ -52,6 +52,7 @@ fn page(first: &Status, s: &Status) -> String {
     };
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
+    let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
     cores(&mut out, s);
     workers(&mut out, first, s);
     for group in &s.flow_groups {
@@ -199,6 +200,7 @@ mod tests {
     use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
     use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
     use towpath_service::policy::request::PolicyTotals;
+    use towpath_service::sandbox::SandboxStatus;
 
     fn named(entries: &[(&'static str, u64)]) -> NamedCounts {
         entries.iter().copied().collect()
@@ -257,6 +259,7 @@ mod tests {
             ],
             policy: PolicyTotals { rules: 1, denied: 2, limited: 0 },
             auto: Vec::new(),
+            sandbox: SandboxStatus { in_force: vec!["seccomp on".into()], ..SandboxStatus::default() },
             clients: vec![client],
         };
         let mut second = first.clone();
@@ -265,6 +268,7 @@ mod tests {
         let expected = "\
 towpath 0.1.0, fast stack, pid 7, up 1 h 0 min
 socket /run/towpath/towpath.sock, interface none (inside this machine)
+sandbox: seccomp on
 2 of 4 cores run, cores = 1-4, for 3 s: its cores have more to do than they should
 flow group 0: 25 % busy, 1 connection, 3 sleeps
   stages: pre 12

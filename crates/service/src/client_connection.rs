@@ -6,6 +6,7 @@
 use crate::broker_handle::BrokerRequest;
 use crate::passed_sockets::cookie;
 use crate::policy::Identity;
+use crate::privileged;
 use crate::received;
 use crate::state::{Membership, Refusal, ServiceState};
 use reserve::HeldPort;
@@ -72,7 +73,8 @@ impl Peer {
 pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
     if let Some(membership) = hello(state, socket.as_fd(), peer) {
         let token = membership.token;
-        let keep = [socket.as_fd(), state.broker.transfer_fd.as_fd(), state.stop_fd.as_fd()];
+        let mut keep = vec![socket.as_fd(), state.broker.transfer_fd.as_fd(), state.stop_fd.as_fd()];
+        keep.extend(privileged::broker().map(AsFd::as_fd));
         if let Err(error) = crate::descriptor_table::separate(&keep) {
             tracing::debug!(%error, "no descriptor table of its own for this client");
         }

@@ -7,6 +7,7 @@ use crate::capture;
 use crate::conversation::Lines;
 use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
+use crate::privileged;
 use crate::received;
 use crate::state::ServiceState;
 use rustix::fd::OwnedFd;
@@ -209,7 +210,7 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
 
 fn hello(state: &ServiceState) -> Hello {
     let auto = state.settings.auto.always;
-    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), auto }
+    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: privileged::service_process(), auto }
 }
 
 fn socket(c: &ConnectionStatus) -> api::SocketStatus {
@@ -243,7 +244,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
         stack: state.stack.name().into(),
-        pid: std::process::id(),
+        pid: privileged::service_process(),
         uptime_us: state.started.elapsed().as_micros() as u64,
         socket: state.settings.socket.clone(),
         interface: state.settings.interface.clone(),
@@ -255,6 +256,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         stacks: state.settings.stacks.all().iter().map(other_stack).collect(),
         policy: state.settings.policy.totals(),
         auto: state.settings.auto.rows(|owner| operator || owner == uid),
+        sandbox: state.settings.sandbox.status(),
         clients,
     }
 }

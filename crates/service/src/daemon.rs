@@ -14,6 +14,8 @@ use crate::other_stacks::OtherStacks;
 use crate::paths::{self, PathError};
 use crate::policy::Policy;
 use crate::policy::list::{Entry, PROGRAM_IS_NO_BOUNDARY};
+use crate::privileged;
+use crate::sandbox::{self, Sandbox};
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::stack_factory::{NetworkWatcher, StackError, StackFactory};
 use crate::state::{ServiceState, Settings};
@@ -28,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use towpath_broker::Broker;
+use towpath_broker::supervise::supervise;
 use towpath_ring::Geometry;
 use towpath_runtime::AdmissionPolicy;
 
@@ -104,8 +108,48 @@ pub enum Startup<'a> {
 /// clients are served, and with an error.
 pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
     let config = start_log().and(config);
-    let ready = || tell(Startup::Serving);
-    match config.map_err(ServiceError::from).and_then(|config| run(&config, stacks, ready)) {
+    let entered = |config: Config| match &config.netns {
+        Some(netns) => enter(netns).map(|()| config),
+        None => Ok(config),
+    };
+    match config.map_err(ServiceError::from).and_then(entered) {
+        Ok(config) if sandbox::has_broker(&config) => supervised(&config, stacks, &tell),
+        config => ended(config.and_then(|config| run(&config, stacks, || tell(Startup::Serving))), &tell),
+    }
+}
+
+/// Starts a worker, and stays as its broker.
+fn supervised(config: &Config, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
+    let worker = |broker: Broker, first: bool| {
+        privileged::set_broker(broker);
+        let ready = || {
+            // The broker knows it first: from then on it replaces a worker that dies.
+            if let Some(broker) = privileged::broker() {
+                let _ = broker.serving();
+            }
+            if first {
+                tell(Startup::Serving);
+            }
+        };
+        exit_code(run(config, stacks, ready), &|startup| {
+            if first {
+                tell(startup)
+            }
+        })
+    };
+    match supervise(&mut *stacks.privileges(config), &worker) {
+        Ok(code) => ExitCode::from(code),
+        Err(source) => ended(Err(ServiceError::Io { doing: "starting the process that serves", source }), tell),
+    }
+}
+
+fn ended(result: Result<Ended, ServiceError>, tell: &impl Fn(Startup<'_>)) -> ExitCode {
+    ExitCode::from(exit_code(result, tell))
+}
+
+/// Says how the service has ended.
+fn exit_code(result: Result<Ended, ServiceError>, tell: &impl Fn(Startup<'_>)) -> u8 {
+    match result {
         Ok(ended) => {
             tracing::info!(
                 "ended: {}",
@@ -115,13 +159,13 @@ pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tel
                     Ended::Idle => "no client for as long as idle_exit says",
                 }
             );
-            ExitCode::SUCCESS
+            0
         }
         Err(error) => {
             let why = error.to_string();
             let _ = writeln!(io::stderr(), "towpathd: {why}");
             tell(Startup::Failed(&why));
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
     }
 }
@@ -142,9 +186,6 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     // The affinity is inherited, too. A configuration with CPUs needs no guard.
     let affinity = config.cpus.is_empty().then(AffinityGuard::begin);
     let limit = descriptor_table::raise_limit();
-    if let Some(netns) = &config.netns {
-        enter(netns)?;
-    }
     let mut admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
     if config.stack.is_guest() && !admission.restrict_clients_to_one() {
         tracing::warn!(
@@ -166,8 +207,9 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     }
     let auto = Auto::new(reach(config.stack), config.auto);
     let guard = || Box::new(ServiceGuard::new(policy.clone(), auto.clone())) as Box<dyn AdmissionPolicy>;
-    let started = factory.start(config, geometry, &guard)?;
-    let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto));
+    let sandbox = Arc::new(Sandbox::new(config, &socket));
+    let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
+    let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -182,6 +224,7 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     let sizer = start_sizing(server.state()).map_err(doing("starting the service"))?;
     let affinity = affinity.map(|guard| guard.start(server.state().stop_fd.try_clone()?));
     let affinity = affinity.transpose().map_err(doing("starting the service"))?;
+    sandbox.before_clients();
     ready();
     let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
@@ -221,6 +264,7 @@ fn settings(
     socket: PathBuf,
     (geometry, descriptors): (Geometry, u64),
     (admission, policy, stacks, auto): (Admission, Policy, OtherStacks, Auto),
+    sandbox: Arc<Sandbox>,
 ) -> Settings {
     Settings {
         socket,
@@ -234,6 +278,7 @@ fn settings(
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),
+        sandbox,
         ports: ["memory".to_owned()].into_iter().chain(config.interface.clone()).collect(),
     }
 }

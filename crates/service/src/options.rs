@@ -1,7 +1,7 @@
 //! The service's command-line flags, for `towpathd` and `towpath serve`. A flag overrides the configuration file.
 
 use crate::admission::Admit;
-use crate::config::{Config, ConfigError, CoresSetting, StackKind};
+use crate::config::{Config, ConfigError, CoresSetting, SandboxSetting, StackKind};
 use crate::daemon::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
@@ -80,6 +80,9 @@ pub struct Options {
     /// Join connections between programs of this host without the stack?
     #[arg(long, value_name = "BOOL")]
     pub direct: Option<bool>,
+    /// Does the process that serves give up all that it does not need? Off only to find an error
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub sandbox: Option<SandboxSetting>,
     /// End after this time without a client, e.g. 30s
     #[arg(long, value_name = "TIME")]
     pub idle_exit: Option<Duration>,
@@ -121,6 +124,7 @@ impl Options {
         config.receive_buffer = this.receive_buffer.unwrap_or(config.receive_buffer);
         config.spin = this.spin.unwrap_or(config.spin);
         config.direct = this.direct.unwrap_or(config.direct);
+        config.sandbox = this.sandbox.unwrap_or(config.sandbox);
         config.idle_exit = this.idle_exit.or(config.idle_exit);
         config.checked()
     }
@@ -153,6 +157,7 @@ impl Options {
         line.text("--receive-buffer", self.receive_buffer);
         line.text("--spin", self.spin);
         line.text("--direct", self.direct);
+        line.text("--sandbox", self.sandbox);
         line.text("--idle-exit", self.idle_exit);
         line.0
     }
@@ -192,7 +197,7 @@ mod tests {
         let given = "--config=a b.toml|--stack-name=red|--netns=blue|--stack=qemu|--auto=true|--guest-tap=tap0|\
             --guest-address=10.0.0.2/24|--guest-gateway=10.0.0.1|--guest-kernel=/boot/vmlinuz|--remote=unix:/run/remote.sock|\
             --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--cores=1-4|--cpus=2,3|--admit=uid:7|\
-            --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--idle-exit=30s";
+            --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--sandbox=off|--idle-exit=30s";
         let given: Vec<&str> = given.split('|').collect();
         let options = Arguments::try_parse_from([&["towpathd"], &given[..]].concat()).unwrap().options;
         assert_eq!(options.arguments(), given);

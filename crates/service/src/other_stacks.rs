@@ -3,7 +3,7 @@
 
 use crate::background::{self, exit};
 use crate::config::Config;
-use crate::paths;
+use crate::{paths, privileged};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
@@ -99,7 +99,7 @@ impl OtherStacks {
         {
             return Err(why.clone());
         }
-        let started = self.start(stack).map_err(|why| format!("stack {}: {why}", stack.name));
+        let started = self.ask_to_start(stack).map_err(|why| format!("stack {}: {why}", stack.name));
         match &started {
             Ok(()) => _ = failed.remove(&stack.name),
             Err(why) => {
@@ -110,7 +110,17 @@ impl OtherStacks {
         started
     }
 
-    fn start(&self, stack: &OtherStack) -> Result<(), String> {
+    /// The broker starts it, if this process has one: the stack needs more rights than this process has.
+    fn ask_to_start(&self, stack: &OtherStack) -> Result<(), String> {
+        let broker = privileged::broker().zip(self.number(&stack.name).and_then(|number| u32::try_from(number).ok()));
+        match broker {
+            Some((broker, number)) => broker.start_stack(number),
+            None => self.start(stack),
+        }
+    }
+
+    /// Starts a stack, with the rights of this process.
+    pub fn start(&self, stack: &OtherStack) -> Result<(), String> {
         let file = self.file.as_ref().ok_or("it does not run")?;
         let daemon = daemon_path().map_err(|error| error.to_string())?;
         let mut command = process::Command::new(&daemon);

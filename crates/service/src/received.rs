@@ -31,6 +31,10 @@ impl HeldSocket {
     pub fn new(socket: OwnedFd) -> Self {
         Self(socket)
     }
+    /// The socket.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.0
+    }
 }
 
 impl Drop for HeldSocket {

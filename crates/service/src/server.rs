@@ -69,7 +69,7 @@ pub struct Sockets {
 impl Sockets {
     /// Takes the lock, replaces the sockets of a dead service, and listens. `open` admits every user to connect.
     pub fn listen(path: &Path, open: bool) -> Result<Self, ListenError> {
-        let lock = lock(path)?;
+        let lock = lock_soon(path)?;
         // The control socket is there first: `towpath run` asks it as soon as it sees the registration socket.
         let control = bind(&paths::control_socket(path), SocketType::STREAM, open)?;
         let registration = bind(path, SocketType::SEQPACKET, open)?;
@@ -77,10 +77,36 @@ impl Sockets {
     }
 }
 
+/// Removes the sockets that a killed service has left. One that lives keeps its own.
+pub fn remove_left(path: &Path) {
+    if let Ok(lock) = lock(path) {
+        for path in [path.to_path_buf(), paths::control_socket(path)] {
+            if std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        drop(lock);
+    }
+}
+
 impl Drop for Sockets {
     fn drop(&mut self) {
         for path in [self.path.clone(), paths::control_socket(&self.path)] {
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// How long a service waits for another one to end. A worker ends a moment after the broker that was killed.
+const ENDING: Duration = Duration::from_millis(300);
+
+/// [`lock`], also while a service ends.
+fn lock_soon(socket: &Path) -> Result<OwnedFd, ListenError> {
+    let end = Instant::now() + ENDING;
+    loop {
+        match lock(socket) {
+            Err(ListenError::Running(_)) if Instant::now() < end => std::thread::sleep(END_TICK),
+            done => return done,
         }
     }
 }

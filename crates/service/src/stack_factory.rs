@@ -4,6 +4,7 @@ use crate::config::{Config, ConfigError};
 use std::error::Error;
 use std::io;
 use std::os::fd::BorrowedFd;
+use towpath_broker::Privileges;
 use towpath_ring::Geometry;
 use towpath_runtime::{AdmissionPolicy, Stack};
 
@@ -11,12 +12,16 @@ use towpath_runtime::{AdmissionPolicy, Stack};
 pub trait StackFactory {
     /// The number of the stack's flow groups.
     fn flow_groups(&self, config: &Config) -> usize;
+    /// What the broker does for the worker.
+    fn privileges(&self, config: &Config) -> Box<dyn Privileges>;
     /// Starts the stack with regions of these sizes. `guard` makes a guard; a stack of several threads needs several.
+    /// `before_threads` is called once all privileged work is done, before the first thread is started.
     fn start(
         &self,
         config: &Config,
         geometry: Geometry,
         guard: &dyn Fn() -> Box<dyn AdmissionPolicy>,
+        before_threads: &dyn Fn(),
     ) -> Result<StartedStack, StackError>;
 }
 

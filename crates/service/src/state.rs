@@ -10,6 +10,7 @@ use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
 use crate::port_proof;
 use crate::registry::{RegisteredClient, Registry};
+use crate::sandbox::Sandbox;
 use crate::threads::ThreadController;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub idle_exit: Option<std::time::Duration>,
     /// The interface served.
     pub interface: Option<String>,
+    /// What this process has given up.
+    pub sandbox: Arc<Sandbox>,
     /// Names of the ports of each flow group, by number.
     pub ports: Vec<String>,
 }

@@ -26,7 +26,11 @@ pub fn most_cores(config: &Config) -> usize {
 }
 
 /// Starts the stack.
-pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<StartedStack, StackError> {
+pub fn start(
+    config: &Config,
+    guard: Box<dyn AdmissionPolicy>,
+    before_threads: &dyn Fn(),
+) -> Result<StartedStack, StackError> {
     let cores = most_cores(config);
     let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
     let mut loopback_mtu = u16::MAX;
@@ -37,9 +41,12 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
     }
     let mut slow = slow_config(config);
     let (network, interface) = match &config.interface {
-        None => (HostNetwork::new(loopback_mtu).map_err(netlink)?, None),
+        None => {
+            before_threads();
+            (HostNetwork::new(loopback_mtu).map_err(netlink)?, None)
+        }
         Some(name) => {
-            let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports)?;
+            let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports, before_threads)?;
             slow.held_ports = true;
             (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
             (network, Some(interface))
@@ -70,12 +77,14 @@ fn serve_interface(
     name: &str,
     loopback_mtu: u16,
     ports: &mut [Vec<Box<dyn Port>>],
+    before_threads: &dyn Fn(),
 ) -> Result<(HostNetwork, Interface), StackError> {
     let vlan = (config.vlan != 0).then_some(config.vlan);
     let (held, steer) = interface::open(name, vlan, ports).map_err(|error| match error {
         InterfaceError::Served { .. } => StackError::taken(error),
         error => StackError::of(error),
     })?;
+    before_threads();
     let ports = HeldPorts::hold(interface::EPHEMERAL_PORTS).map_err(StackError::doing("binding ports"))?;
     let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports).map_err(netlink)?;
     Ok((network, held))

@@ -10,7 +10,7 @@ use towpath_ports::Port;
 use towpath_ports::steering::{SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_runtime::log_throttle::LogThrottle;
-use towpath_service::paths;
+use towpath_service::{paths, privileged};
 use towpath_tcp::flow::FourTuple;
 
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
@@ -23,7 +23,7 @@ pub struct Interface {
     pub index: u32,
     /// The largest packet that its ports take, bytes.
     pub mtu: u32,
-    _ports: ReservedPorts,
+    _ports: Option<ReservedPorts>,
 }
 
 /// Why an interface cannot be served.
@@ -109,7 +109,12 @@ pub fn open(
         ports[queue % groups].push(Box::new(port));
     }
     tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
-    let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS).map_err(InterfaceError::Ports)?;
+    // The broker gives them back, however this process ends.
+    let reserved = match privileged::broker() {
+        Some(broker) => broker.reserve_ports().map(|()| None),
+        None => ReservedPorts::reserve(&EPHEMERAL_PORTS).map(Some),
+    };
+    let reserved = reserved.map_err(InterfaceError::Ports)?;
     Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
 }
 
@@ -119,7 +124,8 @@ pub fn receive_queues(name: &str) -> usize {
     queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
 }
 
-fn interface_index(name: &str) -> Option<u32> {
+/// The number of an interface.
+pub fn interface_index(name: &str) -> Option<u32> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
     rustix::net::netdevice::name_to_index(&socket, name).ok()
 }

@@ -9,6 +9,7 @@ pub mod fast;
 pub mod guest;
 pub mod interface;
 pub mod network;
+pub mod privileges;
 pub mod remote;
 pub mod remote_server;
 pub mod stacks;

@@ -10,11 +10,17 @@ use towpath_service::config::Config;
 use towpath_service::stack_factory::{StackError, StartedStack};
 
 /// Connects to the other end and serves clients with it.
-pub fn start(config: &Config, geometry: Geometry, guard: Box<dyn AdmissionPolicy>) -> Result<StartedStack, StackError> {
+pub fn start(
+    config: &Config,
+    geometry: Geometry,
+    guard: Box<dyn AdmissionPolicy>,
+    before_threads: &dyn Fn(),
+) -> Result<StartedStack, StackError> {
     let text = config.remote.as_deref().unwrap_or_default();
     let address = text.parse::<Address>().map_err(|why| config.error_at("remote", why))?;
     let security = Security::of(config.token.as_deref(), config.trust_network).map_err(StackError::of)?;
     let link = connect(&address, &security).map_err(|why| RemoteError::Connect(text.into(), why));
+    before_threads();
     let remote = link.and_then(|link| Remote::start(link, geometry, guard));
     Ok(StartedStack::alone(remote.map_err(StackError::of)?))
 }

@@ -1,6 +1,8 @@
 //! From the configuration to the stack, by its kind.
 
+use crate::privileges::ServicePrivileges;
 use crate::{fast, guest, remote};
+use towpath_broker::Privileges;
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ring::Geometry;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
@@ -15,17 +17,25 @@ impl StackFactory for Stacks {
         fast::most_cores(config)
     }
 
+    fn privileges(&self, config: &Config) -> Box<dyn Privileges> {
+        Box::new(ServicePrivileges::new(config))
+    }
+
     fn start(
         &self,
         config: &Config,
         geometry: Geometry,
         guard: &dyn Fn() -> Box<dyn AdmissionPolicy>,
+        before_threads: &dyn Fn(),
     ) -> Result<StartedStack, StackError> {
         match config.stack {
-            StackKind::Fast => fast::start(config, guard()),
-            StackKind::Kernel => start_kernel(config, guard),
+            StackKind::Fast => fast::start(config, guard(), before_threads),
+            StackKind::Kernel => {
+                before_threads();
+                start_kernel(config, guard)
+            }
             StackKind::Uml | StackKind::Qemu => guest::start(config, geometry, guard),
-            StackKind::Remote => remote::start(config, geometry, guard()),
+            StackKind::Remote => remote::start(config, geometry, guard(), before_threads),
         }
     }
 }

@@ -41,11 +41,17 @@ impl Daemon {
         });
         code.unwrap().code().unwrap_or(-1)
     }
+    /// The process that serves.
+    fn worker(&self) -> i32 {
+        let id = self.0.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        children.split_whitespace().next().expect("a worker").parse().unwrap()
+    }
     fn entries(&self, what: &str) -> usize {
-        std::fs::read_dir(format!("/proc/{}/{what}", self.0.id())).unwrap().count()
+        std::fs::read_dir(format!("/proc/{}/{what}", self.worker())).unwrap().count()
     }
     fn regions(&self) -> usize {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.0.id())).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.worker())).unwrap();
         maps.lines().filter(|line| line.contains("memfd:towpath-region")).count()
     }
 }
@@ -133,6 +139,67 @@ fn a_killed_service_is_replaced_and_a_living_one_is_not() {
     assert!(scratch.socket().exists(), "killed services leave their socket");
     let third = Daemon::start(&mut towpathd(&scratch));
     assert_eq!(status(&scratch.socket()).pid, third.0.id());
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced_until_it_has_died_three_times_in_a_minute() {
+    let scratch = Scratch::new("worker");
+    let log = scratch.0.join("service.log");
+    let mut daemon = Daemon::start(towpathd(&scratch).stderr(std::fs::File::create(&log).unwrap()));
+    let kill = |worker| {
+        rustix::process::kill_process(rustix::process::Pid::from_raw(worker).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+    };
+    for _ in 0..2 {
+        let worker = daemon.worker();
+        let client = Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+        kill(worker);
+        until("another worker serves", || api::ask::<Status>(&scratch.socket(), api::Command::Status).is_ok());
+        assert_ne!(daemon.worker(), worker);
+        drop(client);
+        Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+        assert_eq!(status(&scratch.socket()).pid, daemon.0.id(), "the service is the process that was started");
+    }
+    kill(daemon.worker());
+    assert_eq!(daemon.end(), 1);
+    assert!(!scratch.socket().exists() && !scratch.0.join("control.sock").exists(), "nothing is left");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.matches("is started again in").count(), 2, "{text}");
+    assert!(text.contains("has died 3 times within a minute, so the service ends"), "{text}");
+}
+
+#[test]
+fn a_signal_ends_the_service_also_between_two_workers() {
+    let scratch = Scratch::new("between");
+    let mut daemon = Daemon::start(&mut towpathd(&scratch));
+    let worker = daemon.worker();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(worker).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.end(), 0);
+    assert!(!scratch.socket().exists(), "nothing is left");
+}
+
+#[test]
+fn the_worker_ends_with_a_broker_that_is_killed() {
+    let scratch = Scratch::new("orphan");
+    let mut daemon = Daemon::start(&mut towpathd(&scratch));
+    let worker = daemon.worker();
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.end();
+    until("the worker has ended", || !Path::new(&format!("/proc/{worker}/fd/0")).exists());
+}
+
+#[test]
+fn a_service_without_a_sandbox_is_one_process_and_warns() {
+    let scratch = Scratch::new("off");
+    let log = scratch.0.join("service.log");
+    let daemon =
+        Daemon::start(towpathd(&scratch).args(["--sandbox", "off"]).stderr(std::fs::File::create(&log).unwrap()));
+    let id = daemon.0.id();
+    assert_eq!(std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap(), "");
+    assert!(std::fs::read_to_string(&log).unwrap().contains("WARN"), "it is said");
+    assert!(status(&scratch.socket()).sandbox.line().starts_with("OFF; missing: the configuration says"));
 }
 
 #[test]

@@ -143,6 +143,12 @@ impl Running {
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
+    /// The process id of the service's worker, if this is a service.
+    pub fn worker(&self) -> i32 {
+        let id = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(id)
+    }
     /// Its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

@@ -244,10 +244,10 @@ fn a_kernel_stack_without_the_right_to_see_frames_says_so() {
 fn a_capture_that_is_killed_leaves_nothing_behind() {
     let service = Service::direct();
     let left = |what: &str| {
-        let entries = std::fs::read_dir(format!("/proc/{}/fd", service.running.pid())).unwrap().flatten();
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", service.running.worker())).unwrap().flatten();
         let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
         let open = links.filter(|link| link.to_string_lossy().contains(what)).count();
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.running.pid())).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.running.worker())).unwrap();
         open + maps.matches(what).count()
     };
     let mut capture = Capturing::begin(&service, "");

@@ -35,7 +35,7 @@ fn mapped(pid: i32, name: &str) -> Vec<u64> {
 }
 
 fn what_the_dead_leave_is_little(service: &Service, port: u16, by_kernel: bool) {
-    let pid = service.running.pid();
+    let pid = service.running.worker();
     let deaf = service.accelerated("/usr/bin/python3 -u -c").arg(DEAF).arg(port.to_string());
     let mut deaf = deaf.start(service.scratch.path("deaf.log"));
     deaf.wait_for("listening", 20);

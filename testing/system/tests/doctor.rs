@@ -292,10 +292,14 @@ socket.create_server(('127.0.0.1', 0))
 SERVICE = {}
 os.kill(SERVICE, signal.SIGKILL)
 # When its state is that of the dead, its descriptors are closed.
-while open(f'/proc/{{SERVICE}}/stat').read().rsplit(')')[1].split()[0] != 'Z' or len(os.listdir(f'/proc/{{SERVICE}}/task')) > 1: time.sleep(0.01)
+def ended(pid):
+    try: return open(f'/proc/{{pid}}/stat').read().rsplit(')')[1].split()[0] == 'Z' and len(os.listdir(f'/proc/{{pid}}/task')) == 1
+    except OSError: return True
+while not (ended(SERVICE) and ended({})): time.sleep(0.01)
 for _ in range(21):
     socket.create_server(('127.0.0.1', 0))",
-        service.running.pid()
+        service.running.pid(),
+        service.running.worker()
     );
     let (out, report) = python(&service.socket, &text);
     let program = named(&report, PYTHON);

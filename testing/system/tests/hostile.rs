@@ -25,7 +25,7 @@ struct Holdings {
 }
 
 fn holdings(service: &Service) -> Holdings {
-    let pid = service.running.pid();
+    let pid = service.running.worker();
     // The thread of a client connection has a descriptor table of its own, so the tables of all threads count.
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten().collect();
     let descriptors = tasks.iter().map(|t| std::fs::read_dir(t.path().join("fd")).map_or(0, |fds| fds.count())).sum();
@@ -105,11 +105,11 @@ fn kills_leave_nothing(port: u16, count: usize) {
     // Tables and allocator arenas first grow to the size that so many clients at a time need.
     kill_clients(&service, port, count / 5);
     let before = settled(&service, 1);
-    let memory = resident_kib(service.running.pid());
+    let memory = resident_kib(service.running.worker());
     kill_clients(&service, port, count - count / 5);
     let after = settled(&service, 1);
     assert_eq!(after, before, "after {count} killed clients");
-    let (own, shared) = resident_kib(service.running.pid());
+    let (own, shared) = resident_kib(service.running.worker());
     let grown = (own + shared).saturating_sub(memory.0 + memory.1);
     // 32 KiB for each would be a leak of any stack, ring or table.
     assert!(grown < 32 * count as u64, "{memory:?} KiB before, {own}, {shared} after {count} killed clients");

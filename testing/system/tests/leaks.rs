@@ -112,7 +112,8 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
         until("every connection is gone", 60, || connections(service).0 == 0);
         until("every slot but the listeners' is free", 60, || slots(service) == u64::from(pairs));
         let programs = || servers.iter().chain(&clients);
-        let count = || programs().map(Process::pid).chain([service.running.pid()]).map(descriptors).collect::<Vec<_>>();
+        let count =
+            || programs().map(Process::pid).chain([service.running.worker()]).map(descriptors).collect::<Vec<_>>();
         if round == 1 {
             // The service closes its ends a moment later.
             until("descriptors of the service go with their sockets", 60, || {
@@ -126,7 +127,7 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
         let settled = connections_at_once < MOST_OF_A_CLIENT || started.elapsed() > TIME_WAIT_FULL;
         if last.is_none() && round >= rounds / 2 && settled {
             servers.iter_mut().chain(&mut clients).for_each(|process| process.memory_kib = memory_kib(process.pid()));
-            service_kib = memory_kib(service.running.pid());
+            service_kib = memory_kib(service.running.worker());
             lasting = connections(service).1 as u64;
             last = Some(round + rounds.div_ceil(2));
         }
@@ -138,7 +139,7 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
         let now = memory_kib(process.pid());
         assert!(now <= process.memory_kib + SLACK_KIB, "{now} KiB instead of {}", process.memory_kib);
     }
-    let now = memory_kib(service.running.pid());
+    let now = memory_kib(service.running.worker());
     let since = u64::from(connections_at_once) * u64::from(rounds.div_ceil(2));
     let more_in_time_wait = (connections(service).1 as u64).saturating_sub(lasting) * TIME_WAIT_KIB;
     let may_have = service_kib + SLACK_KIB + since * SLACK_BYTES_EACH / 1024 + more_in_time_wait;

@@ -195,7 +195,7 @@ end = time.monotonic() + 60
 while used() > 1 << 20 and time.monotonic() < end: time.sleep(0.05)
 print(used() <= 1 << 20); c, q = peer("s.sendall(b'again')"); print(c.recv(9)); p.communicate("go\n")
 "#;
-    let script = format!("{PEER}SERVICE = {}\n{script}", service.running.pid());
+    let script = format!("{PEER}SERVICE = {}\n{script}", service.running.worker());
     assert_eq!(run_direct(&service, &script).trim(), "True\nTrue\nb'again'");
 }
 

@@ -210,7 +210,7 @@ fn what_is_asked_for_in_excess_is_refused_and_given_back() {
 
 /// Descriptors of the service, in the tables of all its threads.
 fn descriptors_of(service: &Service) -> usize {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", service.running.pid())).expect("tasks").flatten();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", service.running.worker())).expect("tasks").flatten();
     tasks.map(|task| std::fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count)).sum()
 }
 

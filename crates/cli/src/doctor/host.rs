@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 use std::path::Path;
 use towpath_hook::exec;
-use towpath_service::api::AskError;
+use towpath_service::api::{self, AskError};
 use towpath_service::{paths, programs};
 
 /// The result of a check.
@@ -121,12 +121,12 @@ fn files() -> Vec<Check> {
 
 fn service(which: &Which) -> Vec<Check> {
     if let Some(socket) = which.named() {
-        return vec![asked(&socket, true)];
+        return std::iter::once(asked(&socket, true)).chain(sandbox(&socket)).collect();
     }
     let system = Path::new(paths::SYSTEM_SOCKET);
     let mut found = Vec::new();
     match locate::admitted(system) {
-        Ok(_) => return vec![asked(system, false)],
+        Ok(_) => return std::iter::once(asked(system, false)).chain(sandbox(system)).collect(),
         Err(AskError::Absent { .. }) => {}
         // The user's own service is used instead.
         Err(error) => {
@@ -138,6 +138,20 @@ fn service(which: &Which) -> Vec<Check> {
         Err(error) => fail("service", error.to_string(), "make the directory private, or name a socket with --socket"),
     });
     found
+}
+
+/// Checks what the service at a socket has given up.
+fn sandbox(socket: &Path) -> Option<Check> {
+    let status: api::Status = api::ask(socket, api::Command::Status).ok()?;
+    let line = status.sandbox.line();
+    Some(if status.sandbox.refused > 0 {
+        let remedy = "each refused call is an error of Towpath or an attack: see the service's log, and report it";
+        fail("sandbox", line, remedy)
+    } else if status.sandbox.missing.is_empty() {
+        ok("sandbox", line)
+    } else {
+        warn("sandbox", line, "`sandbox = \"on\"`, and a kernel that has what is missing; see SECURITY.md")
+    })
 }
 
 /// Checks the service at a socket. `towpath run` does not start one that was `named`.

@@ -4,6 +4,7 @@ use super::OtherStackStatus;
 use super::sizing::Sizing;
 use crate::auto::report::ClassReport;
 use crate::policy::request::PolicyTotals;
+use crate::sandbox::SandboxStatus;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use towpath_runtime::named_counts::NamedCounts;
@@ -47,6 +48,9 @@ pub struct Status {
     /// The measurements and decisions of `auto`.
     #[serde(default)]
     pub auto: Vec<ClassReport>,
+    /// What the process that serves has given up.
+    #[serde(default)]
+    pub sandbox: SandboxStatus,
     /// Its clients.
     pub clients: Vec<ClientStatus>,
 }

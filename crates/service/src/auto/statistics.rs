@@ -3,6 +3,7 @@
 use super::class::{Class, ClassName};
 use super::decide::{ClassState, Rules, Summary};
 use crate::policy::Identity;
+use crate::privileged;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -103,8 +104,7 @@ impl Auto {
         if self.reach == Reach::Apart {
             return Err("this stack has a network of its own".into());
         }
-        let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        if network(&program.pid.to_string()).is_none_or(|theirs| Some(theirs) != network("thread-self")) {
+        if !privileged::shares_network(program.pid) {
             return Err("it is in another network namespace, or that cannot be seen".into());
         }
         let (stats_region, memfd) = StatsRegion::create().map_err(|error| error.to_string())?;

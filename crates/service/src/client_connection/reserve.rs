@@ -2,7 +2,7 @@
 
 use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
-use crate::port_proof;
+use crate::privileged;
 use crate::received::HeldSocket;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -44,7 +44,7 @@ impl ClientConnection<'_> {
             return Ok(());
         }
         let number = if needs_proof {
-            let proven = port_proof::prove(&shown, listens, self.state.namespace);
+            let proven = privileged::prove(&shown, listens, self.state.namespace);
             // The client acts as soon as the stack answers. It must have the only copy then.
             drop(shown);
             match proven {

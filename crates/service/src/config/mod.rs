@@ -12,10 +12,12 @@ use towpath_tcp::slow::congestion::Algorithm;
 
 mod check;
 mod cores_setting;
+mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
 
 pub use cores_setting::CoresSetting;
+pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
 
 /// All keys. `Config::default()` serves the user that starts the service, on this machine only, with one core.
@@ -118,6 +120,9 @@ pub struct Config {
     /// Join connections between programs of this host directly, ring to ring. Default: true, because it costs a
     /// fraction. False lets every byte go through the protocol, for example to test it.
     pub direct: bool,
+    /// `"on"`: what serves gives up all privileges, files and system calls that it does not need. `"off"`: it keeps what
+    /// the service was started with. Default: on. Off is for the search for an error, and `towpath status` warns of it.
+    pub sandbox: SandboxSetting,
     /// The service ends after this time without a client. Default: never. `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
@@ -163,13 +168,14 @@ impl Default for Config {
             syn_cookies: true,
             mss_clamp: 0,
             direct: true,
+            sandbox: SandboxSetting::On,
             idle_exit: None,
         }
     }
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 38] = [
+pub const KEYS: [&str; 39] = [
     "stack",
     "netns",
     "stacks",
@@ -207,6 +213,7 @@ pub const KEYS: [&str; 38] = [
     "syn_cookies",
     "mss_clamp",
     "direct",
+    "sandbox",
     "idle_exit",
 ];
 

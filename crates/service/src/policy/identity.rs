@@ -1,15 +1,10 @@
 //! The identity of a client's process, from the kernel. Nothing in it comes from the process itself.
 
 use super::peer_process;
+use crate::privileged;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-
-/// The program that loads others (`towpath run --hook inject`).
-const LOADER: &str = "towpath-loader";
 
 /// One process of a client, as it was when it registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,9 +46,7 @@ impl Identity {
     fn read(uid: u32, pid: i32, process: &OwnedFd) -> io::Result<(String, String, Vec<u32>)> {
         let file = |name: &str| format!("/proc/{pid}/{name}");
         let status = std::fs::read_to_string(file("status"))?;
-        let program = std::fs::read_link(file("exe")).unwrap_or_default();
-        let program = if program.ends_with(LOADER) { loaded(&file("cmdline")).unwrap_or(program) } else { program };
-        let program = program.to_string_lossy().into_owned();
+        let program = privileged::program(pid).unwrap_or_default().to_string_lossy().into_owned();
         let cgroup = cgroup(&std::fs::read_to_string(file("cgroup")).unwrap_or_default());
         // A living process keeps its number. If it still lives, everything above was read from it.
         if !peer_process::lives(process) {
@@ -78,14 +71,6 @@ impl Identity {
     pub fn name(&self) -> &str {
         self.program.rsplit('/').next().unwrap_or_default()
     }
-}
-
-/// The program that the loader has become: its first argument. The kernel knows no more. That is enough, because
-/// anybody can give a program any name.
-fn loaded(command_line: &str) -> Option<PathBuf> {
-    let words = std::fs::read(command_line).ok()?;
-    let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
-    std::fs::canonicalize(OsStr::from_bytes(path)).ok()
 }
 
 /// The numbers of one line of `/proc/PID/status`.

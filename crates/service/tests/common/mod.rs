@@ -154,6 +154,10 @@ impl Service {
     pub fn with(name: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let scratch = Scratch::new(name);
         let mut settings = Settings {
+            sandbox: std::sync::Arc::new(towpath_service::sandbox::Sandbox::new(
+                &towpath_service::config::Config::default(),
+                std::path::Path::new("/"),
+            )),
             socket: scratch.socket(),
             geometry: GEOMETRY,
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),

@@ -1,8 +1,10 @@
 //! Sends and receives of many sockets in one system call, by io_uring. No operation waits: each is done or refused
 //! when the call returns.
 
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
 use std::marker::PhantomData;
 use towpath_ring::{ByteRing, Slot};
 
@@ -78,6 +80,15 @@ pub struct BatchLists {
     pub owners: Vec<(u32, Slot, bool, u32)>,
 }
 
+/// A ring that can send and receive on sockets, and nothing else: it goes past a filter of system calls.
+fn restricted() -> io::Result<IoUring> {
+    let ring = IoUring::builder().setup_cqsize(2 * MOST as u32).setup_r_disabled().build(MOST as u32)?;
+    let mut only = [Restriction::sqe_op(opcode::Send::CODE), Restriction::sqe_op(opcode::Recv::CODE)];
+    ring.submitter().register_restrictions(&mut only)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
+}
+
 /// The io_uring instance.
 pub struct Batch {
     ring: IoUring,
@@ -88,7 +99,7 @@ pub struct Batch {
 impl Batch {
     /// `None` if this kernel has no io_uring for us. Then every call is made by itself.
     pub fn new() -> Option<Self> {
-        let ring = IoUring::builder().setup_cqsize(2 * MOST as u32).build(MOST as u32);
+        let ring = restricted();
         let ring =
             ring.inspect_err(|error| tracing::debug!(%error, "no io_uring: sockets are served one by one")).ok()?;
         Some(Self { ring, results: Vec::with_capacity(MOST) })
@@ -204,6 +215,17 @@ mod tests {
             region.rx(*slot).read(0, &mut got);
             assert_eq!(got, [slot.raw() as u8; 6]);
         }
+    }
+
+    #[test]
+    fn a_ring_opens_no_file_and_registers_nothing() {
+        let mut ring = restricted().unwrap();
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/etc/passwd".as_ptr()).build();
+        // SAFETY: the path is a literal, which lives on.
+        unsafe { ring.submission().push(&open).unwrap() };
+        ring.submit_and_wait(1).unwrap();
+        assert_eq!(ring.completion().next().unwrap().result(), -libc::EACCES);
+        assert!(ring.submitter().register_files(&[0]).is_err());
     }
 
     #[test]

@@ -20,8 +20,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use towpath_broker::Change;
 use towpath_fast::Network;
 use towpath_runtime::log_throttle::LogThrottle;
+use towpath_service::privileged;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::Route;
@@ -200,9 +202,18 @@ impl HostNetwork {
 }
 
 /// Index of the device whose routes and neighbours apply to a VLAN of an interface.
-fn device(netlink: &mut Netlink, port: u32, vlan: Option<u16>) -> io::Result<u32> {
+pub fn device(netlink: &mut Netlink, port: u32, vlan: Option<u16>) -> io::Result<u32> {
     let found = vlan.map(|vlan| netlink.vlan_device(port, vlan)).transpose()?;
     Ok(found.flatten().unwrap_or(port))
+}
+
+/// Changes the kernel's entry for a neighbour; the broker does it, if there is one.
+fn change(netlink: &mut Netlink, index: u32, hop: IpAddr, change: Change) -> io::Result<()> {
+    match (privileged::broker(), change) {
+        (Some(broker), change) => broker.neighbour(index, hop, change),
+        (None, Change::Resolve) => netlink.resolve(index, hop),
+        (None, change) => netlink.manage(index, hop, change == Change::Manage),
+    }
 }
 
 impl Served {
@@ -231,7 +242,7 @@ impl Served {
             Ok(Neighbour::Known(mac)) => {
                 self.asked.remove(&hop);
                 // Kernels before 5.16 refuse. There the entry is asked for again when it has gone.
-                if self.managed.insert(hop) && netlink.manage(self.index, hop, true).is_err() {
+                if self.managed.insert(hop) && change(netlink, self.index, hop, Change::Manage).is_err() {
                     self.managed.remove(&hop);
                 }
                 Ok(mac)
@@ -244,7 +255,7 @@ impl Served {
             Ok(_) => {
                 self.asked.retain(|_, at| at.elapsed() < ASKED_WITHIN);
                 self.asked.insert(hop, Instant::now());
-                match netlink.resolve(self.index, hop) {
+                match change(netlink, self.index, hop, Change::Resolve) {
                     Ok(()) => Err(Route::Resolving),
                     Err(error) => {
                         if LINES.allows() {
@@ -348,7 +359,7 @@ impl Drop for HostNetwork {
         let Some(served) = &self.served else { return };
         for hop in &served.managed {
             // The entry itself stays, like any that the host has used.
-            let _ = self.netlink.manage(served.index, *hop, false);
+            let _ = change(&mut self.netlink, served.index, *hop, Change::Release);
         }
     }
 }

@@ -1,0 +1,115 @@
+//! The worker's way to the broker.
+
+use crate::channel;
+use crate::message::{ANSWER, Answer, Change, Held, Numbered, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest time that the broker may take. It waits for nothing but the kernel.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// See the module. Threads ask one at a time.
+#[derive(Debug)]
+pub struct Broker {
+    socket: OwnedFd,
+    /// The number of the last request.
+    last: Mutex<u32>,
+}
+
+impl Broker {
+    /// Over the worker's end of the socketpair.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, last: Mutex::new(0) }
+    }
+
+    fn ask(&self, request: Request, shown: Option<BorrowedFd<'_>>) -> io::Result<(Answer, Option<OwnedFd>)> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = last.wrapping_add(1);
+        channel::send(&self.socket, &Numbered { number: *last, request }.encode(), shown)?;
+        let deadline = Instant::now() + LONGEST;
+        let mut bytes = vec![0; ANSWER];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let Some((length, descriptor)) = channel::receive(&self.socket, &mut bytes)? else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            let answer = Answer::decode(&bytes[..length]).ok_or(io::ErrorKind::InvalidData)?;
+            // Others are answers to requests that nobody waits for any more.
+            if answer.number == *last {
+                return Ok((answer, descriptor));
+            }
+        }
+    }
+
+    fn result(&self, request: Request) -> io::Result<Answer> {
+        let (answer, _) = self.ask(request, None)?;
+        if answer.result == 0 { Ok(answer) } else { Err(io::Error::from_raw_os_error(answer.result)) }
+    }
+
+    /// [`crate::Privileges::prove`].
+    pub fn prove(&self, shown: BorrowedFd<'_>, listens: bool) -> Result<(OwnedFd, Held), i32> {
+        let errno = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let (answer, own) = self.ask(Request::Prove { listens }, Some(shown)).map_err(errno)?;
+        match (answer.result, own, answer.held) {
+            (0, Some(own), Some(held)) => Ok((own, held)),
+            (0, ..) => Err(-libc::EPROTO),
+            (result, ..) => Err(result),
+        }
+    }
+
+    /// [`crate::Privileges::neighbour`].
+    pub fn neighbour(&self, device: u32, address: IpAddr, change: Change) -> io::Result<()> {
+        self.result(Request::Neighbour { device, address, change }).map(drop)
+    }
+
+    /// [`crate::Privileges::program`].
+    pub fn program(&self, process: i32) -> io::Result<Vec<u8>> {
+        self.result(Request::Program { process }).map(|answer| answer.text)
+    }
+
+    /// [`crate::Privileges::shares_network`].
+    pub fn shares_network(&self, process: i32) -> io::Result<bool> {
+        self.result(Request::SharesNetwork { process }).map(|answer| answer.yes)
+    }
+
+    /// [`crate::Privileges::reserve_ports`].
+    pub fn reserve_ports(&self) -> io::Result<()> {
+        self.result(Request::ReservePorts).map(drop)
+    }
+
+    /// [`crate::Privileges::start_stack`]. Waits until it serves or has failed, and holds up no other request meanwhile.
+    pub fn start_stack(&self, number: u32) -> Result<(), String> {
+        let (answer, pipe) = self.ask(Request::StartStack { number }, None).map_err(|error| error.to_string())?;
+        let Some(pipe) = pipe else { return Err(io::Error::from_raw_os_error(answer.result).to_string()) };
+        let mut said = String::new();
+        std::fs::File::from(pipe).read_to_string(&mut said).map_err(|error| error.to_string())?;
+        match said.split_at_checked(1) {
+            Some(("+", _)) => Ok(()),
+            Some((_, why)) => Err(why.into()),
+            None => Err("nobody knows whether it has started".into()),
+        }
+    }
+
+    /// Tells the broker that clients are served.
+    pub fn serving(&self) -> io::Result<()> {
+        self.result(Request::Serving).map(drop)
+    }
+}
+
+impl AsFd for Broker {
+    /// Threads with a descriptor table of their own keep this descriptor.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

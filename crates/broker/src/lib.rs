@@ -1,0 +1,38 @@
+//! A service is two processes. The worker parses packets and reads regions, so it gives up all that it can do without.
+//! The broker keeps the service's privileges and parses nothing but [`message::Request`].
+//!
+//! The broker is the process that was started. It starts the worker, does for it what needs privilege ([`Privileges`]),
+//! and starts it again when it dies. It has one thread, so that it can fork at any time.
+
+#![deny(missing_docs)]
+
+mod channel;
+pub mod handle;
+pub mod message;
+mod serve;
+pub mod supervise;
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+pub use handle::Broker;
+pub use message::{Change, Held};
+
+/// What the broker does for its worker. Every argument comes from the worker, and may be anything. An error is an errno.
+pub trait Privileges {
+    /// Binds a socket beside the one shown, if that one has its port. The error is the answer to the client's command.
+    fn prove(&mut self, shown: OwnedFd, listens: bool) -> Result<(OwnedFd, Held), i32>;
+    /// Changes the kernel's entry for a neighbour on a device.
+    fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32>;
+    /// The path of the program that a process runs.
+    fn program(&mut self, process: i32) -> Result<Vec<u8>, i32>;
+    /// Is a process in the service's network namespace?
+    fn shares_network(&mut self, process: i32) -> Result<bool, i32>;
+    /// Keeps the kernel from choosing the service's range of ports.
+    fn reserve_ports(&mut self) -> Result<(), i32>;
+    /// Starts another stack of the configuration. This is called in a process of its own, which may wait. The error is a
+    /// text for the operator.
+    fn start_stack(&self, number: u32) -> Result<(), String>;
+    /// The worker has ended: what it had is given back. `last`: no other follows.
+    fn worker_ended(&mut self, last: bool);
+}

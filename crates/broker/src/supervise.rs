@@ -1,0 +1,225 @@
+//! The worker's life, as its broker sees it.
+
+use crate::serve::{Served, serve};
+use crate::{Broker, Privileges};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// So many deaths of workers within [`WITHIN`] are the end.
+const MOST_DEATHS: usize = 3;
+/// See [`MOST_DEATHS`].
+const WITHIN: Duration = Duration::from_secs(60);
+/// The pause before the second worker; each later one is four times as long.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a worker may take to end when it is told to. It needs about a second.
+const LONGEST_END: Duration = Duration::from_secs(10);
+/// The exit code of a program that has panicked.
+const PANIC: i32 = 101;
+
+/// How a worker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// By itself, with this exit code.
+    Exit(i32),
+    /// By a signal or a panic, or because it broke the protocol.
+    Death,
+}
+
+/// Deaths of the last minute.
+#[derive(Debug, Default)]
+struct Deaths(VecDeque<Instant>);
+
+impl Deaths {
+    /// One more. Returns the pause before the next worker; `None`: there have been too many.
+    fn one_more(&mut self, now: Instant) -> Option<Duration> {
+        self.0.retain(|at| now.saturating_duration_since(*at) < WITHIN);
+        self.0.push_back(now);
+        let earlier = self.0.len() - 1;
+        (earlier + 1 < MOST_DEATHS).then(|| PAUSE * 4u32.pow(earlier as u32))
+    }
+}
+
+/// Starts a worker, and another one when it has died. Returns the exit code of the last.
+///
+/// `worker` runs in the child process. Its second argument says that no worker before it has served. The signals that end
+/// a service are blocked in both processes. This process gives them on to the worker.
+pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Broker, bool) -> u8) -> io::Result<u8> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let (mut served, mut deaths) = (false, Deaths::default());
+    loop {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let broker = std::process::id();
+        // SAFETY: this process has one thread (no caller starts one before), so the child may do what it could.
+        let child = match unsafe { libc::fork() } {
+            0 => {
+                drop((ours, signals));
+                end_with(broker);
+                std::process::exit(worker(Broker::new(theirs), !served).into());
+            }
+            ..0 => return Err(io::Error::last_os_error()),
+            child => child,
+        };
+        drop(theirs);
+        let Some(child) = Pid::from_raw(child) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
+        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false, starting: Vec::new() };
+        let ended = one.watch(&signals, privileges, &mut served)?;
+        let told = one.told.is_some();
+        let pause = match ended {
+            // A worker that has never served has said why.
+            Ended::Exit(code) if told || code == 0 || !served => return Ok(last(privileges, code)),
+            // It may have died at the same time.
+            Ended::Death if told => return Ok(last(privileges, i32::from(one.killed))),
+            _ if !served => {
+                tracing::error!("the service has died before it served anybody");
+                return Ok(last(privileges, 1));
+            }
+            _ => deaths.one_more(Instant::now()),
+        };
+        let Some(pause) = pause else {
+            tracing::error!(
+                "the process that serves has died {MOST_DEATHS} times within a minute, so the service ends; programs \
+                 use the kernel's TCP. The lines above say how it died"
+            );
+            return Ok(last(privileges, 1));
+        };
+        privileges.worker_ended(false);
+        tracing::warn!("the process that serves is started again in {} ms", pause.as_millis());
+        if wait_for_signal(&signals, pause) {
+            return Ok(last(privileges, 0));
+        }
+    }
+}
+
+/// Gives everything back.
+fn last(privileges: &mut dyn Privileges, code: i32) -> u8 {
+    privileges.worker_ended(true);
+    u8::try_from(code).unwrap_or(1)
+}
+
+/// This process ends with its broker: at once if the broker has ended already.
+fn end_with(broker: u32) {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != broker) {
+        std::process::exit(1);
+    }
+}
+
+/// Waits for a signal that ends the service.
+fn wait_for_signal(signals: &SignalFd, time: Duration) -> bool {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
+}
+
+struct Worker {
+    child: Pid,
+    process: OwnedFd,
+    /// `None`: it has closed its end.
+    socket: Option<OwnedFd>,
+    /// When it was told to end.
+    told: Option<Instant>,
+    /// The broker has killed it.
+    killed: bool,
+    /// Processes that start other stacks.
+    starting: Vec<Pid>,
+}
+
+impl Worker {
+    /// Serves it until it has ended.
+    fn watch(&mut self, signals: &SignalFd, privileges: &mut dyn Privileges, served: &mut bool) -> io::Result<Ended> {
+        loop {
+            self.starting.retain(|one| matches!(rustix::process::waitpid(Some(*one), WaitOptions::NOHANG), Ok(None)));
+            let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+            waiting.extend(self.socket.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+            // While something starts, its end is looked for.
+            let tick = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            let timeout = (self.told.is_some() || !self.starting.is_empty()).then_some(&tick);
+            match poll(&mut waiting, timeout) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[1]
+                && let Ok(Some(signal)) = signals.read_signal()
+            {
+                self.told.get_or_insert_with(Instant::now);
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal.ssi_signo.cast_signed()) {
+                    let _ = rustix::process::pidfd_send_signal(&self.process, signal);
+                }
+            }
+            if ready[0] {
+                return self.ending();
+            }
+            if self.told.is_some_and(|at| at.elapsed() > LONGEST_END) && !self.killed {
+                tracing::error!("the process that serves does not end; it is killed");
+                self.killed = self.kill();
+            }
+            if ready.get(2) == Some(&true)
+                && let Some(socket) = &self.socket
+            {
+                match serve(socket, privileges) {
+                    Ok(Served::Answered) => {}
+                    Ok(Served::Serving) => *served = true,
+                    Ok(Served::Starting(process)) => self.starting.push(process),
+                    Ok(Served::Ended) => self.socket = None,
+                    Err(error) => {
+                        tracing::error!(%error, "the process that serves sends what it never would; it is ended");
+                        self.socket = None;
+                        self.killed = self.kill();
+                    }
+                }
+            }
+        }
+    }
+
+    fn kill(&self) -> bool {
+        rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL).is_ok()
+    }
+
+    /// It has ended, with its descriptors closed.
+    fn ending(&self) -> io::Result<Ended> {
+        let status: Option<WaitIdStatus> = rustix::process::waitid(WaitId::Pid(self.child), WaitIdOptions::EXITED)?;
+        let code = status.as_ref().and_then(WaitIdStatus::exit_status);
+        Ok(match code {
+            Some(PANIC) => {
+                tracing::error!("the process that serves has panicked");
+                Ended::Death
+            }
+            Some(code) if !self.killed => Ended::Exit(code),
+            _ => {
+                let signal = status.as_ref().and_then(WaitIdStatus::terminating_signal);
+                tracing::error!(signal, "the process that serves has died");
+                Ended::Death
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_three_deaths_in_a_minute_are_the_end() {
+        let (mut deaths, start) = (Deaths::default(), Instant::now());
+        assert_eq!(deaths.one_more(start), Some(PAUSE));
+        assert_eq!(deaths.one_more(start + Duration::from_secs(30)), Some(PAUSE * 4));
+        // The first is forgotten.
+        assert_eq!(deaths.one_more(start + Duration::from_secs(61)), Some(PAUSE * 4));
+        assert_eq!(deaths.one_more(start + Duration::from_secs(62)), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! What the service cannot do without privilege. A worker asks its broker; a service without one does it itself.
+
+use crate::{port_proof, proc_links};
+use rustix::fd::{AsFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use towpath_broker::{Broker, Held};
+use towpath_runtime::Grant;
+
+/// The broker of this process. It is set once, before the first thread.
+static BROKER: OnceLock<Broker> = OnceLock::new();
+
+/// From now on this process asks its broker.
+pub fn set_broker(broker: Broker) {
+    let _ = BROKER.set(broker);
+}
+
+/// The broker, if this process has one.
+pub fn broker() -> Option<&'static Broker> {
+    BROKER.get()
+}
+
+/// The process that stands for the service: the one that was started.
+pub fn service_process() -> u32 {
+    let parent = || rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get().cast_unsigned());
+    broker().and_then(|_| parent()).unwrap_or_else(std::process::id)
+}
+
+/// [`port_proof::prove`].
+pub fn prove(shown: &OwnedFd, listens: bool, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
+    let Some(broker) = broker() else { return port_proof::prove(shown, listens, home) };
+    let (own, Held { addr, port, dual, listens }) = broker.prove(shown.as_fd(), listens)?;
+    Ok((own, Grant { addr, port, dual, listens }))
+}
+
+/// [`proc_links::program_of`].
+pub fn program(process: i32) -> Option<PathBuf> {
+    match broker() {
+        Some(broker) => broker.program(process).ok().map(|path| OsString::from_vec(path).into()),
+        None => proc_links::program_of(process),
+    }
+}
+
+/// [`proc_links::shares_network`].
+pub fn shares_network(process: i32) -> bool {
+    match broker() {
+        Some(broker) => broker.shares_network(process).unwrap_or(false),
+        None => proc_links::shares_network(process),
+    }
+}

@@ -1,0 +1,30 @@
+//! Links in `/proc` of other processes. To read them needs the rights to trace those processes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The program that loads others (`towpath run --hook inject`).
+const LOADER: &str = "towpath-loader";
+
+/// The path of a process's executable, or of the program that the loader has become.
+pub fn program_of(process: i32) -> Option<PathBuf> {
+    let program = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
+    let loaded = program.ends_with(LOADER).then(|| loaded(&format!("/proc/{process}/cmdline"))).flatten();
+    Some(loaded.unwrap_or(program))
+}
+
+/// The program that the loader has become: its first argument. The kernel knows no more. That is enough, because
+/// anybody can give a program any name.
+fn loaded(command_line: &str) -> Option<PathBuf> {
+    let words = std::fs::read(command_line).ok()?;
+    let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
+    std::fs::canonicalize(OsStr::from_bytes(path)).ok()
+}
+
+/// Is a process in the network namespace of this thread?
+pub fn shares_network(process: i32) -> bool {
+    let network = |path: &Path| std::fs::read_link(path.join("ns/net")).ok();
+    let theirs = network(&PathBuf::from(format!("/proc/{process}")));
+    theirs.is_some() && theirs == network(Path::new("/proc/thread-self"))
+}

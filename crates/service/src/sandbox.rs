@@ -1,0 +1,342 @@
+//! What the process that serves keeps, by its stack. `SECURITY.md` has this as a table.
+
+use crate::config::{Config, SandboxSetting, StackKind};
+use rustix::thread::CapabilitySet;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use towpath_sandbox::calls::{self, Calls, has_all, has_none, is};
+use towpath_sandbox::files::{self, Access, Files};
+use towpath_sandbox::{privileges, refused};
+
+/// What is in force, for the operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    /// Measures that are in force.
+    pub in_force: Vec<String>,
+    /// Measures that are not, and why.
+    pub missing: Vec<String>,
+    /// System calls that were refused. Each is an error of Towpath, or an attack.
+    pub refused: u64,
+    /// The number of the last one.
+    pub last_refused: Option<u64>,
+}
+
+impl SandboxStatus {
+    /// One line.
+    pub fn line(&self) -> String {
+        let mut line = if self.in_force.is_empty() { "OFF".to_owned() } else { self.in_force.join(", ") };
+        if !self.missing.is_empty() {
+            line += &format!("; missing: {}", self.missing.join("; "));
+        }
+        if let Some(last) = self.last_refused {
+            line += &format!("; {} system calls REFUSED, the last one number {last}", self.refused);
+        }
+        line
+    }
+}
+
+/// Does a service with this configuration have a broker?
+pub fn has_broker(config: &Config) -> bool {
+    config.sandbox == SandboxSetting::On && !config.stack.is_guest()
+}
+
+/// Confines this process step by step.
+#[derive(Debug)]
+pub struct Sandbox {
+    stack: StackKind,
+    interface: bool,
+    /// Why there is none.
+    off: Option<&'static str>,
+    paths: Vec<(PathBuf, Access)>,
+    status: Mutex<SandboxStatus>,
+}
+
+impl Sandbox {
+    /// For a service at this socket.
+    pub fn new(config: &Config, socket: &Path) -> Self {
+        let off = if config.sandbox == SandboxSetting::Off {
+            Some("the configuration says sandbox = \"off\"")
+        } else if config.stack.is_guest() {
+            Some("a second kernel would inherit it, and could not run")
+        } else {
+            None
+        };
+        let mut paths = vec![("/proc".into(), Access::Read), ("/sys".into(), Access::Read)];
+        paths.extend(["urandom", "null"].map(|name| (Path::new("/dev").join(name), Access::Read)));
+        // Names of users and groups, for rules that are added.
+        paths.extend(["passwd", "group", "nsswitch.conf"].map(|name| (Path::new("/etc").join(name), Access::Read)));
+        paths.extend(socket.parent().map(|folder| (folder.to_path_buf(), Access::Remove)));
+        paths.extend(config.file.iter().map(|file| (existing(file), Access::Read)));
+        paths.push((existing(&towpath_rxcpus::state_place()), Access::Read));
+        let (stack, interface, status) = (config.stack, config.interface.is_some(), Mutex::default());
+        Self { stack, interface, off, paths, status }
+    }
+
+    /// Before the first thread: capabilities and files.
+    pub fn before_threads(&self) {
+        if self.off.is_some() {
+            return;
+        }
+        let mut keep = match self.stack {
+            // Clients' sockets are this process's own: their ports, their options, and captures.
+            StackKind::Kernel => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE,
+            _ => CapabilitySet::empty(),
+        };
+        if self.interface && privileges::maps_need_capability() {
+            keep |= CapabilitySet::BPF;
+        }
+        // Names are looked up once, so that their libraries are there.
+        let _ = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(0));
+        let _ = nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(0));
+        let left = privileges::keep_only(keep);
+        self.note("capabilities", left.map(privileges::names).map_err(io::Error::from));
+        let files = Files { paths: self.paths.clone(), connects: self.stack != StackKind::Fast };
+        self.note("landlock", files::keep_only(&files).map(|version| version.to_string()));
+    }
+
+    /// Before the first client: system calls.
+    pub fn before_clients(&self) {
+        if let Some(why) = self.off {
+            self.lock().missing.push(why.into());
+            tracing::warn!("no sandbox: {why}");
+            return;
+        }
+        self.note("seccomp", calls::keep_only(&allowed(self.stack, self.interface)).map(|()| "on".into()));
+        let status = self.lock();
+        let line = status.line();
+        if status.missing.is_empty() {
+            tracing::info!("sandbox: {line}");
+        } else {
+            tracing::warn!("sandbox: {line}");
+        }
+    }
+
+    /// What is in force.
+    pub fn status(&self) -> SandboxStatus {
+        let (refused, last_refused) = refused::count();
+        SandboxStatus { refused, last_refused, ..self.lock().clone() }
+    }
+
+    fn note(&self, measure: &str, result: io::Result<String>) {
+        let mut status = self.lock();
+        match result {
+            Ok(how) => status.in_force.push(format!("{measure} {how}")),
+            Err(why) => status.missing.push(format!("{measure} ({why})")),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, SandboxStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The path, or the nearest folder above it that exists.
+fn existing(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.exists()).unwrap_or(path).into()
+}
+
+/// The system calls of a stack.
+pub fn allowed(stack: StackKind, interface: bool) -> Calls {
+    let mut calls = Calls::default();
+    calls.allow(&MEMORY);
+    calls.allow(&THREADS);
+    calls.allow(&DESCRIPTORS);
+    calls.allow(&SOCKETS);
+    #[cfg(target_arch = "x86_64")]
+    calls.allow(&OLD);
+    // No memory that can be written becomes code, and no file.
+    let executable = libc::PROT_EXEC as u32;
+    calls.allow_if(libc::SYS_mmap, &[&[has_none(2, executable)]]);
+    calls.allow_if(libc::SYS_mprotect, &[&[has_none(2, executable)]]);
+    // Threads, and no processes. The C library knows another way than clone3, whose flags a filter cannot see.
+    calls.allow_if(libc::SYS_clone, &[&[has_all(0, libc::CLONE_THREAD as u32)]]);
+    calls.absent(libc::SYS_clone3);
+    let own = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    calls.allow_if(libc::SYS_tgkill, &[&[is(0, own)]]);
+    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|option| [is(0, option as u32)]);
+    calls.allow_if(libc::SYS_prctl, &names.each_ref().map(|one| &one[..]));
+    // The limits are read and not set.
+    calls.allow_if(libc::SYS_prlimit64, &[&[is(2, 0)]]);
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| vec![is(0, family as u32)]);
+    let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
+    let netlink = netlink.map(|protocol| vec![is(0, libc::AF_NETLINK as u32), is(2, protocol as u32)]);
+    let mut sockets: Vec<_> = families.into_iter().chain(netlink).collect();
+    if stack == StackKind::Kernel {
+        // Captures.
+        sockets.push(vec![is(0, libc::AF_PACKET as u32)]);
+        // Of rings that were made before, and that are restricted to sending and receiving.
+        calls.allow(&[libc::SYS_io_uring_enter]);
+    }
+    let sockets: Vec<_> = sockets.iter().map(Vec::as_slice).collect();
+    calls.allow_if(libc::SYS_socket, &sockets);
+    calls.allow_if(libc::SYS_socketpair, &[&[is(0, libc::AF_UNIX as u32)]]);
+    match stack {
+        // The commands of an RDMA device.
+        StackKind::Remote => calls.allow(&[libc::SYS_ioctl]),
+        _ => {
+            let requests = IOCTLS.map(|request| [is(1, request as u32)]);
+            calls.allow_if(libc::SYS_ioctl, &requests.each_ref().map(|one| &one[..]));
+        }
+    }
+    if interface {
+        let commands = BPF_COMMANDS.map(|command| [is(0, command)]);
+        calls.allow_if(libc::SYS_bpf, &commands.each_ref().map(|one| &one[..]));
+    }
+    calls
+}
+
+/// Look up, change and remove an element of a map, the next key, and what a descriptor is. No map or program is made.
+const BPF_COMMANDS: [u32; 5] = [1, 2, 3, 4, 15];
+
+/// Of sockets, and whether a descriptor is a terminal.
+const IOCTLS: [libc::c_ulong; 11] = [
+    libc::TCGETS,
+    libc::FIONREAD,
+    libc::FIONBIO,
+    libc::FIOCLEX,
+    libc::TIOCOUTQ,
+    libc::TIOCGWINSZ,
+    // SIOCATMARK, SIOCOUTQNSD, SIOCGIFNAME, SIOCGIFINDEX, SIOCGIFMTU
+    0x8905,
+    0x894b,
+    0x8910,
+    0x8933,
+    0x8921,
+];
+
+const MEMORY: [libc::c_long; 10] = [
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_membarrier,
+    libc::SYS_memfd_create,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_mincore,
+    // A region is never locked.
+    libc::SYS_munlock,
+];
+
+const THREADS: [libc::c_long; 40] = [
+    libc::SYS_futex,
+    libc::SYS_futex_waitv,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_set_tid_address,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_capget,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_getcpu,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_getpgid,
+    libc::SYS_getsid,
+    libc::SYS_pidfd_open,
+];
+
+const DESCRIPTORS: [libc::c_long; 39] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_lseek,
+    libc::SYS_flock,
+    libc::SYS_openat,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getcwd,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_fadvise64,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+];
+
+const SOCKETS: [libc::c_long; 16] = [
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+];
+
+/// Forms of the calls above that newer architectures do not have.
+#[cfg(target_arch = "x86_64")]
+const OLD: [libc::c_long; 12] = [
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_pipe,
+    libc::SYS_dup2,
+    libc::SYS_unlink,
+    libc::SYS_readlink,
+    libc::SYS_access,
+    libc::SYS_time,
+];

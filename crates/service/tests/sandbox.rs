@@ -1,0 +1,137 @@
+//! What a worker that an attacker has taken over can still reach: nothing of the host.
+#![allow(clippy::unwrap_used)]
+
+use rustix::net::{AddressFamily, SocketType};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use towpath_service::config::{Config, SandboxSetting, StackKind};
+use towpath_service::sandbox::Sandbox;
+
+/// Names the stack for the process that is confined.
+const STACK: &str = "TOWPATH_TEST_SANDBOX";
+
+/// The error of a raw system call.
+fn call(number: libc::c_long, arguments: [usize; 5]) -> io::Result<libc::c_long> {
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: the callers pass null, numbers, or addresses of memory that lives on.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn refused<T>(what: &str, result: io::Result<T>, errno: &[i32]) {
+    match result {
+        Ok(_) => panic!("{what}: done"),
+        Err(error) => assert!(error.raw_os_error().is_some_and(|e| errno.contains(&e)), "{what}: {error}"),
+    }
+}
+
+/// Every attempt is refused, in a thread that was started before the system calls were taken.
+fn attack(stack: StackKind, listener: &TcpListener) {
+    let (perm, acces) = ([libc::EPERM], [libc::EACCES]);
+    let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get() as usize;
+    let path = |text: &'static std::ffi::CStr| text.as_ptr() as usize;
+    refused("execve", call(libc::SYS_execve, [path(c"/bin/true"), 0, 0, 0, 0]), &perm);
+    refused("fork", call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0]), &perm);
+    refused("clone3", call(libc::SYS_clone3, [0; 5]), &[libc::ENOSYS]);
+    refused("ptrace", call(libc::SYS_ptrace, [libc::PTRACE_ATTACH as usize, parent, 0, 0, 0]), &perm);
+    refused("process_vm_readv", call(libc::SYS_process_vm_readv, [parent, 0, 0, 0, 0]), &perm);
+    refused("pidfd_getfd", call(libc::SYS_pidfd_getfd, [0; 5]), &perm);
+    refused("kill", call(libc::SYS_kill, [parent, 0, 0, 0, 0]), &perm);
+    refused("tgkill", call(libc::SYS_tgkill, [parent, parent, 0, 0, 0]), &perm);
+    refused("io_uring_setup", call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0]), &perm);
+    refused("io_uring_register", call(libc::SYS_io_uring_register, [0; 5]), &perm);
+    refused("setns", call(libc::SYS_setns, [0; 5]), &perm);
+    refused("unshare", call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0]), &perm);
+    refused("mount", call(libc::SYS_mount, [0; 5]), &perm);
+    refused("chmod", call(libc::SYS_fchmodat, [0; 5]), &perm);
+    refused("init_module", call(libc::SYS_init_module, [0; 5]), &perm);
+    refused("userfaultfd", call(libc::SYS_userfaultfd, [0; 5]), &perm);
+    refused("keyctl", call(libc::SYS_keyctl, [0; 5]), &perm);
+    refused("setuid", call(libc::SYS_setuid, [1, 0, 0, 0, 0]), &perm);
+    // BPF_PROG_LOAD, BPF_MAP_CREATE, BPF_LINK_CREATE
+    for command in [5, 0, 28] {
+        refused("bpf", call(libc::SYS_bpf, [command, 0, 0, 0, 0]), &perm);
+    }
+    let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    refused("executable memory", call(libc::SYS_mmap, [0, 4096, executable, private, usize::MAX]), &perm);
+    refused("mprotect", call(libc::SYS_mprotect, [0, 4096, executable, 0, 0]), &perm);
+    let socket = |family, kind| rustix::net::socket(family, kind, None).map_err(io::Error::from);
+    refused("AF_XDP", socket(AddressFamily::from_raw(libc::AF_XDP as u16), SocketType::RAW), &perm);
+    refused("AF_VSOCK", socket(AddressFamily::from_raw(libc::AF_VSOCK as u16), SocketType::STREAM), &perm);
+    if stack == StackKind::Fast {
+        refused("AF_PACKET", socket(AddressFamily::PACKET, SocketType::RAW), &perm);
+        refused(
+            "raw socket",
+            rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::TCP))
+                .map_err(io::Error::from),
+            &perm,
+        );
+        refused("a port of root", TcpListener::bind("127.0.0.1:1"), &acces);
+        refused("connect", TcpStream::connect(listener.local_addr().unwrap()), &acces);
+    }
+    let open = |path: &str, write: bool| std::fs::OpenOptions::new().read(!write).write(write).open(path);
+    refused("/etc/shadow", open("/etc/shadow", false), &acces);
+    refused("/proc/sys", open("/proc/sys/kernel/core_pattern", true), &acces);
+    refused("/dev", open("/dev/mem", false), &[libc::EACCES, libc::ENOENT]);
+    refused("a new file", std::fs::write(std::env::temp_dir().join("towpath-sandbox-new"), ""), &acces);
+    refused("the parent's memory", open(&format!("/proc/{parent}/mem"), false), &acces);
+    refused("the parent's environment", open(&format!("/proc/{parent}/environ"), false), &acces);
+}
+
+fn confined(stack: StackKind) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = std::env::temp_dir().join("towpath-sandbox-none");
+    let sandbox = Sandbox::new(&Config { stack, ..Config::default() }, &folder.join("a.sock"));
+    sandbox.before_threads();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        wait.recv().unwrap();
+        attack(stack, &listener);
+    });
+    sandbox.before_clients();
+    let status = sandbox.status();
+    assert!(status.missing.is_empty(), "{status:?}");
+    assert_eq!(status.refused, 0, "{status:?}");
+    go.send(()).unwrap();
+    thread.join().unwrap();
+    let status = sandbox.status();
+    assert!(status.refused >= 20 && status.line().contains("REFUSED"), "{status:?}");
+    // What it needs works.
+    assert!(Path::new("/proc/self/status").exists() && std::fs::read("/proc/stat").is_ok());
+    std::thread::spawn(|| std::net::UdpSocket::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap();
+}
+
+#[test]
+fn a_fallen_worker_reaches_nothing_of_the_host() {
+    if let Ok(stack) = std::env::var(STACK) {
+        return confined(if stack == "kernel" { StackKind::Kernel } else { StackKind::Fast });
+    }
+    for stack in ["fast", "kernel"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_fallen_worker_reaches_nothing_of_the_host", "--nocapture"]).env(STACK, stack);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{stack}: {text}");
+        // Nothing is refused silently: the first of each kind is a line of the log.
+        let line = format!("the sandbox has refused system call {} ", libc::SYS_execve);
+        assert!(text.contains(&line), "{stack}: {text}");
+    }
+}
+
+#[test]
+fn a_service_without_a_sandbox_says_so() {
+    let config = |stack, sandbox| Config { stack, sandbox, ..Config::default() };
+    for (config, why) in [
+        (config(StackKind::Fast, SandboxSetting::Off), "sandbox = \"off\""),
+        (config(StackKind::Uml, SandboxSetting::On), "a second kernel would inherit it"),
+    ] {
+        let sandbox = Sandbox::new(&config, Path::new("/nonexistent/a.sock"));
+        sandbox.before_threads();
+        sandbox.before_clients();
+        let line = sandbox.status().line();
+        assert!(line.starts_with("OFF; missing: ") && line.contains(why), "{line}");
+    }
+}

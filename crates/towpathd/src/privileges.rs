@@ -1,0 +1,156 @@
+//! What the broker does for the worker. It runs with all of the service's rights, so each function asks the kernel, and
+//! believes the worker nothing.
+
+use crate::interface::EPHEMERAL_PORTS;
+use crate::network::device;
+use crate::network::netlink::Netlink;
+use crate::network::reserved::ReservedPorts;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use towpath_broker::{Change, Held, Privileges};
+use towpath_service::config::Config;
+use towpath_service::other_stacks::OtherStacks;
+use towpath_service::{daemon, port_proof, proc_links, received, server};
+
+/// See the module.
+pub struct ServicePrivileges {
+    socket: Option<PathBuf>,
+    interface: Option<String>,
+    vlan: Option<u16>,
+    stacks: OtherStacks,
+    /// Of the served network namespace.
+    namespace: Option<u64>,
+    netlink: Option<Netlink>,
+    ports: Option<ReservedPorts>,
+}
+
+impl ServicePrivileges {
+    /// For a service with this configuration, in this thread's network namespace.
+    pub fn new(config: &Config) -> Self {
+        let socket = config.socket.clone().or_else(|| daemon::default_socket(config).ok());
+        let stacks = socket.as_deref().map(|socket| OtherStacks::of(config, socket)).unwrap_or_default();
+        Self {
+            stacks,
+            socket,
+            interface: config.interface.clone(),
+            vlan: (config.vlan != 0).then_some(config.vlan),
+            namespace: port_proof::own_namespace(),
+            netlink: None,
+            ports: None,
+        }
+    }
+
+    /// The device whose neighbours the worker may change.
+    fn device(&mut self) -> Result<(u32, &mut Netlink), i32> {
+        let name = self.interface.as_deref().ok_or(libc::EPERM)?;
+        let index = crate::interface::interface_index(name).ok_or(libc::ENODEV)?;
+        if self.netlink.is_none() {
+            self.netlink = Some(Netlink::connect().map_err(|error| errno(&error))?);
+        }
+        let netlink = self.netlink.as_mut().ok_or(libc::EIO)?;
+        let index = device(netlink, index, self.vlan).map_err(|error| errno(&error))?;
+        Ok((index, netlink))
+    }
+}
+
+fn errno(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Privileges for ServicePrivileges {
+    fn prove(&mut self, shown: OwnedFd, listens: bool) -> Result<(OwnedFd, Held), i32> {
+        // The worker has a copy, so this close is not the last one; if it is, it does not wait.
+        let shown = received::HeldSocket::new(shown);
+        let (own, grant) = port_proof::prove(shown.socket(), listens, self.namespace)?;
+        Ok((own, Held { addr: grant.addr, port: grant.port, dual: grant.dual, listens: grant.listens }))
+    }
+
+    fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32> {
+        let (served, netlink) = self.device()?;
+        if device != served {
+            return Err(libc::EPERM);
+        }
+        let changed = match change {
+            Change::Resolve => netlink.resolve(device, address),
+            Change::Manage => netlink.manage(device, address, true),
+            Change::Release => netlink.manage(device, address, false),
+        };
+        changed.map_err(|error| errno(&error))
+    }
+
+    fn program(&mut self, process: i32) -> Result<Vec<u8>, i32> {
+        proc_links::program_of(process).map(|path| path.into_os_string().into_vec()).ok_or(libc::ENOENT)
+    }
+
+    fn shares_network(&mut self, process: i32) -> Result<bool, i32> {
+        Ok(proc_links::shares_network(process))
+    }
+
+    fn reserve_ports(&mut self) -> Result<(), i32> {
+        if self.interface.is_none() {
+            return Err(libc::EPERM);
+        }
+        if self.ports.is_none() {
+            self.ports = Some(ReservedPorts::reserve(&EPHEMERAL_PORTS).map_err(|error| errno(&error))?);
+        }
+        Ok(())
+    }
+
+    fn start_stack(&self, number: u32) -> Result<(), String> {
+        let stack = self.stacks.all().get(number as usize).ok_or("there is no stack of this number")?;
+        self.stacks.start(stack)
+    }
+
+    fn worker_ended(&mut self, last: bool) {
+        self.ports = None;
+        if let Some(socket) = self.socket.as_deref().filter(|_| last) {
+            server::remove_left(socket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType};
+    use std::net::TcpListener;
+
+    fn without_interface() -> ServicePrivileges {
+        let socket = std::env::temp_dir().join(format!("towpath-privileges-{}", std::process::id())).join("a.sock");
+        ServicePrivileges::new(&Config { socket: Some(socket), ..Config::default() })
+    }
+
+    #[test]
+    fn a_fallen_worker_gets_nothing_that_its_service_does_not_serve() {
+        let mut privileges = without_interface();
+        let address = "192.0.2.1".parse().unwrap();
+        assert_eq!(privileges.neighbour(1, address, Change::Manage), Err(libc::EPERM), "no interface is served");
+        assert_eq!(privileges.reserve_ports(), Err(libc::EPERM));
+        assert!(privileges.start_stack(0).is_err(), "no stack is configured");
+        assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
+        assert_eq!(privileges.shares_network(i32::MAX), Ok(false));
+        let mut serves = ServicePrivileges { interface: Some("lo".into()), ..without_interface() };
+        assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
+    }
+
+    #[test]
+    fn a_port_is_bound_only_beside_a_socket_that_has_it() {
+        let mut privileges = without_interface();
+        let unbound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        assert!(privileges.prove(unbound, false).is_err());
+        let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(privileges.prove(end.into(), false).is_err());
+        assert!(privileges.prove(std::fs::File::open("/dev/null").unwrap().into(), true).is_err());
+        let listens = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, another) = (listens.local_addr().unwrap(), listens.try_clone().unwrap());
+        assert!(privileges.prove(another.into(), true).is_err(), "somebody listens there");
+        drop(listens);
+        let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&bound, &address).unwrap();
+        let (_own, held) = privileges.prove(bound, false).unwrap();
+        assert_eq!((held.addr, held.port, held.listens), (address.ip(), address.port(), false));
+    }
+}
