@@ -36,6 +36,8 @@ enum Rule {
     Allow(libc::c_long, Vec<Vec<Condition>>),
     /// The kernel says that it does not have it. The caller knows another way.
     Absent(libc::c_long),
+    /// It fails with this errno if the condition holds, and nobody is told. Later rules say what else may be.
+    Fails(libc::c_long, Condition, i32),
 }
 
 /// The calls that may be made.
@@ -52,6 +54,10 @@ impl Calls {
     /// This one may be made if all conditions of one of the alternatives hold.
     pub fn allow_if(&mut self, number: libc::c_long, alternatives: &[&[Condition]]) {
         self.rules.push(Rule::Allow(number, alternatives.iter().map(|all| all.to_vec()).collect()));
+    }
+    /// This one fails with an errno, uncounted, if the condition holds. A rule that allows it comes after this one.
+    pub fn fails_if(&mut self, number: libc::c_long, condition: Condition, errno: i32) {
+        self.rules.push(Rule::Fails(number, condition, errno));
     }
     /// This one fails with ENOSYS.
     pub fn absent(&mut self, number: libc::c_long) {
@@ -95,6 +101,13 @@ fn program(calls: &Calls) -> Vec<libc::sock_filter> {
         let (number, body) = match rule {
             Rule::Absent(number) => (*number, vec![instruction(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32)]),
             Rule::Allow(number, alternatives) => (*number, body(alternatives, refuse)),
+            Rule::Fails(number, Condition { argument, mask, value }, errno) => {
+                let fail = instruction(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
+                let argument = instruction(LOAD, ARGUMENTS + 8 * u32::from(*argument));
+                let mask = instruction(AND, *mask);
+                // The rules that follow look at the number.
+                (*number, vec![argument, mask, unless(*value, 1), fail, instruction(LOAD, NUMBER)])
+            }
         };
         program.push(unless(number as u32, body.len()));
         program.extend(body);
@@ -183,6 +196,7 @@ mod tests {
     fn example() -> Calls {
         let mut calls = Calls::default();
         calls.allow(&[0, 1]);
+        calls.fails_if(41, is(0, 3), libc::EACCES);
         calls.allow_if(41, &[&[is(0, 1)], &[is(0, 16), has_none(1, 0xf0), is(2, 4)]]);
         calls.allow_if(56, &[&[has_all(0, 0x11)]]);
         calls.absent(435);
@@ -198,6 +212,7 @@ mod tests {
         assert_eq!([ask(41, 1, 0xff, 9), ask(41, 2, 0, 0), ask(41, 17, 3, 0)], [allow, refuse, refuse]);
         assert_eq!([ask(41, 16, 3, 4), ask(41, 16, 0x13, 4), ask(41, 16, 3, 5)], [allow, refuse, refuse]);
         assert_eq!([ask(56, 0x11, 0, 0), ask(56, 0x33, 0, 0), ask(56, 0x10, 0, 0)], [allow, allow, refuse]);
+        assert_eq!(ask(41, 3, 0, 0), libc::SECCOMP_RET_ERRNO | libc::EACCES as u32);
         assert_eq!(ask(435, 0, 0, 0), libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
         assert_eq!(ask(0x4000_0000, 0, 0, 0), refuse, "x32");
         assert_eq!(run(&program, ARCHITECTURE ^ 1, 0, [0; 6]), refuse, "another architecture");

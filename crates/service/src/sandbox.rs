@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use towpath_sandbox::calls::{self, Calls, has_all, has_none, is};
+use towpath_sandbox::calls::{self, Calls, Condition, has_all, has_none, is};
 use towpath_sandbox::files::{self, Access, Files};
 use towpath_sandbox::{privileges, refused};
 
@@ -47,6 +47,8 @@ pub fn has_broker(config: &Config) -> bool {
 pub struct Sandbox {
     stack: StackKind,
     interface: bool,
+    /// It asks whether other services answer.
+    other_stacks: bool,
     /// Why there is none.
     off: Option<&'static str>,
     paths: Vec<(PathBuf, Access)>,
@@ -71,7 +73,7 @@ impl Sandbox {
         paths.extend(config.file.iter().map(|file| (existing(file), Access::Read)));
         paths.push((existing(&towpath_rxcpus::state_place()), Access::Read));
         let (stack, interface, status) = (config.stack, config.interface.is_some(), Mutex::default());
-        Self { stack, interface, off, paths, status }
+        Self { stack, interface, other_stacks: !config.stacks.is_empty(), off, paths, status }
     }
 
     /// Before the first thread: capabilities and files.
@@ -103,7 +105,10 @@ impl Sandbox {
             tracing::warn!("no sandbox: {why}");
             return;
         }
-        self.note("seccomp", calls::keep_only(&allowed(self.stack, self.interface)).map(|()| "on".into()));
+        self.note(
+            "seccomp",
+            calls::keep_only(&allowed(self.stack, self.interface, self.other_stacks)).map(|()| "on".into()),
+        );
         let status = self.lock();
         let line = status.line();
         if status.missing.is_empty() {
@@ -138,7 +143,7 @@ fn existing(path: &Path) -> PathBuf {
 }
 
 /// The system calls of a stack.
-pub fn allowed(stack: StackKind, interface: bool) -> Calls {
+pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     let mut calls = Calls::default();
     calls.allow(&MEMORY);
     calls.allow(&THREADS);
@@ -159,6 +164,10 @@ pub fn allowed(stack: StackKind, interface: bool) -> Calls {
     calls.allow_if(libc::SYS_prctl, &names.each_ref().map(|one| &one[..]));
     // The limits are read and not set.
     calls.allow_if(libc::SYS_prlimit64, &[&[is(2, 0)]]);
+    // Services of this host listen on UNIX sockets, and believe who has the right user.
+    if !other_stacks {
+        calls.fails_if(libc::SYS_socket, is(0, libc::AF_UNIX as u32), libc::EACCES);
+    }
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| vec![is(0, family as u32)]);
     let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
     let netlink = netlink.map(|protocol| vec![is(0, libc::AF_NETLINK as u32), is(2, protocol as u32)]);
@@ -171,7 +180,11 @@ pub fn allowed(stack: StackKind, interface: bool) -> Calls {
     }
     let sockets: Vec<_> = sockets.iter().map(Vec::as_slice).collect();
     calls.allow_if(libc::SYS_socket, &sockets);
-    calls.allow_if(libc::SYS_socketpair, &[&[is(0, libc::AF_UNIX as u32)]]);
+    // One whose ends are connected for good.
+    let ends =
+        [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(|kind| Condition { argument: 1, mask: 0xf, value: kind as u32 });
+    let ends = ends.map(|kind| [is(0, libc::AF_UNIX as u32), kind]);
+    calls.allow_if(libc::SYS_socketpair, &ends.each_ref().map(|one| &one[..]));
     match stack {
         // The commands of an RDMA device.
         StackKind::Remote => calls.allow(&[libc::SYS_ioctl]),

@@ -60,6 +60,7 @@ fn attack(stack: StackKind, listener: &TcpListener) {
     refused("mprotect", call(libc::SYS_mprotect, [0, 4096, executable, 0, 0]), &perm);
     let socket = |family, kind| rustix::net::socket(family, kind, None).map_err(io::Error::from);
     refused("AF_XDP", socket(AddressFamily::from_raw(libc::AF_XDP as u16), SocketType::RAW), &perm);
+    refused("AF_UNIX", socket(AddressFamily::UNIX, SocketType::STREAM), &acces);
     refused("AF_VSOCK", socket(AddressFamily::from_raw(libc::AF_VSOCK as u16), SocketType::STREAM), &perm);
     if stack == StackKind::Fast {
         refused("AF_PACKET", socket(AddressFamily::PACKET, SocketType::RAW), &perm);
