@@ -31,7 +31,7 @@ impl Broker {
         *last = last.wrapping_add(1);
         channel::send(&self.socket, &Numbered { number: *last, request }.encode(), shown)?;
         let deadline = Instant::now() + LONGEST;
-        let mut bytes = vec![0; ANSWER];
+        let (mut bytes, mut first) = (vec![0; ANSWER], None);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -46,8 +46,14 @@ impl Broker {
             };
             let answer = Answer::decode(&bytes[..length]).ok_or(io::ErrorKind::InvalidData)?;
             // Others are answers to requests that nobody waits for any more.
-            if answer.number == *last {
-                return Ok((answer, descriptor));
+            if answer.number != *last {
+                continue;
+            }
+            match (first.take(), descriptor) {
+                // Another answer says that the broker has closed its copy.
+                (None, Some(descriptor)) => first = Some((answer, Some(descriptor))),
+                (None, None) => return Ok((answer, None)),
+                (Some(first), _) => return Ok(first),
             }
         }
     }

@@ -63,6 +63,11 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges) -> io::Result<Se
         }
     };
     channel::send(socket, &answer.encode(), sent.as_ref().map(AsFd::as_fd))?;
+    if let Some(sent) = sent {
+        // The worker has the only copy when it goes on: a port is free as soon as it closes that.
+        drop(sent);
+        channel::send(socket, &Answer::plain(number, 0).encode(), None)?;
+    }
     Ok(served)
 }
 

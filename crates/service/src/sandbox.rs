@@ -175,6 +175,8 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     if stack == StackKind::Kernel {
         // Captures.
         sockets.push(vec![is(0, libc::AF_PACKET as u32)]);
+    }
+    if stack != StackKind::Fast {
         // Of rings that were made before, and that are restricted to sending and receiving.
         calls.allow(&[libc::SYS_io_uring_enter]);
     }
@@ -233,7 +235,7 @@ const MEMORY: [libc::c_long; 10] = [
     libc::SYS_munlock,
 ];
 
-const THREADS: [libc::c_long; 40] = [
+const THREADS: [libc::c_long; 43] = [
     libc::SYS_futex,
     libc::SYS_futex_waitv,
     libc::SYS_set_robust_list,
@@ -274,6 +276,10 @@ const THREADS: [libc::c_long; 40] = [
     libc::SYS_getpgid,
     libc::SYS_getsid,
     libc::SYS_pidfd_open,
+    // Of a thread that no close may keep.
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_delete,
 ];
 
 const DESCRIPTORS: [libc::c_long; 39] = [

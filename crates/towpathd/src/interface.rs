@@ -75,10 +75,19 @@ impl From<SteerError> for InterfaceError {
     }
 }
 
+/// The process that stands for the service whose worker this process is, or the process itself.
+fn service_of(process: u32) -> u32 {
+    let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).ok();
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // After the name: its state, then its parent.
+    let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+    parent.filter(|parent| program(*parent).is_some_and(|theirs| Some(theirs) == program(process))).unwrap_or(process)
+}
+
 /// The error for an interface that another service serves.
 fn served(interface: String, holder: Option<u32>) -> InterfaceError {
     let who = match holder {
-        Some(pid) => format!("the Towpath service with process {pid}"),
+        Some(pid) => format!("the Towpath service with process {}", service_of(pid)),
         None => "another Towpath service, which is not to be seen from here (in a container?),".into(),
     };
     let socket = holder.and_then(paths::socket_of_process);
