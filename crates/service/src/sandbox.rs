@@ -160,7 +160,9 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     calls.absent(libc::SYS_clone3);
     let own = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
     calls.allow_if(libc::SYS_tgkill, &[&[is(0, own)]]);
-    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|option| [is(0, option as u32)]);
+    /// What the kernel has told this program at its start.
+    const GET_AUXV: libc::c_int = 0x4155_5856;
+    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, GET_AUXV].map(|option| [is(0, option as u32)]);
     calls.allow_if(libc::SYS_prctl, &names.each_ref().map(|one| &one[..]));
     // The limits are read and not set.
     calls.allow_if(libc::SYS_prlimit64, &[&[is(2, 0)]]);
