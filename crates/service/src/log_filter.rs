@@ -9,7 +9,8 @@ const VARIABLE: &str = "TOWPATH_LOG";
 const DEFAULT: &str = "info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that write log lines. A line's target begins with its crate.
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 9] = [
+    "towpath_broker",
     "towpath_service",
     "towpath_towpathd",
     "towpath_runtime",

@@ -50,6 +50,7 @@ fn every_key_is_read() {
         syn_cookies = false
         mss_clamp = 1200
         direct = false
+        sandbox = "off"
         idle_exit = "5min"
         netns = "blue"
         stacks = {}
@@ -62,6 +63,7 @@ fn every_key_is_read() {
     assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
     assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
+    assert_eq!(config.sandbox, SandboxSetting::Off);
     // The list of keys for messages is the list of fields.
     for key in KEYS {
         assert!(line_of(text, key) > 1, "{key}");
