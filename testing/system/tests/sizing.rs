@@ -143,7 +143,7 @@ fn a_service_that_decides_takes_cores_away_that_nobody_uses_and_is_quiet_under_n
 
 /// The CPUs on which each thread of the service may run, from `/proc`.
 fn allowed(service: &Service) -> Vec<String> {
-    let pid = service.status()["pid"].as_u64().unwrap();
+    let pid = service.running.worker();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
     status.filter_map(|text| Some(text.split_once("Cpus_allowed_list:\t")?.1.lines().next()?.to_owned())).collect()
@@ -159,7 +159,7 @@ fn threads_that_nobody_pins_stay_where_they_are_put() {
     let (first, last) = (own.split(ends).next().unwrap(), own.rsplit(ends).next().unwrap());
     assert_ne!(first, last, "two CPUs are needed");
     let service = Service::start(|program| program.arg("--cores").arg("1-2"));
-    let pid = service.status()["pid"].to_string();
+    let pid = service.running.worker().to_string();
     Program::line("taskset -a -c -p").arg(last).arg(&pid).run(20).ok();
     has(&service, "2");
     assert!(allowed(&service).iter().all(|cpus| cpus == last), "{:?}", allowed(&service));
