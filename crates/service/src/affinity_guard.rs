@@ -99,9 +99,10 @@ fn without_reserved(before: &CpuSet, reserved: &CpuSet) -> CpuSet {
     if rest.is_empty() { before.clone() } else { rest }
 }
 
-/// The threads of the service: of its broker, of this process, and of child processes such as a second kernel.
+/// The threads of this process and of its child processes, such as a second kernel. A worker may not move its broker,
+/// which sleeps.
 fn threads() -> Vec<u32> {
-    let (mut found, mut processes) = (Vec::new(), vec![crate::privileged::service_process()]);
+    let (mut found, mut processes) = (Vec::new(), vec![std::process::id()]);
     while let Some(process) = processes.pop() {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         for tid in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {

@@ -143,11 +143,13 @@ impl Running {
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
-    /// The process id of the service's worker, if this is a service.
+    /// The process id of the service's worker: the child that runs the same program. Without one, of the service.
     pub fn worker(&self) -> i32 {
         let id = self.pid();
+        let program = |id: i32| std::fs::read_link(format!("/proc/{id}/exe")).ok();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-        children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(id)
+        let mut children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        children.find(|child| program(*child).is_some_and(|theirs| Some(theirs) == program(id))).unwrap_or(id)
     }
     /// Its output so far.
     pub fn output(&self) -> String {

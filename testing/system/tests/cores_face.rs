@@ -284,7 +284,9 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
 
 /// The CPUs on which each thread of a service may run, and those of a second kernel that it has started.
 fn allowed(service: &Service) -> Vec<String> {
-    let (mut processes, mut cpus) = (vec![service.status()["pid"].to_string()], Vec::new());
+    // It answers once all threads run.
+    service.status();
+    let (mut processes, mut cpus) = (vec![service.running.worker().to_string()], Vec::new());
     while let Some(pid) = processes.pop() {
         // A thread that ends meanwhile is left out.
         for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -324,7 +326,7 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     let pinned = start(&format!("--cores 1 --cpus {reserved}"));
     until("its thread is where it was put", 90, || allowed(&pinned).iter().any(|cpus| cpus == reserved));
     assert!(allowed(&pinned).contains(&all), "the others may run anywhere: {:?}", allowed(&pinned));
-    let pids = [&everywhere, &late].map(|service| service.status()["pid"].as_u64());
+    let pids = [&everywhere, &late].map(|service| u64::try_from(service.running.worker()).ok());
     let (_, status) = host.status();
     let threads = status["threads"].as_array().unwrap();
     let kept_off = threads.iter().filter(|thread| pids.contains(&thread["pid"].as_u64()));

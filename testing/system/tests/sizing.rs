@@ -143,6 +143,8 @@ fn a_service_that_decides_takes_cores_away_that_nobody_uses_and_is_quiet_under_n
 
 /// The CPUs on which each thread of the service may run, from `/proc`.
 fn allowed(service: &Service) -> Vec<String> {
+    // It answers once all threads run.
+    service.status();
     let pid = service.running.worker();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
