@@ -95,6 +95,8 @@ pub mod flag {
     pub const FILE: u32 = 65536;
     /// The stack's kernel encrypts what is sent (see `secure`).
     pub const SECURE: u32 = 131_072;
+    /// A listener whose descriptor is the kernel's own socket, which really listens: connections come to both halves.
+    pub const KERNEL_HALF: u32 = 262_144;
 }
 
 /// One slot's part.

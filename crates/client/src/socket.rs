@@ -2,7 +2,7 @@
 //! [`view`](crate::view).
 
 use crate::direct::{self, Direct};
-use crate::private::Private;
+use crate::private::{Private, flag};
 use crate::session::{self, Session};
 use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::want;
@@ -117,6 +117,12 @@ impl Socket {
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.session.is_dead() || self.stack().generation.load(Ordering::Acquire) != self.generation
+    }
+
+    /// Is its descriptor the kernel's own socket, which listens too? Then connections come to both halves.
+    #[inline]
+    pub fn kernel_half(&self) -> bool {
+        self.has(flag::KERNEL_HALF)
     }
 
     /// Events of the socket also go to these contexts (bits).
