@@ -1,8 +1,10 @@
 //! The settings of a fast stack, and the network that it asks.
 
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use towpath_runtime::OrphanLimits;
-use towpath_tcp::flow::FourTuple;
+use towpath_tcp::flow::{FourTuple, PortId};
 
 /// The settings of a fast stack.
 #[derive(Clone, Debug)]
@@ -25,6 +27,42 @@ pub struct FastStackConfig {
     pub slow: towpath_tcp::slow::SlowConfig,
 }
 
+/// The kernel's answer to: which listener has a SYN of this tuple?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelListener {
+    /// None, or the kernel cannot be asked.
+    None,
+    /// One whose SYNs nobody takes.
+    Other,
+    /// The one with this cookie (`SO_COOKIE`). It need not be one of ours.
+    Cookie(u64),
+}
+
+/// A SYN that was taken from a listening socket of the kernel, which has judged it by all its rules.
+#[derive(Clone, Debug)]
+pub struct TakenSyn {
+    /// `SO_COOKIE` of the listening socket.
+    pub cookie: u64,
+    /// The receive queue of its interface, if the kernel has said it.
+    pub queue: Option<u32>,
+    /// The port through which its answer leaves.
+    pub port: PortId,
+    /// Its headers from the Ethernet header on, with the tag of its VLAN. The checksum may be partial: the kernel has
+    /// checked it.
+    pub frame: Box<[u8]>,
+}
+
+/// What became of the SYNs for listening sockets whose SYNs we take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SynCounts {
+    /// Taken from the kernel.
+    pub taken: u64,
+    /// Left to the kernel, because this service was not alive or had not run for seconds.
+    pub passed_stale: u64,
+    /// Left to the kernel, because too many were waiting already.
+    pub passed_full: u64,
+}
+
 /// Routes and steering, as the service knows them. Called by the slow thread only.
 pub trait Network: Send {
     /// The way to `remote` (from `local` if the socket is bound).
@@ -37,6 +75,37 @@ pub trait Network: Send {
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Are its ports those of a kernel, whose sockets use them, too? Then clients must prove that they have a port.
     fn shares_ports_with_kernel(&self) -> bool;
+    /// Do listeners stay listening sockets of the kernel, from which we take SYNs ([`Network::take_syns`])?
+    fn listens_in_kernel(&self) -> bool {
+        false
+    }
+    /// Takes the SYNs of the served interface from this listening socket, from now on and until it is closed.
+    fn take_syns(&mut self, _listener: BorrowedFd<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The next SYN that was taken. Its queue is bounded, so the slow thread takes them in batches.
+    fn next_syn(&mut self) -> Option<TakenSyn> {
+        None
+    }
+    /// The descriptor that is readable while SYNs wait.
+    fn syns(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// This service is alive: SYNs are left to the kernel when this has not been called for some seconds. Called at
+    /// least once a second.
+    fn beat(&mut self) {}
+    /// What became of SYNs.
+    fn syn_counts(&self) -> SynCounts {
+        SynCounts::default()
+    }
+    /// The listening socket of the kernel that would get a SYN of this tuple, within this host.
+    fn listener_of(&mut self, _tuple: &FourTuple) -> KernelListener {
+        KernelListener::None
+    }
+    /// Does the socket with this cookie still listen on this address and port?
+    fn is_listening(&mut self, _cookie: u64, _addr: IpAddr, _port: u16) -> bool {
+        false
+    }
     /// Has the kernel a connection with this tuple?
     fn kernel_has(&mut self, _tuple: &FourTuple) -> bool {
         false

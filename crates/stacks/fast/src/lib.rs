@@ -38,6 +38,6 @@ mod stack;
 mod tapped_port;
 mod waiting;
 
-pub use api::{FastStackConfig, Network};
+pub use api::{FastStackConfig, KernelListener, Network, SynCounts, TakenSyn};
 pub use stack::FastStack;
 use towpath_runtime::{clients, events, mailbox, slots, thread};
