@@ -10,6 +10,7 @@ use crate::{descriptor_reserve, process};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
+use towpath_ring::control::features;
 use towpath_ring::{Geometry, Region, Slot};
 
 mod error;
@@ -49,6 +50,8 @@ pub struct Session {
     /// The number that the service has given this process.
     process: AtomicU32,
     pub(crate) token: u64,
+    /// Bits of [`towpath_ring::control::features`].
+    features: u32,
     /// The service's path. Kept, because programs clear their environment before they fork (nginx does).
     pub(crate) path: Vec<u8>,
     /// The process that `control` belongs to.
@@ -133,7 +136,7 @@ pub(crate) fn install(session: Session) -> &'static Session {
 impl Session {
     /// Registers with a new region, or as one more process of the client that has the region `join`.
     pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, SessionError> {
-        let Welcome { socket, geometry, token, process, offset, fds } = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, offset, features, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let wrong = || SessionError::Version(std::io::ErrorKind::InvalidData.into());
         let memfd = fds.next().ok_or_else(wrong)?;
@@ -162,6 +165,7 @@ impl Session {
             control: AtomicI32::new(protect(socket).map_err(SessionError::errno)?),
             process: AtomicU32::new(process),
             token,
+            features,
             path: path.to_vec(),
             joined_pid: AtomicI32::new(process::pid()),
             doorbells,
@@ -237,6 +241,12 @@ impl Session {
     pub fn process(&self) -> u32 {
         self.join();
         self.process.load(Ordering::Relaxed)
+    }
+
+    /// Does the descriptor of a listener stay the kernel's own listening socket?
+    #[inline]
+    pub fn listens_in_kernel(&self) -> bool {
+        self.features & features::LISTENS_IN_KERNEL != 0
     }
 
     /// Has the service died?

@@ -125,7 +125,8 @@ impl Fake {
         let client = &mut self.clients[at];
         let mut fds = vec![client.memfd.as_fd()];
         fds.extend(client.doorbells.iter().map(OwnedFd::as_fd));
-        let welcome = Reply::Welcome { geometry: self.geometry, token: client.region.token(), process: 1, offset: 0 };
+        let (geometry, token) = (self.geometry, client.region.token());
+        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features: 0 };
         control::send_reply(control.as_fd(), &welcome, &fds)?;
         control.set_nonblocking(true)?;
         client.controls.push(control);

@@ -23,6 +23,13 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
+/// What a service does that the application must know (`features` of [`Reply::Welcome`]). Unknown bits mean nothing.
+pub mod features {
+    /// A listener's descriptor stays the kernel's own listening socket. The stack takes the first SYNs that reach it from
+    /// served interfaces; the kernel accepts all else. `Reserve` carries a listening socket then.
+    pub const LISTENS_IN_KERNEL: u32 = 1;
+}
+
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -42,8 +49,9 @@ pub enum Request {
         /// Generation the descriptor belongs to.
         generation: u32,
     },
-    /// A bound, not listening kernel TCP socket (one descriptor). It proves that the client has the port of the LISTEN or
-    /// CONNECT command which follows on this slot. Both come on different ways, so either may arrive first.
+    /// A bound kernel TCP socket (one descriptor). It proves that the client has the port of the LISTEN or CONNECT command
+    /// which follows on this slot. Both come on different ways, so either may arrive first. For LISTEN it listens already
+    /// if the service [listens in the kernel](features::LISTENS_IN_KERNEL); else it does not listen.
     Reserve {
         /// Slot number.
         slot: u32,
@@ -120,6 +128,8 @@ pub enum Reply {
         process: u32,
         /// Where the region begins in the memfd, bytes; 0 = the memfd holds nothing else.
         offset: u64,
+        /// Bits of [`features`].
+        features: u32,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell
     /// ([`crate::wake::doorbell_pipe`]).
@@ -275,7 +285,7 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry: g, token, process, offset } => {
+            Reply::Welcome { geometry: g, token, process, offset, features } => {
                 let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
                 packet
                     .word(g.rx_bytes)
@@ -284,6 +294,7 @@ impl Reply {
                     .long(token)
                     .word(process)
                     .long(offset)
+                    .word(features)
                     .bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
@@ -319,7 +330,8 @@ impl Reply {
                     contexts: fields.word(),
                     flow_groups: fields.word(),
                 };
-                Reply::Welcome { geometry, token: fields.long(), process: fields.word(), offset: fields.long() }
+                let (token, process, offset) = (fields.long(), fields.word(), fields.long());
+                Reply::Welcome { geometry, token, process, offset, features: fields.word() }
             }
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
             kind::PAIR_REPLY => {

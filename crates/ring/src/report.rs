@@ -17,7 +17,7 @@ pub const VARIABLE: &str = "TOWPATH_REPORT";
 /// First bytes of a report.
 const MAGIC: [u8; 8] = *b"TOWPRPT\0";
 /// Version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Programs that a report has room for; a process has one for each program that it executes.
 pub const RECORDS: u32 = 1024;
 /// Different refused calls of one program.
@@ -55,6 +55,8 @@ counts! {
     AcceptedDirect = "accepted_direct",
     /// Accelerated: connections that it has accepted, carried by the stack.
     AcceptedStack = "accepted_stack",
+    /// The kernel's: connections that the kernel's half of an accelerated listener has accepted.
+    AcceptedKernel = "accepted_kernel",
     /// Accelerated: listeners.
     Listening = "listening",
     /// The kernel's: UDP.

@@ -53,6 +53,6 @@ pub use execute::Executed;
 pub use files::{Files, SharedFile};
 pub use orphans::{OrphanLimits, Orphans};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
-pub use reservation::{Grant, Proof, Reservation};
+pub use reservation::{Grant, ListenerProof, Proof, Reservation};
 pub use stack::{Movement, PairHandle, Stack, WorkerCount};
 pub use status::{ClientStatus, ConnectionStatus, FlowGroupStatus, Status, WorkerStatus};

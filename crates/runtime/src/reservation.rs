@@ -30,6 +30,30 @@ impl Grant {
     }
 }
 
+/// A kernel socket of a client, which listens. The kernel names it for each SYN, so no port is held for it.
+///
+/// The stack does not get the descriptor: a program can make any call on a socket that it shares wait (by `SO_LINGER`, or
+/// by the memory of a call that holds the socket's lock). The service's thread for that client has attached
+/// [`crate::Stack::listener_filter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerProof {
+    /// The kernel's cookie of the socket (`SO_COOKIE`), by which the filter names it.
+    pub cookie: u64,
+    /// Its address; unspecified = all of its family.
+    pub addr: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// `addr` is `::`, and it gets IPv4 connections, too.
+    pub dual: bool,
+}
+
+impl ListenerProof {
+    /// Does it allow a LISTEN command for this address? `dual`: for IPv4, too.
+    pub fn allows_listen(&self, addr: IpAddr, port: u16, dual: bool) -> bool {
+        (self.addr, self.port) == (addr, port) && (self.dual || !dual)
+    }
+}
+
 /// The service's proof that a client has a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -37,6 +61,8 @@ pub enum Proof {
     NotAsked,
     /// The kernel has vouched for this.
     Granted(Grant),
+    /// The kernel has vouched for this listener, and will for each of its SYNs.
+    Listener(ListenerProof),
     /// The client does not have it. This is the answer to its command.
     Refused(i32),
 }

@@ -7,7 +7,7 @@ use crate::files::{Files, SharedFile};
 use crate::reservation::Reservation;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use towpath_ring::{Geometry, PairGeometry};
 
 /// A pair region, for one of the two clients that share it.
@@ -56,6 +56,12 @@ pub trait Stack: Send + Sync {
     /// refuses commands without a [`Grant`](crate::Grant).
     fn needs_proof(&self) -> bool {
         false
+    }
+    /// The BPF program that takes first SYNs from a kernel socket that listens, if listeners of this stack keep one. The
+    /// service attaches it to the socket that a client shows. It takes the SYNs of those listeners only that the stack has
+    /// accepted, so it may be attached before the stack decides.
+    fn listener_filter(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
     /// The sizes of its regions, if they are fixed.
     fn geometry(&self) -> Option<Geometry> {

@@ -18,7 +18,7 @@ use rustix::net::sockopt;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use towpath_ring::control::{Reply, Request, recv_request, send_reply};
+use towpath_ring::control::{Reply, Request, features, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
 use towpath_runtime::Files;
@@ -143,7 +143,8 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
         }
     };
     let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
-    let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset };
+    let features = if state.stack.listener_filter().is_some() { features::LISTENS_IN_KERNEL } else { 0 };
+    let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset, features };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {
         state.broker.post(BrokerRequest::Left { token: membership.token });

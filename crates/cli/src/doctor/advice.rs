@@ -21,6 +21,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::ConnectedStack => (Accelerated, "connected by the stack", ""),
         Count::AcceptedDirect => (Accelerated, "accepted directly", ""),
         Count::AcceptedStack => (Accelerated, "accepted by the stack", ""),
+        Count::AcceptedKernel => (
+            Kernel,
+            "accepted by the kernel's half of a listener",
+            "from a program without Towpath on this host, or by an interface that is not served",
+        ),
         Count::Listening => (Accelerated, "listening", ""),
         Count::Udp => (Kernel, "UDP", "Towpath carries TCP; nothing to do"),
         Count::Unix => (Kernel, "UNIX", "inside this host already; nothing to do"),

@@ -68,6 +68,7 @@ pub(super) struct Welcome {
     pub token: u64,
     pub process: u32,
     pub offset: u64,
+    pub features: u32,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -78,8 +79,8 @@ pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError>
     // EPIPE.
     let answer = control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)));
     match answer.map_err(SessionError::conversation)? {
-        (Reply::Welcome { geometry, token, process, offset }, fds) => {
-            Ok(Welcome { socket, geometry, token, process, offset, fds })
+        (Reply::Welcome { geometry, token, process, offset, features }, fds) => {
+            Ok(Welcome { socket, geometry, token, process, offset, features, fds })
         }
         (Reply::Refused { errno }, _) => Err(SessionError::Refused(errno)),
         _ => Err(SessionError::Version(std::io::ErrorKind::InvalidData.into())),

@@ -30,12 +30,16 @@ impl SlowThread {
         let Some(client) = self.host.client(index) else { return PortProof::Missing };
         let Some((reservation, _)) = &client.slot(slot).reservation else { return PortProof::Missing };
         let (addr, port) = (command.local_addr.to_canonical(), u16::try_from(command.local_port).unwrap_or(0));
+        let dual = addr.is_ipv6() && addr.is_unspecified() && command.flags & V6ONLY == 0;
         let grant = match reservation.proof {
             Proof::Granted(grant) => grant,
+            Proof::Listener(listener) if command.op == op::LISTEN && listener.allows_listen(addr, port, dual) => {
+                return PortProof::Proven;
+            }
+            Proof::Listener(_) => return PortProof::Refused(-libc::EACCES),
             Proof::Refused(result) => return PortProof::Refused(result),
             Proof::NotAsked => return PortProof::Refused(-libc::EACCES),
         };
-        let dual = addr.is_ipv6() && addr.is_unspecified() && command.flags & V6ONLY == 0;
         let allowed = match command.op {
             op::LISTEN => grant.allows_listen(addr, port, dual),
             _ => grant.allows_connect(addr, port, command.remote_addr.to_canonical()),
