@@ -66,6 +66,15 @@ pub fn keep(fd: c_int, socket: &Socket) -> bool {
     true
 }
 
+/// The descriptor that the library keeps for a socket whose last descriptor has been closed during a call.
+pub fn kept(socket: &Socket) -> Option<c_int> {
+    let _locked = HELD.lock.lock()?;
+    // SAFETY: the lock is held, so this is the only reference.
+    let sockets = unsafe { &*HELD.sockets.get() };
+    let same = |held: &Socket| held.number() == socket.number() && held.generation == socket.generation;
+    sockets.iter().find(|(held, _)| same(held)).map(|(_, kept)| *kept)
+}
+
 #[cold]
 fn release(socket: &Socket) {
     let kept = {

@@ -2,6 +2,8 @@
 
 pub mod epoll_ctl;
 pub mod epoll_wait;
+pub mod halves;
+pub mod hints;
 pub mod instance;
 pub mod interest;
 pub mod nested;

@@ -213,7 +213,7 @@ fn interest_of(entry: &pollfd) -> u32 {
 }
 
 /// The subscription of one `poll` to its slots and instances. Dropping it ends it.
-struct Subscription {
+pub struct Subscription {
     session: &'static Session,
     /// One context for each stack that carries the sockets, unless none was to be had.
     contexts: Vec<Context>,
@@ -222,7 +222,7 @@ struct Subscription {
 }
 
 /// Ends the subscription at this address. Called once, by the undo log.
-fn unsubscribe(subscription: usize) {
+pub fn unsubscribe(subscription: usize) {
     // SAFETY: `block` made this address from a box, and the undo log runs each entry once.
     drop(unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Subscription>(subscription)) });
 }
@@ -243,19 +243,33 @@ impl Subscription {
                 _ => {}
             }
         }
-        for socket in &subscription.sockets {
+        subscription.begin(contexts);
+        subscription
+    }
+
+    /// Subscribes to one socket.
+    pub fn to(socket: &Socket) -> Self {
+        let (session, contexts) = (socket.session, Vec::new());
+        let mut subscription = Self { session, contexts, sockets: vec![*socket], instances: Vec::new() };
+        subscription.begin(1);
+        subscription
+    }
+
+    fn begin(&mut self, contexts: usize) {
+        for socket in &self.sockets {
             let session = socket.session;
-            if socket.can_subscribe()
-                && subscription.of(session.number).is_none()
-                && subscription.contexts.len() < contexts
-            {
-                subscription.contexts.extend(Context::open(session));
+            if socket.can_subscribe() && self.of(session.number).is_none() && self.contexts.len() < contexts {
+                self.contexts.extend(Context::open(session));
             }
-            if let Some(context) = subscription.of(session.number) {
+            if let Some(context) = self.of(session.number) {
                 socket.subscribe(context.bit());
             }
         }
-        subscription
+    }
+
+    /// The doorbell of the context at the stack of the session of this number.
+    pub fn doorbell(&self, session: u32) -> Option<c_int> {
+        self.of(session).map(|context| context.wake)
     }
 
     fn of(&self, session: u32) -> Option<&Context> {
@@ -263,15 +277,16 @@ impl Subscription {
     }
 
     /// Do the contexts get the events of all sockets?
-    fn is_subscribed(&self) -> bool {
+    pub fn is_subscribed(&self) -> bool {
         let unsubscribed =
             |id: &u32| instance::instance(*id).with(|interest| interest.has_unsubscribed()).unwrap_or(false);
-        self.of(0).is_some()
+        self.of(self.session.number).is_some()
             && self.sockets.iter().all(|socket| self.of(socket.session.number).is_some())
             && !self.instances.iter().any(unsubscribed)
     }
 
-    fn each(&self, work: impl Fn(&Context, &Session)) {
+    /// Does some work with each context.
+    pub fn each(&self, work: impl Fn(&Context, &Session)) {
         for context in &self.contexts {
             if let Some(session) = session::numbered(context.session) {
                 work(context, session);
