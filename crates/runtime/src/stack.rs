@@ -57,9 +57,14 @@ pub trait Stack: Send + Sync {
     fn needs_proof(&self) -> bool {
         false
     }
-    /// The BPF program that takes first SYNs from a kernel socket that listens, if listeners of this stack keep one. The
-    /// service attaches it to the socket that a client shows. It takes the SYNs of those listeners only that the stack has
-    /// accepted, so it may be attached before the stack decides.
+    /// Does the descriptor of a listener stay a listening socket of the kernel, whose connections its program accepts beside
+    /// the stack's?
+    fn listens_in_kernel(&self) -> bool {
+        false
+    }
+    /// The BPF program that takes first SYNs from such a socket; `None`: the stack needs none. The service attaches it to
+    /// the socket that a client shows. It takes the SYNs of those listeners only that the stack has accepted, so it may
+    /// be attached before the stack decides.
     fn listener_filter(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -143,7 +143,7 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
         }
     };
     let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
-    let features = if state.stack.listener_filter().is_some() { features::LISTENS_IN_KERNEL } else { 0 };
+    let features = if state.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
     let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset, features };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {

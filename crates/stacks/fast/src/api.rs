@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use towpath_runtime::OrphanLimits;
 use towpath_tcp::flow::{FourTuple, PortId};
 
@@ -79,9 +79,17 @@ pub trait Network: Send {
     fn listens_in_kernel(&self) -> bool {
         false
     }
-    /// Takes the SYNs of the served interface from this listening socket, from now on and until it is closed.
-    fn take_syns(&mut self, _listener: BorrowedFd<'_>) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    /// The filter that takes SYNs from listening sockets, one more descriptor of it; `None`: no interface is served. It is
+    /// attached to sockets that are not accepted yet, and stays attached to those of listeners that have ended. So it
+    /// leaves the SYNs of all sockets to the kernel but of those that [`Network::take_syns`] names.
+    fn listener_filter(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+    /// From now on takes the SYNs of the served interface from the listening socket with this cookie (`on`), or leaves
+    /// them to the kernel again. The slow thread has no descriptor of it: a client can make any call on a socket that it
+    /// shares wait.
+    fn take_syns(&mut self, _cookie: u64, _on: bool) -> io::Result<()> {
+        Ok(())
     }
     /// The next SYN that was taken. Its queue is bounded, so the slow thread takes them in batches.
     fn next_syn(&mut self) -> Option<TakenSyn> {

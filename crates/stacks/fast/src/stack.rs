@@ -13,7 +13,7 @@ use crate::slow::SlowThread;
 use crate::thread::epoll_with;
 use crate::waiting::WaitingCommands;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -38,6 +38,8 @@ const MAILBOX: usize = 4096;
 pub struct FastStack {
     slow: Caller,
     needs_proof: bool,
+    listens_in_kernel: bool,
+    listener_filter: Option<OwnedFd>,
     stop: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
     slow_thread: Option<JoinHandle<()>>,
@@ -77,6 +79,7 @@ impl FastStack {
         }
         config.slow.max_flows = config.max_flows;
         let needs_proof = network.shares_ports_with_kernel();
+        let (listens_in_kernel, listener_filter) = (network.listens_in_kernel(), network.listener_filter()?);
         let stop = Arc::new(AtomicBool::new(false));
         let panics = Arc::new(AtomicU64::new(0));
         let slow_doorbell = Doorbell::new()?;
@@ -137,7 +140,18 @@ impl FastStack {
         let workers = Workers::start(&workers, groups)?;
         let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
         let capturing = Arc::default();
-        Ok(FastStack { slow: caller, needs_proof, stop, metrics, slow_thread, workers, ports: port_counts, capturing })
+        Ok(FastStack {
+            slow: caller,
+            needs_proof,
+            listens_in_kernel,
+            listener_filter,
+            stop,
+            metrics,
+            slow_thread,
+            workers,
+            ports: port_counts,
+            capturing,
+        })
     }
 
     /// The counters of all threads as a [`towpath_ring::metrics`] region that others can map but not write. It has a
@@ -163,6 +177,12 @@ impl Stack for FastStack {
     }
     fn needs_proof(&self) -> bool {
         self.needs_proof
+    }
+    fn listens_in_kernel(&self) -> bool {
+        self.listens_in_kernel
+    }
+    fn listener_filter(&self) -> Option<BorrowedFd<'_>> {
+        self.listener_filter.as_ref().map(AsFd::as_fd)
     }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         self.slow.add_client(setup)
