@@ -64,9 +64,9 @@ impl Broker {
     }
 
     /// [`crate::Privileges::prove`].
-    pub fn prove(&self, shown: BorrowedFd<'_>, listens: bool) -> Result<(OwnedFd, Held), i32> {
+    pub fn prove(&self, shown: BorrowedFd<'_>) -> Result<(OwnedFd, Held), i32> {
         let errno = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EAGAIN);
-        let (answer, own) = self.ask(Request::Prove { listens }, Some(shown)).map_err(errno)?;
+        let (answer, own) = self.ask(Request::Prove, Some(shown)).map_err(errno)?;
         match (answer.result, own, answer.held) {
             (0, Some(own), Some(held)) => Ok((own, held)),
             (0, ..) => Err(-libc::EPROTO),

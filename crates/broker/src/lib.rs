@@ -21,7 +21,7 @@ pub use message::{Change, Held};
 /// What the broker does for its worker. Every argument comes from the worker, and may be anything. An error is an errno.
 pub trait Privileges {
     /// Binds a socket beside the one shown, if that one has its port. The error is the answer to the client's command.
-    fn prove(&mut self, shown: OwnedFd, listens: bool) -> Result<(OwnedFd, Held), i32>;
+    fn prove(&mut self, shown: OwnedFd) -> Result<(OwnedFd, Held), i32>;
     /// Changes the kernel's entry for a neighbour on a device.
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32>;
     /// The path of the program that a process runs.

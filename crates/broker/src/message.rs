@@ -29,18 +29,13 @@ pub struct Held {
     pub port: u16,
     /// On `::`: IPv4 too.
     pub dual: bool,
-    /// Did it listen there?
-    pub listens: bool,
 }
 
 /// What the worker asks for. See [`crate::Privileges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// One descriptor goes along.
-    Prove {
-        /// For a listener?
-        listens: bool,
-    },
+    Prove,
     /// Change a neighbour's entry.
     Neighbour {
         /// The device's number.
@@ -176,10 +171,7 @@ impl Numbered {
             to.word(self.number);
         };
         match self.request {
-            Request::Prove { listens } => {
-                head(&mut to, 1);
-                to.word(listens.into());
-            }
+            Request::Prove => head(&mut to, 1),
             Request::Neighbour { device, address, change } => {
                 head(&mut to, 2);
                 to.word(device);
@@ -216,7 +208,7 @@ impl Numbered {
         let number = from.word()?;
         let process = |from: &mut Reader<'_>| i32::try_from(from.word()?).ok().filter(|process| *process > 0);
         let request = match kind {
-            1 => Request::Prove { listens: from.flag()? },
+            1 => Request::Prove,
             2 => {
                 let device = from.word()?;
                 let change = match from.word()? {
@@ -252,7 +244,7 @@ impl Answer {
         to.word(self.result.cast_unsigned());
         match self.held {
             Some(held) => {
-                to.word(1 | u32::from(held.dual) << 1 | u32::from(held.listens) << 2 | u32::from(held.port) << 16);
+                to.word(1 | u32::from(held.dual) << 1 | u32::from(held.port) << 16);
                 to.address(held.addr);
             }
             None => to.bytes(&[0; 24]),
@@ -271,9 +263,9 @@ impl Answer {
         let (number, result) = (from.word()?, from.word()?.cast_signed());
         let held = match from.word()? {
             0 => from.array::<20>().map(|_| None)?,
-            word if word & 0xfff9 == 1 => {
-                let (dual, listens, port) = (word & 2 != 0, word & 4 != 0, (word >> 16) as u16);
-                Some(Held { addr: from.address()?, port, dual, listens })
+            word if word & 0xfffd == 1 => {
+                let (dual, port) = (word & 2 != 0, (word >> 16) as u16);
+                Some(Held { addr: from.address()?, port, dual })
             }
             _ => return None,
         };
@@ -291,7 +283,7 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
-        all.extend([true, false].map(|listens| Request::Prove { listens }));
+        all.push(Request::Prove);
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
         for change in [Change::Resolve, Change::Manage, Change::Release] {
@@ -308,7 +300,7 @@ mod tests {
             let message = Numbered { number: number as u32, request };
             assert_eq!(Numbered::decode(&message.encode()), Some(message));
         }
-        let held = Held { addr: "::".parse().unwrap(), port: 443, dual: true, listens: false };
+        let held = Held { addr: "::".parse().unwrap(), port: 443, dual: true };
         for (held, text) in [(None, vec![]), (Some(held), vec![]), (None, vec![b'x'; MOST_TEXT])] {
             let answer = Answer { number: 9, result: -libc::EPERM, held, yes: true, text };
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));

@@ -32,7 +32,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges) -> io::Result<Se
     let plain = |result: Result<(), i32>| Answer::plain(number, result.err().unwrap_or(0));
     let (mut served, mut sent) = (Served::Answered, None);
     let answer = match request {
-        Request::Prove { listens } => match descriptor.map(|shown| privileges.prove(shown, listens)) {
+        Request::Prove => match descriptor.map(|shown| privileges.prove(shown)) {
             Some(Ok((own, held))) => {
                 sent = Some(own);
                 Answer { held: Some(held), ..Answer::plain(number, 0) }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// An address and port that a kernel socket of the service holds, so that no other socket gets them.
+/// An address and port that a kernel socket of the service holds, so that no other socket gets them. Connections may use
+/// them as their local end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The address; unspecified = all of its family.
@@ -12,16 +13,9 @@ pub struct Grant {
     pub port: u16,
     /// `addr` is `::`, and IPv4 addresses are held, too.
     pub dual: bool,
-    /// The kernel let a socket listen there. Without that, connections may use it as their local end.
-    pub listens: bool,
 }
 
 impl Grant {
-    /// Does it allow a LISTEN command for this address? `dual`: for IPv4, too.
-    pub fn allows_listen(&self, addr: IpAddr, port: u16, dual: bool) -> bool {
-        self.listens && (self.addr, self.port) == (addr, port) && (self.dual || !dual)
-    }
-
     /// Does it allow a CONNECT command from this local end to this remote address?
     pub fn allows_connect(&self, addr: IpAddr, port: u16, remote: IpAddr) -> bool {
         // A socket on `::` connects to IPv4 addresses from an IPv4 address.
@@ -90,18 +84,18 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn a_grant_covers_exactly_what_the_kernel_granted() {
+    fn a_proof_covers_exactly_what_the_kernel_has_said() {
         let (any, one) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from([10, 0, 0, 1]));
-        let grant = Grant { addr: one, port: 80, dual: false, listens: true };
-        assert!(grant.allows_listen(one, 80, false) && grant.allows_connect(one, 80, any));
-        assert!(!grant.allows_listen(one, 81, false) && !grant.allows_connect(one, 81, any));
-        assert!(!grant.allows_listen(any, 80, false), "one address is not all of them");
-        let connects = Grant { listens: false, ..grant };
-        assert!(connects.allows_connect(one, 80, any) && !connects.allows_listen(one, 80, false));
+        let grant = Grant { addr: one, port: 80, dual: false };
+        assert!(grant.allows_connect(one, 80, any) && !grant.allows_connect(one, 81, any));
         let six = Grant { addr: Ipv6Addr::UNSPECIFIED.into(), ..grant };
-        assert!(six.allows_listen(six.addr, 80, false) && !six.allows_listen(six.addr, 80, true));
         assert!(six.allows_connect(six.addr, 80, six.addr) && !six.allows_connect(six.addr, 80, one), "not from IPv4");
-        let both = Grant { dual: true, ..six };
-        assert!(both.allows_listen(six.addr, 80, true) && both.allows_connect(six.addr, 80, one));
+        assert!(Grant { dual: true, ..six }.allows_connect(six.addr, 80, one));
+        let listener = ListenerProof { cookie: 7, addr: one, port: 80, dual: false };
+        assert!(listener.allows_listen(one, 80, false) && !listener.allows_listen(one, 81, false));
+        assert!(!listener.allows_listen(any, 80, false), "one address is not all of them");
+        let six = ListenerProof { addr: Ipv6Addr::UNSPECIFIED.into(), ..listener };
+        assert!(six.allows_listen(six.addr, 80, false) && !six.allows_listen(six.addr, 80, true));
+        assert!(ListenerProof { dual: true, ..six }.allows_listen(six.addr, 80, true));
     }
 }

@@ -75,6 +75,7 @@ pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
         let token = membership.token;
         let mut keep = vec![socket.as_fd(), state.broker.transfer_fd.as_fd(), state.stop_fd.as_fd()];
         keep.extend(privileged::broker().map(AsFd::as_fd));
+        keep.extend(state.stack.listener_filter());
         if let Err(error) = crate::descriptor_table::separate(&keep) {
             tracing::debug!(%error, "no descriptor table of its own for this client");
         }
@@ -222,14 +223,14 @@ impl<'a> ClientConnection<'a> {
                     _ => self.freed(id),
                 }
             }
-            if self.serving && self.connection.is_none() && self.sockets.is_empty() {
+            if self.serving && self.connection.is_none() && self.sockets.is_empty() && !self.has_listeners() {
                 self.leave();
             }
         }
         if self.serving {
             self.leave();
         }
-        self.state.registry().budget.give_back(self.peer.uid, self.held_by_stack());
+        self.give_back();
     }
 
     fn leave(&mut self) {
@@ -343,7 +344,7 @@ impl<'a> ClientConnection<'a> {
 
     fn name(&mut self, slot: u32, generation: u32, end: &OwnedFd) -> io::Result<()> {
         self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
-        let cookie = cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        let cookie = cookie(end).ok_or_else(|| invalid("no end of a pair, and no TCP socket"))?;
         self.state.registry().passed_sockets.name(cookie, self.client.token, slot, generation);
         Ok(())
     }
@@ -364,7 +365,7 @@ impl<'a> ClientConnection<'a> {
         if stack as usize >= self.state.settings.stacks.all().len() {
             return Err(invalid("no such stack"));
         }
-        let cookie = cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        let cookie = cookie(end).ok_or_else(|| invalid("no end of a pair, and no TCP socket"))?;
         self.state.registry().passed_sockets.name_elsewhere(cookie, self.peer.uid, stack);
         Ok(())
     }

@@ -46,6 +46,7 @@ pub mod received;
 pub mod registry;
 pub mod sandbox;
 pub mod server;
+pub mod shown_listener;
 pub mod stack_factory;
 pub mod state;
 mod stop_wait;

@@ -5,7 +5,7 @@
 //! sockets have the same one, and no program can choose one.
 
 use rustix::fd::AsFd;
-use rustix::net::{AddressFamily, sockopt};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::collections::{HashMap, VecDeque};
 
 /// The slot in which a socket lives.
@@ -32,10 +32,14 @@ pub struct PassedSockets {
 /// Most sockets of other stacks that are remembered for a user. They are asked for soon after they are named.
 pub const MAX_ELSEWHERE: usize = 1024;
 
-/// The kernel's cookie of this socket. `None` if it cannot be one end of a pair.
-pub fn cookie(end: impl AsFd) -> Option<u64> {
-    let unix = sockopt::socket_domain(&end).ok() == Some(AddressFamily::UNIX);
-    if unix { sockopt::socket_cookie(&end).ok() } else { None }
+/// The kernel's cookie of this socket. `None` if it can be neither one end of a pair nor a listener.
+pub fn cookie(shown: impl AsFd) -> Option<u64> {
+    let stands_for_a_socket = match sockopt::socket_domain(&shown).ok()? {
+        AddressFamily::UNIX => true,
+        AddressFamily::INET | AddressFamily::INET6 => sockopt::socket_type(&shown).ok()? == SocketType::STREAM,
+        _ => false,
+    };
+    if stands_for_a_socket { sockopt::socket_cookie(&shown).ok() } else { None }
 }
 
 impl PassedSockets {
@@ -82,6 +86,13 @@ impl PassedSockets {
         }
     }
 
+    /// The listener with this cookie, of this client, has ended.
+    pub fn forget_listener(&mut self, cookie: u64, token: u64) {
+        let Some(location) = self.by_cookie.get(&cookie).filter(|location| location.token == token) else { return };
+        self.by_slot.remove(&(token, location.slot));
+        self.by_cookie.remove(&cookie);
+    }
+
     /// The client is gone.
     pub fn forget_client(&mut self, token: u64) {
         self.by_cookie.retain(|_, location| location.token != token);
@@ -112,6 +123,16 @@ mod tests {
         let mut sockets = PassedSockets::default();
         (0..=MAX_ELSEWHERE as u64).for_each(|cookie| sockets.name_elsewhere(cookie, 1000, 0));
         assert_eq!(sockets.elsewhere[&1000].len(), MAX_ELSEWHERE);
+    }
+
+    #[test]
+    fn a_listener_that_has_ended_is_nowhere() {
+        let mut sockets = PassedSockets::default();
+        sockets.name(7, 1, 3, 1);
+        sockets.forget_listener(7, 2);
+        assert!(sockets.location(7).is_some(), "another client's word changes nothing");
+        sockets.forget_listener(7, 1);
+        assert!(sockets.by_cookie.is_empty() && sockets.by_slot.is_empty());
     }
 
     #[test]

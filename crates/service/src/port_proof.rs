@@ -1,14 +1,13 @@
-//! Proof that a client has a port: the service believes the kernel, and nothing that the library says.
+//! Proof that a client has a port for its connections: the service believes the kernel, and nothing that the library
+//! says. (The proof of a listener is [`crate::shown_listener`].)
 //!
 //! A client shows a bound socket, so the kernel has let its user have the port. The client can unbind that socket at any
-//! time. So the service binds a socket of its own, which no client can reach, to the same address beside it. For a
-//! listener this socket listens for a moment, which the kernel allows only if nobody else listens there. From then on it
-//! stays bound without `SO_REUSEADDR`, so no other user's socket can listen there.
+//! time. So the service binds a socket of its own, which no client can reach, to the same address beside it.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Grant;
@@ -28,10 +27,10 @@ pub fn own_namespace() -> Option<u64> {
     namespace(rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?)
 }
 
-/// Proves that the user of `shown` has its port, for a listener (`listens`) or for the local end of connections. `home`
-/// is the namespace that the service serves. Returns the service's own socket, which holds the port until it is closed.
-/// An error is the answer to the client's command.
-pub fn prove(shown: &OwnedFd, listens: bool, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
+/// Proves that the user of `shown` has its port, for the local end of connections. `home` is the namespace that the
+/// service serves. Returns the service's own socket, which holds the port until it is closed. An error is the answer to
+/// the client's command.
+pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
     if sockopt::socket_protocol(shown).ok().flatten() != Some(ipproto::TCP) {
         return Err(-libc::EINVAL);
     }
@@ -39,11 +38,11 @@ pub fn prove(shown: &OwnedFd, listens: bool, home: Option<u64>) -> Result<(Owned
     if home.is_none() || namespace(shown) != home || is_bound_to_device(shown) {
         return Err(kernels);
     }
-    hold(shown, listens).map_err(|error| match error {
+    hold(shown).map_err(|error| match error {
         // The service may not bind such a port; the client's own socket can use it.
         Errno::ACCESS | Errno::PERM => kernels,
         // Beside sockets of the same user that listen the kernel lets it connect.
-        Errno::ADDRINUSE if !listens => kernels,
+        Errno::ADDRINUSE => kernels,
         error => -error.raw_os_error(),
     })
 }
@@ -55,7 +54,7 @@ fn is_bound_to_device(socket: &OwnedFd) -> bool {
     get(socket, libc::SO_BINDTODEVICE, &mut device) != Ok(0) || rustix::net::getsockname(socket).is_ok_and(scoped)
 }
 
-fn hold(shown: &OwnedFd, listens: bool) -> Result<(OwnedFd, Grant), Errno> {
+fn hold(shown: &OwnedFd) -> Result<(OwnedFd, Grant), Errno> {
     let local = bound_to(shown)?;
     let own = like(shown)?;
     let (reuse, group) = (sockopt::socket_reuseaddr(shown)?, sockopt::socket_reuseport(shown)?);
@@ -65,24 +64,12 @@ fn hold(shown: &OwnedFd, listens: bool) -> Result<(OwnedFd, Grant), Errno> {
     sockopt::set_socket_reuseaddr(&own, reuse)?;
     sockopt::set_socket_reuseport(&own, grouped)?;
     sockopt::set_socket_reuseport(shown, grouped)?;
-    let bound = bind_beside(&own, &local, listens);
+    let bound = rustix::net::bind(&own, &local);
     sockopt::set_socket_reuseport(shown, group)?;
     bound?;
-    sockopt::set_socket_reuseaddr(&own, reuse && !listens)?;
     sockopt::set_socket_reuseport(&own, group)?;
     let dual = local.is_ipv6() && local.ip().is_unspecified() && !sockopt::ipv6_v6only(&own)?;
-    Ok((own, Grant { addr: local.ip().to_canonical(), port: local.port(), dual, listens }))
-}
-
-fn bind_beside(own: &OwnedFd, local: &SocketAddr, listens: bool) -> Result<(), Errno> {
-    rustix::net::bind(own, local)?;
-    if listens {
-        rustix::net::listen(own, 0)?;
-        // Before it stops listening: without the option nobody else can listen beside it.
-        sockopt::set_socket_reuseaddr(own, false)?;
-        rustix::net::shutdown(own, Shutdown::Both)?;
-    }
-    Ok(())
+    Ok((own, Grant { addr: local.ip().to_canonical(), port: local.port(), dual }))
 }
 
 /// The address and port to which a socket is bound that is not connected.
@@ -128,7 +115,7 @@ fn as_user<T>(uid: u32, make: impl FnOnce() -> T) -> T {
 }
 
 /// Reads an option of the socket level. Returns the length that the kernel gives.
-fn get(socket: impl AsFd, option: i32, value: &mut [u8]) -> Result<usize, Errno> {
+pub fn get(socket: impl AsFd, option: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let mut length = value.len() as libc::socklen_t;
     // SAFETY: `value` has room for `length` bytes.
     let result = unsafe {
@@ -143,7 +130,8 @@ fn get(socket: impl AsFd, option: i32, value: &mut [u8]) -> Result<usize, Errno>
     if result == 0 { Ok(length as usize) } else { Err(last_error()) }
 }
 
-fn last_error() -> Errno {
+/// The error of this thread's last system call.
+pub fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 

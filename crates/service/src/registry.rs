@@ -6,7 +6,7 @@ use crate::passed_sockets::{Location, PassedSockets};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -66,6 +66,8 @@ pub struct Registry {
     next_connection: u64,
     /// Sockets that may turn up in other processes.
     pub passed_sockets: PassedSockets,
+    /// The kernel's listening sockets that clients have shown for their listeners, by cookie.
+    shown_listeners: HashSet<u64>,
     /// When the service was last used: by a client or by a control command.
     pub last_use: Option<Instant>,
     /// Processes (pidfds) that may register later. Some never do.
@@ -86,6 +88,7 @@ impl Registry {
             connections: HashMap::new(),
             next_connection: 0,
             passed_sockets: PassedSockets::default(),
+            shown_listeners: HashSet::new(),
             last_use: None,
             expected: Vec::new(),
             max_contexts,
@@ -152,6 +155,17 @@ impl Registry {
         let doorbell = self.clients.values().find(|client| client.id == id)?.doorbells.get(&context)?;
         let path = format!("/proc/thread-self/fd/{}", doorbell.as_raw_fd());
         rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// A client shows the listening socket with this cookie. False: one listener has it already.
+    pub fn add_listener(&mut self, cookie: u64) -> bool {
+        self.shown_listeners.insert(cookie)
+    }
+
+    /// The stack has freed the slot of this listener, of the client with this token.
+    pub fn remove_listener(&mut self, cookie: u64, token: u64) {
+        self.shown_listeners.remove(&cookie);
+        self.passed_sockets.forget_listener(cookie, token);
     }
 
     /// A connection stops serving this client. If it was the last, the client is removed and returned.

@@ -1,15 +1,18 @@
-//! Ports that a client reserves for its commands.
+//! Ports and listening sockets that a client shows for its commands.
 
 use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
-use crate::privileged;
 use crate::received::HeldSocket;
-use rustix::event::epoll;
+use crate::{privileged, shown_listener};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Proof;
+
+/// How long a listening socket that is shown again waits for the end of the listener that had it.
+const LISTENER_ENDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A reservation, as the thread of the client's connection knows it: the reading end of a pipe, whose writing end the
 /// stack drops when it frees the slot.
@@ -17,11 +20,22 @@ use towpath_runtime::Proof;
 /// The stack does not get a client's socket: a program could decide by `SO_LINGER` how long its close takes.
 pub struct HeldPort {
     slot: u32,
+    /// The cookie of the kernel's listening socket, of a listener that keeps one.
+    listener: Option<u64>,
     /// The client's socket, if it holds the port.
     _shown: Option<HeldSocket>,
-    _freed: OwnedFd,
+    freed: OwnedFd,
     /// How many descriptors of the service's table the stack has.
     in_stack: u64,
+}
+
+/// What is known of a socket that a client shows.
+struct Known {
+    proof: Proof,
+    /// The client's socket, to be kept.
+    shown: Option<HeldSocket>,
+    /// The service's own socket, for the stack.
+    own: Option<OwnedFd>,
 }
 
 impl ClientConnection<'_> {
@@ -36,35 +50,69 @@ impl ClientConnection<'_> {
         if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
             return Err(invalid("more reservations than slots"));
         }
-        let needs_proof = self.state.stack.needs_proof();
-        let in_stack = 1 + u64::from(needs_proof);
+        let stack = &self.state.stack;
+        let listener = listens && stack.listens_in_kernel();
+        let in_stack = if stack.needs_proof() && !listener { 2 } else { 1 };
         if !self.state.take_descriptors(self.peer.uid, in_stack) {
             tracing::debug!(client = self.client.id.0, "a port is not reserved: the user has its share of descriptors");
             self.refuse_port(slot, seq, NOT_OURS + not_ours::POLICY as i32);
             return Ok(());
         }
-        let number = if needs_proof {
-            let proven = privileged::prove(&shown, listens, self.state.namespace);
-            // The client acts as soon as the stack answers. It must have the only copy then.
-            drop(shown);
-            match proven {
-                Ok((own, grant)) => self.hold_port(slot, seq, None, Some(own), Proof::Granted(grant), in_stack),
-                Err(answer) => {
-                    self.refuse_port(slot, seq, answer);
-                    None
-                }
+        let known = if listener { self.listening(shown) } else { self.bound(listens, shown)? };
+        let number = match known {
+            Ok(known) => self.hold_port(slot, seq, known, in_stack),
+            Err(answer) => {
+                self.refuse_port(slot, seq, answer);
+                None
             }
-        } else {
-            if self.state.stack.shares_ports() {
-                sockopt::set_socket_reuseaddr(&shown, true)?;
-            }
-            self.hold_port(slot, seq, Some(HeldSocket::new(shown)), None, Proof::NotAsked, in_stack)
         };
         match number {
-            Some(number) => _ = self.unattached.insert(slot, number),
+            Some(number) if !listener => _ = self.unattached.insert(slot, number),
+            Some(_) => {}
             None => self.state.registry().budget.give_back(self.peer.uid, in_stack),
         }
         Ok(())
+    }
+
+    /// A bound socket, for the local end of a connection or for a listener that the kernel does not have.
+    fn bound(&self, listens: bool, shown: OwnedFd) -> io::Result<Result<Known, i32>> {
+        let stack = &self.state.stack;
+        if !stack.needs_proof() {
+            if stack.shares_ports() {
+                sockopt::set_socket_reuseaddr(&shown, true)?;
+            }
+            return Ok(Ok(Known { proof: Proof::NotAsked, shown: Some(HeldSocket::new(shown)), own: None }));
+        }
+        if listens {
+            // No proof lasts for a listener that the kernel does not have.
+            return Ok(Err(NOT_OURS + not_ours::ELSEWHERE as i32));
+        }
+        // The client acts as soon as the stack answers. It must have the only copy then, so ours is closed here.
+        let proven = privileged::prove(&shown, self.state.namespace);
+        Ok(proven.map(|(own, grant)| Known { proof: Proof::Granted(grant), shown: None, own: Some(own) }))
+    }
+
+    /// The kernel's listening socket of a listener. Its copy here is closed before the stack answers.
+    fn listening(&mut self, shown: OwnedFd) -> Result<Known, i32> {
+        let stack = &self.state.stack;
+        let proof = shown_listener::prove(&shown, self.state.namespace, stack.listener_filter())?;
+        drop(shown);
+        self.await_end_of(proof.cookie);
+        if !self.state.registry().add_listener(proof.cookie) {
+            // Two listeners of one socket: the kernel serves the second, as far as the first leaves it anything.
+            return Err(NOT_OURS + not_ours::ELSEWHERE as i32);
+        }
+        Ok(Known { proof: Proof::Listener(proof), shown: None, own: None })
+    }
+
+    /// A program that has just ended a listener may listen on its socket again. The stack may still be ending it.
+    fn await_end_of(&mut self, cookie: u64) {
+        let ending = self.reservations.iter().find(|(_, held)| held.listener == Some(cookie));
+        let Some((number, held)) = ending.map(|(number, held)| (*number, held)) else { return };
+        let ended = poll(&mut [PollFd::new(&held.freed, PollFlags::empty())], Some(&LISTENER_ENDS));
+        if matches!(ended, Ok(n) if n > 0) {
+            self.freed(number);
+        }
     }
 
     /// Tells the stack that the client does not have the port of its command. Without a descriptor for that the stack
@@ -75,25 +123,23 @@ impl ClientConnection<'_> {
         }
     }
 
-    /// Gives the stack the writing end of a pipe, and the service's `own` socket. Returns the reservation's number.
-    fn hold_port(
-        &mut self,
-        slot: u32,
-        seq: u32,
-        shown: Option<HeldSocket>,
-        own: Option<OwnedFd>,
-        proof: Proof,
-        in_stack: u64,
-    ) -> Option<u32> {
-        let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
+    /// Gives the stack the writing end of a pipe, and the service's own socket. Returns the reservation's number.
+    fn hold_port(&mut self, slot: u32, seq: u32, known: Known, in_stack: u64) -> Option<u32> {
+        let Known { proof, shown, own } = known;
+        let listener = if let Proof::Listener(proof) = proof { Some(proof.cookie) } else { None };
         let number = self.next_reservation;
         self.next_reservation = number.wrapping_add(1);
-        epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty()).ok()?;
-        let descriptors = std::iter::once(held).chain(own).collect();
-        if !self.hand_over(slot, seq, descriptors, proof) {
+        let handed = || {
+            let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
+            epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty()).ok()?;
+            let descriptors = std::iter::once(held).chain(own).collect();
+            self.hand_over(slot, seq, descriptors, proof).then_some(freed)
+        };
+        let Some(freed) = handed() else {
+            self.end_listener(listener);
             return None;
-        }
-        self.reservations.insert(number, HeldPort { slot, _shown: shown, _freed: freed, in_stack });
+        };
+        self.reservations.insert(number, HeldPort { slot, listener, _shown: shown, freed, in_stack });
         Some(number)
     }
 
@@ -103,15 +149,30 @@ impl ClientConnection<'_> {
         self.state.broker.transfer(descriptors, reserve).is_some()
     }
 
-    /// How many descriptors of the service's table stand for reservations of this client.
-    pub(super) fn held_by_stack(&self) -> u64 {
-        self.reservations.values().map(|held| held.in_stack).sum()
+    /// Has it listeners that the kernel has, too? They live as long as some process has their sockets.
+    pub(super) fn has_listeners(&self) -> bool {
+        self.reservations.values().any(|held| held.listener.is_some())
+    }
+
+    fn end_listener(&self, cookie: Option<u64>) {
+        if let Some(cookie) = cookie {
+            self.state.registry().remove_listener(cookie, self.client.token);
+        }
+    }
+
+    /// Gives back all that reservations stand for. The service ends.
+    pub(super) fn give_back(&mut self) {
+        for (_, held) in std::mem::take(&mut self.reservations) {
+            self.end_listener(held.listener);
+            self.state.registry().budget.give_back(self.peer.uid, held.in_stack);
+        }
     }
 
     /// The stack has freed the slot of this reservation. The port is released before the end of the socket's pair, so a
     /// process that waits for its listener's close finds the port free.
     pub(super) fn freed(&mut self, number: u32) {
-        let Some(HeldPort { slot, in_stack, .. }) = self.reservations.remove(&number) else { return };
+        let Some(HeldPort { slot, listener, in_stack, .. }) = self.reservations.remove(&number) else { return };
+        self.end_listener(listener);
         self.state.registry().budget.give_back(self.peer.uid, in_stack);
         if self.unattached.get(&slot) == Some(&number) {
             self.unattached.remove(&slot);

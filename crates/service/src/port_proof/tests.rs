@@ -25,8 +25,8 @@ fn any_port() -> (OwnedFd, SocketAddr) {
     (socket, local)
 }
 
-fn try_prove(shown: &OwnedFd, listens: bool) -> Result<(OwnedFd, Grant), i32> {
-    prove(shown, listens, own_namespace())
+fn try_prove(shown: &OwnedFd) -> Result<(OwnedFd, Grant), i32> {
+    prove(shown, own_namespace())
 }
 
 /// Another user's attempt to listen at an address, by the kernel alone.
@@ -36,26 +36,30 @@ fn kernel_lets_listen(uid: u32, local: SocketAddr) -> Result<(), Errno> {
 
 #[test]
 fn a_bound_socket_proves_its_port_and_the_port_stays_held_without_it() {
-    let (shown, local) = any_port();
-    let (own, grant) = try_prove(&shown, true).unwrap();
-    assert_eq!(grant, Grant { addr: local.ip(), port: local.port(), dual: false, listens: true });
-    assert!(!sockopt::socket_acceptconn(&own).unwrap(), "it listens for a moment only");
-    assert!(sockopt::socket_reuseaddr(&shown).unwrap(), "the client's option is as before");
-    drop(shown);
-    assert_eq!(kernel_lets_listen(STRANGER, local), Err(Errno::ADDRINUSE));
-    let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
-    assert_eq!(kernel_lets_listen(STRANGER, everywhere), Err(Errno::ADDRINUSE));
-    drop(own);
-    assert_eq!(kernel_lets_listen(STRANGER, local), Ok(()));
+    for reuse in [true, false] {
+        let (shown, local) = any_port();
+        sockopt::set_socket_reuseaddr(&shown, reuse).unwrap();
+        let (own, grant) = try_prove(&shown).unwrap();
+        assert_eq!(grant, Grant { addr: local.ip(), port: local.port(), dual: false });
+        assert_eq!(sockopt::socket_reuseaddr(&shown), Ok(reuse), "the client's option is as before");
+        drop(shown);
+        // As beside the client's own socket: two that have the option share the port.
+        let beside = if reuse { Ok(()) } else { Err(Errno::ADDRINUSE) };
+        assert_eq!(kernel_lets_listen(STRANGER, local), beside);
+        let alone = rustix::net::bind(socket(AddressFamily::INET), &local);
+        assert_eq!(alone, Err(Errno::ADDRINUSE));
+        drop(own);
+        assert_eq!(rustix::net::bind(socket(AddressFamily::INET), &local), Ok(()));
+    }
 }
 
 #[test]
 fn a_socket_without_a_port_proves_nothing() {
-    assert_eq!(try_prove(&socket(AddressFamily::INET), true).unwrap_err(), -libc::EINVAL);
+    assert_eq!(try_prove(&socket(AddressFamily::INET)).unwrap_err(), -libc::EINVAL);
     let datagram = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
-    assert_eq!(try_prove(&datagram, true).unwrap_err(), -libc::EINVAL);
+    assert_eq!(try_prove(&datagram).unwrap_err(), -libc::EINVAL);
     let unix = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    assert_eq!(try_prove(&unix, true).unwrap_err(), -libc::EINVAL);
+    assert_eq!(try_prove(&unix).unwrap_err(), -libc::EINVAL);
 }
 
 #[test]
@@ -67,12 +71,12 @@ fn a_connection_proves_nothing_of_its_listeners_port_and_an_unbound_socket_nothi
     let accepted = rustix::net::accept(&listener).unwrap();
     drop(listener);
     for end in [&accepted, &client] {
-        assert_eq!(try_prove(end, true).unwrap_err(), -libc::EISCONN);
+        assert_eq!(try_prove(end).unwrap_err(), -libc::EISCONN);
     }
     // A reset ends the connection, and the accepted socket lets go of its port.
     sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
     drop(client);
-    assert_eq!(try_prove(&accepted, true).unwrap_err(), -libc::EINVAL);
+    assert_eq!(try_prove(&accepted).unwrap_err(), -libc::EINVAL);
 }
 
 #[test]
@@ -85,7 +89,7 @@ fn a_port_on_one_device_is_left_to_the_kernel() {
         libc::setsockopt(shown.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name, 3)
     };
     assert_eq!(result, 0);
-    assert_eq!(try_prove(&shown, true).unwrap_err(), NOT_OURS + not_ours::ELSEWHERE as i32);
+    assert_eq!(try_prove(&shown).unwrap_err(), NOT_OURS + not_ours::ELSEWHERE as i32);
 }
 
 #[test]
@@ -96,7 +100,7 @@ fn nobody_gets_in_beside_a_port_that_was_bound_alone() {
         let local = bound_to(&shown).unwrap();
         let proven = std::thread::scope(|scope| {
             let attacker = scope.spawn(|| (0..100).any(|_| kernel_lets_listen(STRANGER, local).is_ok()));
-            let proven = try_prove(&shown, true);
+            let proven = try_prove(&shown);
             assert!(!attacker.join().unwrap());
             proven
         });
@@ -106,38 +110,10 @@ fn nobody_gets_in_beside_a_port_that_was_bound_alone() {
 }
 
 #[test]
-fn beside_a_listener_of_the_kernel_nobody_listens() {
-    let (listener, local) = any_port();
-    let beside = bound_by(STRANGER, local).unwrap();
-    rustix::net::listen(&listener, 1).unwrap();
-    assert_eq!(try_prove(&beside, true).unwrap_err(), -libc::EADDRINUSE);
-}
-
-#[test]
-fn a_twin_with_reuseaddr_does_not_take_a_proven_port() {
-    let (shown, local) = any_port();
-    let twin = bound_by(STRANGER, local).unwrap();
-    let (_own, _) = try_prove(&shown, true).unwrap();
-    assert_eq!(try_prove(&twin, true).unwrap_err(), -libc::EADDRINUSE);
-    assert_eq!(rustix::net::listen(&twin, 1), Err(Errno::ADDRINUSE), "nor from the kernel");
-    // After the proof none can be bound.
-    assert_eq!(bound_by(STRANGER, local).unwrap_err(), Errno::ADDRINUSE);
-}
-
-#[test]
-fn one_address_of_a_port_is_not_taken_from_all_of_them() {
-    let shown = bound_by(0, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
-    let port = bound_to(&shown).unwrap().port();
-    let twin = bound_by(STRANGER, (Ipv4Addr::LOCALHOST, port).into()).unwrap();
-    let (_own, _) = try_prove(&shown, true).unwrap();
-    assert_eq!(try_prove(&twin, true).unwrap_err(), -libc::EADDRINUSE);
-}
-
-#[test]
 fn a_socket_that_is_unbound_later_leaves_the_port_held() {
     let taken_by_another = |proven: bool| {
         let (shown, local) = any_port();
-        let held = proven.then(|| try_prove(&shown, false).unwrap());
+        let held = proven.then(|| try_prove(&shown).unwrap());
         // The end of a connection frees a port that the kernel has chosen.
         assert_eq!(rustix::net::connect(&shown, &any_port().1), Err(Errno::CONNREFUSED));
         let taken = rustix::net::bind(socket(AddressFamily::INET), &local);
@@ -157,32 +133,25 @@ fn a_group_that_shares_a_port_is_of_one_user() {
     };
     let first = member(STRANGER, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let local = bound_to(&first).unwrap();
-    let (_own, _) = try_prove(&first, true).unwrap();
+    let (_own, _) = try_prove(&first).unwrap();
     drop(first);
     let second = member(STRANGER, local).unwrap();
-    let (_own_too, grant) = try_prove(&second, true).unwrap();
-    assert!(grant.listens);
+    let (_own_too, grant) = try_prove(&second).unwrap();
+    assert_eq!(grant.port, local.port());
     assert_eq!(member(STRANGER + 1, local).unwrap_err(), Errno::ADDRINUSE);
 }
 
 #[test]
-fn a_socket_shown_twice_is_one_users_group_or_refused() {
-    let (shown, _) = any_port();
-    let (_own, _) = try_prove(&shown, true).unwrap();
-    assert_eq!(try_prove(&shown, true).unwrap_err(), -libc::EADDRINUSE);
-}
-
-#[test]
-fn a_listener_for_six_is_none_for_four() {
+fn a_port_of_six_is_none_of_four() {
     let shown = socket(AddressFamily::INET6);
     sockopt::set_ipv6_v6only(&shown, true).unwrap();
     rustix::net::bind(&shown, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
-    let (own, grant) = try_prove(&shown, true).unwrap();
+    let (own, grant) = try_prove(&shown).unwrap();
     assert!(!grant.dual && sockopt::ipv6_v6only(&own).unwrap());
     let both = socket(AddressFamily::INET6);
     sockopt::set_ipv6_v6only(&both, false).unwrap();
     rustix::net::bind(&both, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
-    assert!(try_prove(&both, true).unwrap().1.dual);
+    assert!(try_prove(&both).unwrap().1.dual);
 }
 
 #[test]
@@ -190,6 +159,6 @@ fn a_socket_of_another_namespace_is_left_to_its_kernel() {
     let elsewhere = NOT_OURS + not_ours::ELSEWHERE as i32;
     let (shown, _) = any_port();
     let home = own_namespace().unwrap();
-    assert_eq!(prove(&shown, true, Some(home + 1)).unwrap_err(), elsewhere);
-    assert_eq!(prove(&shown, true, None).unwrap_err(), elsewhere);
+    assert_eq!(prove(&shown, Some(home + 1)).unwrap_err(), elsewhere);
+    assert_eq!(prove(&shown, None).unwrap_err(), elsewhere);
 }

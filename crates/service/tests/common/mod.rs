@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_ring::Geometry;
 use towpath_runtime::{
-    ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Reservation, Stack, Status,
+    ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Proof, Reservation, Stack, Status,
 };
 use towpath_service::admission::Admission;
 use towpath_service::server::{Ended, Server, Sockets};
@@ -25,7 +25,7 @@ pub enum StackCall {
     Client { id: ClientId, uid: u32, pid: i32, doorbells: usize },
     Context { id: ClientId, context: u32, wake: OwnedFd },
     DropContext { id: ClientId, context: u32 },
-    Reserve { id: ClientId, slot: u32, held: Option<OwnedFd> },
+    Reserve { id: ClientId, slot: u32, proof: Proof, held: Option<OwnedFd> },
     Hangup { id: ClientId, slot: u32, generation: u32 },
     Departed { id: ClientId, process: u32 },
     Removed { id: ClientId },
@@ -42,6 +42,8 @@ pub struct RecordingStack {
     pub leases: Arc<Mutex<HashMap<ClientId, Lease>>>,
     /// Clients that have ended are not forgotten.
     pub drains: Arc<AtomicBool>,
+    /// Listeners stay the kernel's.
+    pub listens_in_kernel: Arc<AtomicBool>,
 }
 
 impl RecordingStack {
@@ -50,6 +52,25 @@ impl RecordingStack {
     }
     pub fn count(&self, which: impl Fn(&StackCall) -> bool) -> usize {
         self.calls.lock().unwrap().iter().filter(|calls| which(calls)).count()
+    }
+    /// What it was told of ports and listeners, by slot.
+    pub fn proofs(&self) -> Vec<(u32, Proof)> {
+        let calls = self.calls.lock().unwrap();
+        let proof = |call: &StackCall| match call {
+            StackCall::Reserve { slot, proof, .. } => Some((*slot, *proof)),
+            _ => None,
+        };
+        calls.iter().filter_map(proof).collect()
+    }
+    /// Frees a slot: its reservations are dropped.
+    pub fn free(&self, freed: u32) {
+        for call in self.calls.lock().unwrap().iter_mut() {
+            if let StackCall::Reserve { slot, held, .. } = call
+                && *slot == freed
+            {
+                *held = None;
+            }
+        }
     }
     pub fn removed(&self) -> usize {
         self.count(|calls| matches!(calls, StackCall::Removed { .. }))
@@ -69,6 +90,12 @@ impl Stack for RecordingStack {
     fn name(&self) -> &'static str {
         "recording"
     }
+    fn needs_proof(&self) -> bool {
+        self.listens_in_kernel.load(Ordering::Relaxed)
+    }
+    fn listens_in_kernel(&self) -> bool {
+        self.listens_in_kernel.load(Ordering::Relaxed)
+    }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let id = ClientId(self.next.fetch_add(1, Ordering::Relaxed));
         self.leases.lock().unwrap().insert(id, setup.lease.unwrap());
@@ -82,7 +109,8 @@ impl Stack for RecordingStack {
         self.record(StackCall::DropContext { id, context });
     }
     fn reserve(&self, id: ClientId, slot: u32, _seq: u32, reservation: Reservation) {
-        self.record(StackCall::Reserve { id, slot, held: Some(reservation.held) });
+        let Reservation { proof, held, .. } = reservation;
+        self.record(StackCall::Reserve { id, slot, proof, held: Some(held) });
     }
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
         self.record(StackCall::Hangup { id, slot, generation });

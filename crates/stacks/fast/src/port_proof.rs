@@ -31,18 +31,13 @@ impl SlowThread {
         let Some((reservation, _)) = &client.slot(slot).reservation else { return PortProof::Missing };
         let (addr, port) = (command.local_addr.to_canonical(), u16::try_from(command.local_port).unwrap_or(0));
         let dual = addr.is_ipv6() && addr.is_unspecified() && command.flags & V6ONLY == 0;
-        let grant = match reservation.proof {
-            Proof::Granted(grant) => grant,
-            Proof::Listener(listener) if command.op == op::LISTEN && listener.allows_listen(addr, port, dual) => {
-                return PortProof::Proven;
+        let allowed = match (command.op, reservation.proof) {
+            (op::LISTEN, Proof::Listener(listener)) => listener.allows_listen(addr, port, dual),
+            (op::CONNECT, Proof::Granted(grant)) => {
+                grant.allows_connect(addr, port, command.remote_addr.to_canonical())
             }
-            Proof::Listener(_) => return PortProof::Refused(-libc::EACCES),
-            Proof::Refused(result) => return PortProof::Refused(result),
-            Proof::NotAsked => return PortProof::Refused(-libc::EACCES),
-        };
-        let allowed = match command.op {
-            op::LISTEN => grant.allows_listen(addr, port, dual),
-            _ => grant.allows_connect(addr, port, command.remote_addr.to_canonical()),
+            (_, Proof::Refused(result)) => return PortProof::Refused(result),
+            _ => false,
         };
         if allowed { PortProof::Proven } else { PortProof::Refused(-libc::EACCES) }
     }
