@@ -50,7 +50,7 @@ pub fn closing(fd: c_int, kind: Descriptor) -> bool {
         Descriptor::Epoll(id) => {
             table::set(fd, Descriptor::Kernel);
             nested::forget(fd);
-            instance::closed(id);
+            instance::closed(id, fd);
         }
         Descriptor::Ring(id) => {
             table::set(fd, Descriptor::Kernel);

@@ -2,7 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
-use crate::ready::interest::EntryName;
+use crate::ready::interest::{EntryName, Interest};
 use crate::ready::{instance, nested, readiness};
 use libc::{c_int, epoll_event};
 use towpath_client::socket::Socket;
@@ -30,7 +30,7 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
         let event = unsafe { user::read(event) }.ok();
         let socket = Socket::at(slot, generation)?;
-        return Some(control_slot(id, op, EntryName::Descriptor(fd), &socket, event.as_ref()));
+        return Some(control_slot(id, op, EntryName::Descriptor(fd), fd, &socket, event.as_ref()));
     }
     if let (Descriptor::Epoll(inner), true) = (kind, session::get().is_some()) {
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
@@ -56,8 +56,15 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     Some(done)
 }
 
-/// `epoll_ctl` on a socket in a slot.
-pub fn control_slot(id: u32, op: c_int, name: EntryName, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
+/// `epoll_ctl` on a socket in a slot. `fd` is a descriptor of it, by which the kernel watches a listener's other half.
+pub fn control_slot(
+    id: u32,
+    op: c_int,
+    name: EntryName,
+    fd: c_int,
+    socket: &Socket,
+    event: Option<&epoll_event>,
+) -> Sys<c_int> {
     let instance = instance::instance(id);
     let changed = instance.with(|interest| {
         if op == libc::EPOLL_CTL_DEL {
@@ -70,6 +77,9 @@ pub fn control_slot(id: u32, op: c_int, name: EntryName, socket: &Socket, event:
             libc::EPOLL_CTL_ADD => interest.add(name, socket, event)?,
             libc::EPOLL_CTL_MOD => interest.modify(name, socket, event)?,
             _ => return Err(libc::EINVAL),
+        }
+        if socket.kernel_half() {
+            watch_half(instance.descriptor(), op, interest, name, fd, socket)?;
         }
         // A sleeping thread has armed only the pair regions that existed when it fell asleep.
         if socket.can_subscribe()
@@ -86,4 +96,15 @@ pub fn control_slot(id: u32, op: c_int, name: EntryName, socket: &Socket, event:
         Ok(())
     });
     changed.unwrap_or(Err(libc::EAGAIN)).map(|()| 0)
+}
+
+/// Has the kernel watch the other half of a listener as its slot is watched.
+#[cold]
+fn watch_half(epfd: c_int, op: c_int, interest: &mut Interest, name: EntryName, fd: c_int, socket: &Socket) -> Sys<()> {
+    if op == libc::EPOLL_CTL_MOD {
+        return interest.modify_half(name, socket, fd);
+    }
+    interest.add_half(epfd, name, socket, fd).inspect_err(|_| {
+        let _ = interest.remove(name, socket, interest.pid == process::pid());
+    })
 }

@@ -7,7 +7,8 @@ use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::ready::instance::{self, Instance};
 use crate::ready::interest::Interest;
-use crate::ready::nested;
+use crate::ready::{nested, readiness, words};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
@@ -22,9 +23,6 @@ use towpath_hook::{Answer, outcome, real};
 
 /// The most calls with ready slots before the kernel is asked again.
 const NATIVE_EVERY: u32 = 16;
-/// The longest time for which ready slots keep the kernel from being asked, in ticks of the time stamp counter: 10 to
-/// 50 µs.
-const NATIVE_TICKS: u64 = 50_000;
 /// The longest sleep of an instance that watches slots but could get no context.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 /// The most rounds in a row without a sleep. Then the time-out and the kernel's descriptors have their turn: a hostile
@@ -90,7 +88,7 @@ pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> 
     if count <= 0 || instance.native_first.load(Ordering::Relaxed) {
         return None;
     }
-    let native_is_due = |waits| waits >= NATIVE_EVERY || instance.since_native_look() >= NATIVE_TICKS;
+    let native_is_due = |waits, patience| waits >= NATIVE_EVERY || instance.since_native_look() >= patience;
     // SAFETY: `user::write` accepts any address, and `at` stays below `count`, for which the program has given room.
     let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
     let found = instance.try_with(|interest| interest.report_plain(session, native_is_due, put, count as usize))??;
@@ -159,23 +157,52 @@ fn milliseconds(timeout: Option<Duration>) -> c_int {
     timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int)
 }
 
-/// Removes the events that `keep` rejects from the first `count`, in place. Returns how many are left.
+/// Removes the events that `keep` rejects from the first `count`, in place. `keep` may change those that stay. Returns
+/// how many are left.
 ///
 /// # Safety
 /// `events` has `count` events.
-unsafe fn retain(events: *mut epoll_event, count: usize, mut keep: impl FnMut(epoll_event) -> bool) -> usize {
+unsafe fn retain(events: *mut epoll_event, count: usize, mut keep: impl FnMut(&mut epoll_event) -> bool) -> usize {
     let mut kept = 0;
     for at in 0..count {
         // SAFETY: the caller vouches for `count` events, and `kept <= at < count`.
         unsafe {
-            let event = events.add(at).read_unaligned();
-            if keep(event) {
+            let mut event = events.add(at).read_unaligned();
+            if keep(&mut event) {
                 events.add(kept).write_unaligned(event);
                 kept += 1;
             }
         }
     }
     kept
+}
+
+/// The events of a listener.
+const OF_LISTENERS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32 | readiness::ALWAYS;
+
+/// The place of a listener's event with this data.
+///
+/// # Safety
+/// The places of `events` can be read.
+unsafe fn find(events: *mut epoll_event, places: Range<usize>, data: u64) -> Option<usize> {
+    places.into_iter().find(|at| {
+        // SAFETY: the caller vouches for the place.
+        let event = unsafe { events.add(*at).read_unaligned() };
+        event.u64 == data && event.events & !OF_LISTENERS == 0
+    })
+}
+
+/// Adds the bits of `other` to the event at this place.
+///
+/// # Safety
+/// The place can be read and written.
+unsafe fn add_to(events: *mut epoll_event, at: usize, other: epoll_event) {
+    // SAFETY: the caller vouches for the place.
+    unsafe {
+        let mut event = events.add(at).read_unaligned();
+        event.events |= other.events;
+        events.add(at).write_unaligned(event);
+    }
 }
 
 /// One call of `epoll_wait`.
@@ -200,12 +227,15 @@ struct Collected {
     subscribed: bool,
     /// The instance watches kernel descriptors.
     native: bool,
+    /// It watches others than the kernel halves of listeners, so the kernel is asked before the first sleep.
+    asks_first: bool,
     /// The kernel has not been asked for a while.
     native_is_due: bool,
 }
 
 impl Collected {
-    const NOTHING: Self = Self { found: 0, watched: false, subscribed: false, native: true, native_is_due: false };
+    const NOTHING: Self =
+        Self { found: 0, watched: false, subscribed: false, native: true, asks_first: true, native_is_due: false };
 }
 
 impl Wait {
@@ -214,7 +244,7 @@ impl Wait {
     fn native_first(self, timeout: Option<Duration>) -> Sys<usize> {
         self.instance.native_first.store(false, Ordering::Relaxed);
         let (native, _) = self.native(0, self.room.div_ceil(2), Some(Duration::ZERO))?;
-        let found = native + self.collect(native)?.found;
+        let found = self.merged(native, native + self.collect(native)?.found);
         if found > 0 {
             return Ok(found);
         }
@@ -238,7 +268,8 @@ impl Wait {
             }
             rounds += 1;
             let is_long = rounds % ROUNDS == 0;
-            if at_once || ((is_first || is_long) && slots.native && slots.watched) {
+            let asks = (is_first && slots.asks_first) || (is_long && slots.native);
+            if at_once || (asks && slots.watched) {
                 let (found, _) = self.native(0, self.room, Some(Duration::ZERO))?;
                 if found > 0 || at_once {
                     return Ok(found);
@@ -306,7 +337,7 @@ impl Wait {
         interest.since_native = if native && found > 0 { interest.since_native.saturating_add(1) } else { 0 };
         let native_is_due = native
             && found > 0
-            && (interest.since_native >= NATIVE_EVERY || self.instance.since_native_look() >= NATIVE_TICKS);
+            && (interest.since_native >= NATIVE_EVERY || self.instance.since_native_look() >= interest.patience());
         if native_is_due {
             // If there is no room for the kernel's events, the next call begins with them.
             interest.since_native = 0;
@@ -316,7 +347,8 @@ impl Wait {
         let watched = interest.watched > 0 || nested;
         let has_context = interest.context.is_some() || (nested && interest.watched == 0);
         let subscribed = !interest.has_unsubscribed() && has_context;
-        Ok(Collected { found, watched, subscribed, native, native_is_due })
+        let asks_first = interest.asks_first();
+        Ok(Collected { found, watched, subscribed, native, asks_first, native_is_due })
     }
 
     /// Sleeps on the kernel's epoll descriptor. `None`: something may have happened, so the caller looks again.
@@ -360,7 +392,7 @@ impl Wait {
         let (found, ours) = self.native(0, self.room, time)?;
         if found > 0 {
             let more = if ours && found < self.room { self.collect(found)?.found } else { 0 };
-            return Ok(Some(found + more));
+            return Ok(Some(self.merged(found, found + more)));
         }
         if ours {
             return Ok(None);
@@ -380,6 +412,46 @@ impl Wait {
         self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
     }
 
+    /// The kernel tells of a listener's half: makes it the program's event. False: it is none, or the listener is among
+    /// the first `skip` events already, to which this has been added.
+    #[cold]
+    fn is_of_half(&self, skip: usize, event: &mut epoll_event) -> bool {
+        let (word, events) = (event.u64, event.events);
+        let Some(Some(programs)) = self.instance.with(|interest| interest.half_event(word, events)) else {
+            return false;
+        };
+        *event = programs;
+        // SAFETY: this call has written its first `skip` events there.
+        unsafe { find(self.events, 0..skip, programs.u64) }.is_none_or(|at| {
+            // SAFETY: as above.
+            unsafe { add_to(self.events, at, programs) };
+            false
+        })
+    }
+
+    /// Of the program's events the first `native` are the kernel's, and then come slots, up to `found`. A listener whose
+    /// halves are among both has one event. Returns how many there are then.
+    fn merged(&self, native: usize, found: usize) -> usize {
+        if native == 0 || native == found {
+            return found;
+        }
+        let of_halves = self.instance.with(|interest| interest.data_of_halves().collect::<Vec<_>>());
+        let mut found = found;
+        for data in of_halves.into_iter().flatten() {
+            // SAFETY: this call has written its first `found` events there, and all places are below that.
+            unsafe {
+                if let Some(at) = find(self.events, 0..native, data)
+                    && let Some(twin) = find(self.events, native..found, data)
+                {
+                    add_to(self.events, at, self.events.add(twin).read_unaligned());
+                    core::ptr::copy(self.events.add(twin + 1), self.events.add(twin), found - twin - 1);
+                    found -= 1;
+                }
+            }
+        }
+        found
+    }
+
     /// Asks the kernel for at most `room` events, which go after the first `skip`. Returns their number, and whether
     /// one of the library's own descriptors was ready.
     fn native(&self, skip: usize, room: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
@@ -391,13 +463,17 @@ impl Wait {
         self.instance.looked_at_native();
         let (mut ours, mut hung_up) = (false, false);
         // Events of the doorbells and of a nudge are not for the program.
-        let is_programs = |event: epoll_event| {
+        let is_programs = |event: &mut epoll_event| {
             if self.is_inner(event.u64) {
                 ours = true;
             } else if event.u64 == self.instance.mark() {
                 ours = true;
                 // No process holds the doorbell's other end: most likely the service has died.
                 hung_up |= event.events & libc::EPOLLHUP as u32 != 0;
+            } else if words::is_word(event.u64) {
+                let is_programs = self.is_of_half(skip, event);
+                ours |= !is_programs;
+                return is_programs;
             } else {
                 return true;
             }
@@ -435,7 +511,14 @@ mod tests {
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
         let (room, mask) = (events.len(), core::ptr::null());
         let call = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask };
-        let slots = Collected { found: 0, watched: true, subscribed: true, native: false, native_is_due: false };
+        let slots = Collected {
+            found: 0,
+            watched: true,
+            subscribed: true,
+            native: false,
+            asks_first: false,
+            native_is_due: false,
+        };
         let begun = sys::ticks();
         assert_eq!(call.sleep(None, &slots), Ok(None));
         let passed = sys::ticks().wrapping_sub(begun);

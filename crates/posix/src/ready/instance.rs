@@ -1,6 +1,7 @@
 //! Epoll instances. The program holds a real epoll descriptor, the native set. It watches kernel descriptors, and the
 //! doorbells of the instance's event contexts. Slots are in the instance's interest list.
 
+use crate::fd::table::{self, Descriptor};
 use crate::ready::interest::Interest;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -359,9 +360,17 @@ pub fn copied(id: u32) {
     instance(id).copies.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The instance has one descriptor less. With the last one it ends.
-pub fn closed(id: u32) {
+/// The descriptor `fd` of the instance is closed. With the last one it ends.
+pub fn closed(id: u32, fd: c_int) {
     let instance = instance(id);
+    if instance.copies.load(Ordering::Acquire) != 1 && instance.descriptor() == fd {
+        // It goes on under the number of a copy.
+        let copy = table::within(0, u32::MAX).find(|(_, kind)| *kind == Descriptor::Epoll(id));
+        if let Some((copy, _)) = copy {
+            instance.fd.store(copy, Ordering::Relaxed);
+            instance.with(|interest| interest.halves.moved(copy));
+        }
+    }
     if instance.copies.load(Ordering::Acquire) == 1 {
         let cleared = instance.with(|interest| {
             let ours = interest.pid == process::pid();

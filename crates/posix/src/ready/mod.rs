@@ -11,3 +11,4 @@ pub mod poll;
 pub mod readiness;
 pub mod rewatch;
 pub mod select;
+pub mod words;

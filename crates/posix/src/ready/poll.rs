@@ -2,7 +2,8 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
-use crate::ready::{instance, nested, readiness};
+use crate::ready::{hints, instance, nested, readiness};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 use std::time::Instant;
@@ -21,6 +22,11 @@ use towpath_ring::wake::spin_until;
 const ON_STACK: usize = 64;
 /// The longest sleep if no context was to be had.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+
+/// The most calls with ready slots before the kernel halves of listeners are asked.
+const HALVES_EVERY: u32 = 16;
+/// The longest time for which ready slots keep them from being asked, in ticks of the time stamp counter: 10 to 50 µs.
+const HALVES_TICKS: u64 = 50_000;
 
 /// Does one of these descriptors need the library?
 pub fn concerns(fds: &[pollfd]) -> bool {
@@ -73,15 +79,42 @@ fn others(fds: &[pollfd]) -> usize {
     (sessions & !1).count_ones() as usize
 }
 
-/// Fills the kernel's array with the descriptors that are not slots. True: there are some.
-fn sort(fds: &[pollfd], native: &mut [pollfd]) -> bool {
-    let mut kernels = false;
+/// The descriptors for which the kernel must be asked.
+#[derive(Clone, Copy, Default)]
+struct Native {
+    /// There are others than slots.
+    kernels: bool,
+    /// There are listeners with a kernel half.
+    halves: bool,
+}
+
+/// Fills the kernel's array with the descriptors that are not slots, and with the listeners that have a kernel half.
+fn sort(fds: &[pollfd], native: &mut [pollfd]) -> Native {
+    let mut found = Native::default();
     for (entry, native) in fds.iter().zip(native.iter_mut()) {
-        let ours = entry.fd < 0 || table::socket(entry.fd).is_some();
+        let socket = table::socket(entry.fd);
+        let half = socket.is_some_and(|socket| socket.kernel_half());
+        let ours = entry.fd < 0 || (socket.is_some() && !half);
         *native = pollfd { fd: if ours { -1 } else { entry.fd }, revents: 0, ..*entry };
-        kernels |= !ours;
+        found.kernels |= !ours && !half;
+        found.halves |= half;
     }
-    kernels
+    found
+}
+
+/// Must a `poll` that has found slots ready ask the kernel halves of listeners too? In every sixteenth call of the
+/// process, or after some time. So they are not starved, and a busy program pays little for them.
+fn halves_are_due() -> bool {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    static SINCE: AtomicU32 = AtomicU32::new(0);
+    let now = sys::ticks();
+    let due = SINCE.fetch_add(1, Ordering::Relaxed) >= HALVES_EVERY
+        || now.wrapping_sub(ASKED.load(Ordering::Relaxed)) >= HALVES_TICKS;
+    if due {
+        ASKED.store(now, Ordering::Relaxed);
+        SINCE.store(1, Ordering::Relaxed);
+    }
+    due
 }
 
 struct Poll<'a> {
@@ -89,28 +122,28 @@ struct Poll<'a> {
     fds: &'a mut [pollfd],
     native: &'a mut [pollfd],
     mask: *const sigset_t,
-    /// Are there descriptors other than slots, for which the kernel must be asked?
-    kernels: bool,
+    kernels: Native,
 }
 
 impl<'a> Poll<'a> {
     fn new(session: &'static Session, fds: &'a mut [pollfd], native: &'a mut [pollfd], mask: *const sigset_t) -> Self {
-        let mut kernels = false;
-        kernels |= sort(fds, native);
+        let kernels = sort(fds, native);
         Self { session, fds, native, mask, kernels }
     }
 
     fn run(&mut self, timeout: Option<Duration>) -> Sys<usize> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let at_once = timeout == Some(Duration::ZERO);
         let mut ready = self.slots();
-        if ready > 0 || timeout == Some(Duration::ZERO) || self.kernels {
-            ready = self.ask(Duration::ZERO)?;
-            if ready > 0 || timeout == Some(Duration::ZERO) {
+        if ready > 0 || at_once || self.kernels.kernels {
+            let asks = self.kernels.kernels || (self.kernels.halves && (at_once || halves_are_due()));
+            ready = self.ask(asks.then_some(Duration::ZERO))?;
+            if ready > 0 || at_once {
                 return Ok(ready);
             }
         }
         if let [one] = &*self.fds
-            && let (Some(socket), true) = (table::socket(one.fd), self.mask.is_null())
+            && let (Some(socket), true, false) = (table::socket(one.fd), self.mask.is_null(), self.kernels.halves)
         {
             let interest = interest_of(one);
             let waited = wait::until_signal(&socket, deadline, || readiness::events_for(&socket, interest) != 0);
@@ -124,7 +157,7 @@ impl<'a> Poll<'a> {
             };
         }
         if self.spin() {
-            return self.ask(Duration::ZERO);
+            return self.ask(self.kernels.kernels.then_some(Duration::ZERO));
         }
         self.block(deadline)
     }
@@ -153,10 +186,10 @@ impl<'a> Poll<'a> {
         ready
     }
 
-    /// Looks at all descriptors, and lets the kernel sleep for up to `time`.
-    fn ask(&mut self, time: Duration) -> Sys<usize> {
-        if self.kernels || !time.is_zero() {
-            sys::ppoll(self.native, Some(time), self.mask)?;
+    /// Looks at all descriptors. The kernel is asked if a time is given, and sleeps for up to that.
+    fn ask(&mut self, time: Option<Duration>) -> Sys<usize> {
+        if time.is_some() {
+            sys::ppoll(self.native, time, self.mask)?;
         }
         self.slots();
         let mut ready = 0;
@@ -164,6 +197,9 @@ impl<'a> Poll<'a> {
             // The native event of an instance may be a doorbell's, which is not for the program.
             if native.fd >= 0 && !matches!(table::get(entry.fd), Descriptor::Epoll(_)) {
                 entry.revents |= native.revents;
+                if self.kernels.halves && native.revents & libc::POLLIN != 0 {
+                    table::socket(entry.fd).inspect(hints::kernel_said_ready);
+                }
             }
             ready += usize::from(entry.revents != 0);
         }
@@ -194,7 +230,8 @@ impl<'a> Poll<'a> {
                 time = time.min(deadline.saturating_duration_since(Instant::now()));
             }
             let time = if self.slots() > 0 { Duration::ZERO } else { held::sleep_of(time) };
-            let ready = asleep.interrupted(self.ask(time))?;
+            let asks = self.kernels.kernels || !time.is_zero();
+            let ready = asleep.interrupted(self.ask(asks.then_some(time)))?;
             if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ready);
             }
@@ -202,7 +239,9 @@ impl<'a> Poll<'a> {
             subscription.contexts.iter().for_each(|context| _ = towpath_ring::wake::drain(sys::borrow(&context.wake)));
             session::gone(true);
             // A descriptor may have become the kernel's meanwhile, or have been closed.
-            self.kernels |= sort(self.fds, &mut self.native[..known]);
+            let found = sort(self.fds, &mut self.native[..known]);
+            self.kernels.kernels |= found.kernels;
+            self.kernels.halves = found.halves;
         }
     }
 }

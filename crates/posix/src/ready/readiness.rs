@@ -39,6 +39,10 @@ fn events_of(view: &View) -> u32 {
     if state == state::CONNECTING {
         return 0;
     }
+    // The kernel half goes on alone, and tells of itself.
+    if state == state::CLOSED && view.has(flag::KERNEL_HALF) {
+        return 0;
+    }
     // The end of the stream is loaded before the data, so that no byte before the end is missed.
     let receive_closed = view.receive_closed_in(state);
     let send_closed = state == state::CLOSED || view.has_app(app_flags::SHUT_WR);

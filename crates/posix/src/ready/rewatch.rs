@@ -22,6 +22,7 @@ pub fn take_pending(fd: c_int) -> Vec<(u32, epoll_event)> {
             let (_, event) = interest.pending.swap_remove(at);
             // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
             unsafe { real::epoll_ctl(instance::descriptor(id), libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+            interest.native = interest.native.saturating_sub(1);
             watchers.push((id, event));
         }
     });
@@ -59,8 +60,18 @@ pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
 /// Lets the instances that watched a pending socket watch its slot.
 pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
     for (id, event) in watchers {
-        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, EntryName::Descriptor(fd), socket, Some(&event));
+        let name = EntryName::Descriptor(fd);
+        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, name, fd, socket, Some(&event));
     }
+}
+
+/// The slot of a listener with a kernel half has ended, and its descriptors are the kernel's from now on: the kernel
+/// goes on with the program's own data.
+pub fn leave_half(socket: &Socket) {
+    instance::each(|_, interest| {
+        let ours = interest.pid == towpath_client::process::pid();
+        interest.leave_half(socket, ours);
+    });
 }
 
 /// The descriptor `fd` of a socket is being closed.

@@ -2,6 +2,7 @@
 
 mod direct_peer;
 mod epoll;
+mod halves;
 mod hostile;
 mod marks;
 mod options;

@@ -7,7 +7,7 @@ use super::{post, ring};
 use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::in_flight;
 use crate::ready::interest::EntryName;
-use crate::ready::{epoll_ctl, epoll_wait, instance, nested};
+use crate::ready::{epoll_ctl, epoll_wait, halves, instance, nested};
 use core::cell::UnsafeCell;
 use core::time::Duration;
 use libc::{c_int, epoll_event};
@@ -435,7 +435,10 @@ fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
 
 fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
     match target {
-        Target::Socket(socket) => epoll_ctl::control_slot(id, op, EntryName::Library, socket, event),
+        Target::Socket(socket) => {
+            let fd = if socket.kernel_half() { halves::descriptor(fd, socket).unwrap_or(fd) } else { fd };
+            epoll_ctl::control_slot(id, op, EntryName::Library, fd, socket, event)
+        }
         Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
     }
 }

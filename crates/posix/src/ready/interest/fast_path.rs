@@ -42,7 +42,7 @@ impl Interest {
     pub fn report_plain(
         &mut self,
         session: &'static Session,
-        native_is_due: impl FnOnce(u32) -> bool,
+        native_is_due: impl FnOnce(u32, u64) -> bool,
         mut put: impl FnMut(usize, epoll_event) -> bool,
         room: usize,
     ) -> Option<usize> {
@@ -50,7 +50,7 @@ impl Interest {
             return None;
         }
         self.drain_own(session);
-        if self.native > 0 && native_is_due(self.since_native.saturating_add(1)) {
+        if self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.patience()) {
             return None;
         }
         let mut found = 0;

@@ -127,11 +127,16 @@ impl Interest {
             entry.reported = reported;
         }
         put(epoll_event { events, u64: entry.data });
-        if entry.events & ONESHOT != 0 {
+        let is_oneshot = entry.events & ONESHOT != 0;
+        if is_oneshot {
             entry.state = EntryState::Served;
         }
         entry.queued = entry.events & (ET | ONESHOT) == 0;
-        (true, entry.queued)
+        let stays = entry.queued;
+        if is_oneshot && self.halves.count() > 0 {
+            self.disarm_half(raw as usize);
+        }
+        (true, stays)
     }
 
     /// Would `collect` find an entry?
