@@ -32,6 +32,8 @@ pub struct Header {
     pub pid_namespace: AtomicU64,
     /// No slot of the application's range from this number on has ever been claimed.
     pub slots_claimed: AtomicU32,
+    /// A process has said that the service is gone.
+    pub said_gone: AtomicU32,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }
@@ -139,6 +141,8 @@ pub struct Private {
     pub users: AtomicU32,
     /// `StackLine::soft_error` when it was last reported.
     pub soft_error: AtomicU32,
+    /// Accepts on a listener with a kernel half, which take turns by it.
+    pub accepts: AtomicU32,
     /// Direct connection: bytes sent. Others: bytes of files that have been given to the stack. Under `sending`.
     pub sent: AtomicU64,
     /// Direct connection: bytes read, under `receiving`. Others: how much of a file is given to the stack at a time

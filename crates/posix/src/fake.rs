@@ -58,6 +58,8 @@ struct FakeClient {
 /// The stack.
 pub struct Fake {
     geometry: Geometry,
+    /// Bits of `towpath_ring::control::features`.
+    features: u32,
     clients: Vec<FakeClient>,
     /// With `V6ONLY` or 0.
     listeners: Vec<(End, Address, u32)>,
@@ -67,7 +69,7 @@ pub struct Fake {
 }
 
 /// Serves clients that connect to `path` until the process ends, or `stop` says so.
-pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Result<()> {
+pub fn serve(path: &Path, geometry: Geometry, features: u32, stop: impl Fn() -> bool) -> io::Result<()> {
     use rustix::net::*;
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
@@ -78,7 +80,7 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
     std::fs::rename(&made, path)?;
     let (clients, listeners, connections) = (Vec::new(), Vec::new(), Vec::new());
     let direct = direct::Direct::default();
-    let mut fake = Fake { geometry, clients, listeners, connections, direct, next_port: 40_000 };
+    let mut fake = Fake { geometry, features, clients, listeners, connections, direct, next_port: 40_000 };
     let mut turns = 0u32;
     while !stop() {
         let mut busy = fake.step();
@@ -126,7 +128,7 @@ impl Fake {
         let mut fds = vec![client.memfd.as_fd()];
         fds.extend(client.doorbells.iter().map(OwnedFd::as_fd));
         let (geometry, token) = (self.geometry, client.region.token());
-        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features: 0 };
+        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features: self.features };
         control::send_reply(control.as_fd(), &welcome, &fds)?;
         control.set_nonblocking(true)?;
         client.controls.push(control);
@@ -420,7 +422,8 @@ impl FakeClient {
             (Request::Attach { slot, generation }, Some(fd)) => {
                 self.pairs.insert(slot, (generation, UnixStream::from(fd)));
             }
-            (Request::Reserve { slot, .. }, Some(fd)) => {
+            // A socket that listens is its program's alone, or nobody would see its end.
+            (Request::Reserve { slot, .. }, Some(fd)) if !listens(&fd) => {
                 self.reserved.insert(slot, fd);
             }
             (Request::Context, _) => {
@@ -488,6 +491,10 @@ impl FakeClient {
         stack.state.store(state, Release);
         generation
     }
+}
+
+fn listens(socket: &OwnedFd) -> bool {
+    rustix::net::sockopt::socket_acceptconn(socket).unwrap_or(false)
 }
 
 fn hung_up(pair: &UnixStream) -> bool {

@@ -125,14 +125,14 @@ impl Handler for Posix {
     }
 
     unsafe fn getsockname(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
-        let socket = table::socket(fd)?;
+        let socket = table::socket(fd).filter(|socket| !socket.kernel_half())?;
         let local = address::local(&socket);
         // SAFETY: the caller keeps the contract of `getsockname`: `len` is null or valid, `addr` null or `*len` bytes
         // of room.
         Some(unsafe { address::write(socket.has(flag::SIX), local, addr, len) }.map(|()| 0))
     }
     unsafe fn getpeername(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
-        let socket = table::socket(fd)?;
+        let socket = table::socket(fd).filter(|socket| !socket.kernel_half())?;
         if socket.state() != state::ESTABLISHED {
             return Some(Err(libc::ENOTCONN));
         }

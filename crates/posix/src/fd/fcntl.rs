@@ -34,16 +34,17 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
             let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
             Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
         }
-        // The socketpair stores the flags that have no effect on a slot.
+        // The descriptor's socket stores the flags that have no effect on a slot.
         (libc::F_GETFL, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;
             let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-            Some(sys::fcntl(fd, cmd, 0).map(|flags| flags | nonblock))
+            Some(sys::fcntl(fd, cmd, 0).map(|flags| flags & !libc::O_NONBLOCK | nonblock))
         }
         (libc::F_SETFL, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;
             let flags = arg as c_int;
-            Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK).inspect(|_| {
+            let own = if socket.kernel_half() { libc::O_NONBLOCK } else { 0 };
+            Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK | own).inspect(|_| {
                 socket.mark(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
             }))
         }

@@ -44,6 +44,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
             0
         }));
     }
+    if socket.kernel_half() {
+        return None;
+    }
     // SAFETY: `user::write` accepts any address of the program.
     let put = |answer| unsafe { user::write(argument, answer) };
     if (SIOCADDRT..=SIOCBRDELIF).contains(&(request as libc::Ioctl)) && request as libc::Ioctl != SIOCOUTQNSD {

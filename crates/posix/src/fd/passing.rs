@@ -2,14 +2,14 @@
 //! The sender tells the service the name of the socket. The receiver shows the service its descriptor, learns the
 //! socket's slot, and goes on where the sender has stopped.
 //!
-//! A passed socket is marked by options of its socketpair that have no other use there. So a receiver need not ask the
-//! service about other descriptors. A program without the library cannot use it: writes fail with EPIPE, reads with
-//! EAGAIN.
+//! A passed socket is marked by options of its socketpair, or of a listener's kernel half, that have no other use there. So a receiver need not ask the
+//! service about other descriptors. A program without the library cannot use a connection: writes fail with EPIPE, reads
+//! with EAGAIN. A listener accepts there what comes to its kernel half.
 
 use crate::fd::standard_streams;
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::user;
-use crate::lifecycle::registration;
+use crate::lifecycle::{kernel_half, registration};
 use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{c_int, cmsghdr, mmsghdr, msghdr, timeval};
 use std::ffi::CString;
@@ -38,6 +38,9 @@ static UNSEEN: AtomicI32 = AtomicI32::new(0);
 /// child, on its parent's memory.
 pub fn name(fd: c_int, socket: &Socket) {
     socket.mark(flag::SHARED, true);
+    if socket.kernel_half() {
+        kernel_half::lend(fd, socket);
+    }
     if socket.has(flag::NAMED) {
         return;
     }
@@ -46,6 +49,11 @@ pub fn name(fd: c_int, socket: &Socket) {
         return;
     }
     stacks::name(fd, socket);
+    if socket.kernel_half() {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, kernel_half::SO_NOFCS, 1);
+        socket.mark(flag::NAMED, true);
+        return;
+    }
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, MARK);
     let soon = timeval { tv_sec: 0, tv_usec: 1 };
     let len = size_of::<timeval>() as libc::socklen_t;
@@ -61,15 +69,12 @@ pub fn name(fd: c_int, socket: &Socket) {
 pub fn take(fd: c_int) {
     let option = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name, 0);
     match option(libc::SO_DOMAIN) {
-        Ok(libc::AF_UNIX) if option(libc::SO_RCVLOWAT) == Ok(MARK) => {
-            let Some((session, slot, generation)) = registration::adopt(fd) else { return };
-            let Some(slot) = session.region.slot(slot) else { return };
-            let socket = Socket { session, slot, generation };
-            if !socket.is_gone() {
-                socket.mark(flag::SHARED | flag::NAMED, true);
-            }
-            table::set(fd, table::kind_of(&socket));
-            standard_streams::follow(fd);
+        Ok(libc::AF_UNIX) if option(libc::SO_RCVLOWAT) == Ok(MARK) => adopt(fd),
+        // Accepted connections inherit the mark.
+        Ok(libc::AF_INET | libc::AF_INET6)
+            if option(kernel_half::SO_NOFCS) == Ok(1) && option(libc::SO_ACCEPTCONN) == Ok(1) =>
+        {
+            adopt(fd);
         }
         Ok(domain @ (libc::AF_INET | libc::AF_INET6)) if option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) => {
             if let Some(pending) = pending(fd, domain == libc::AF_INET6)
@@ -80,6 +85,18 @@ pub fn take(fd: c_int) {
         }
         _ => {}
     }
+}
+
+/// Goes on with a named socket where its sender has stopped.
+fn adopt(fd: c_int) {
+    let Some((session, slot, generation)) = registration::adopt(fd) else { return };
+    let Some(slot) = session.region.slot(slot) else { return };
+    let socket = Socket { session, slot, generation };
+    if !socket.is_gone() {
+        socket.mark(flag::SHARED | flag::NAMED, true);
+    }
+    table::set(fd, table::kind_of(&socket));
+    standard_streams::follow(fd);
 }
 
 /// The pending socket, if `fd` is a kernel socket that has neither listened nor connected.
@@ -111,7 +128,7 @@ fn open_descriptors() -> Option<Vec<c_int>> {
 /// The process is about to execute another program: names the sockets that it will inherit. Returns the environment
 /// variables that the new program needs; none if it inherits no socket.
 pub fn executing() -> Vec<CString> {
-    let Some(session) = session::get().filter(|session| !session.is_dead()) else { return Vec::new() };
+    let Some(session) = session::get() else { return Vec::new() };
     let mut end = 0;
     for (fd, kind) in table::within(0, u32::MAX) {
         let stays = || sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
@@ -125,6 +142,9 @@ pub fn executing() -> Vec<CString> {
             Descriptor::Pending(_) if stays() => end = fd + 1,
             _ => {}
         }
+    }
+    if session.is_dead() {
+        return Vec::new();
     }
     if end == 0 && UNSEEN.load(Ordering::Relaxed) != sys::getpid() {
         return Vec::new();

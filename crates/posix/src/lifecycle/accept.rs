@@ -2,9 +2,10 @@
 
 use crate::fd::{close, table};
 use crate::lifecycle::promote::attach;
-use crate::lifecycle::{address, in_flight};
+use crate::lifecycle::{address, in_flight, kernel_half};
 use crate::observe::{fallback, measure};
 use crate::options::handover;
+use crate::ready::halves;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_client::accept::{inherit_options, next};
@@ -52,7 +53,11 @@ unsafe fn accept_on(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Sys<c_int> {
-    let waiting = || listener.readable() as usize >= Accepted::BYTES;
+    if listener.kernel_half() {
+        // SAFETY: the caller keeps the contract of `accept4`.
+        return unsafe { accept_on_halves(fd, listener, addr, len, flags) };
+    }
+    let waiting = || is_waiting(listener);
     let deadline = wait::deadline(listener.private().receive_timeout_us.load(Relaxed));
     let mut held = None;
     loop {
@@ -67,13 +72,85 @@ unsafe fn accept_on(
         } else if listener.has(flag::NONBLOCK) {
             return Err(libc::EAGAIN);
         } else {
-            if held.is_none() {
-                // Linux allocates the descriptor before it waits, so EMFILE comes at once.
-                sys::close(sys::socket(libc::AF_INET)?);
-            }
-            held.get_or_insert_with(|| in_flight::Call::on(listener));
+            begin_to_wait(&mut held, listener)?;
             wait::until_exclusive(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
         }
+    }
+}
+
+/// A connection waits in the slot.
+fn is_waiting(listener: &Socket) -> bool {
+    listener.readable() as usize >= Accepted::BYTES
+}
+
+/// The call is about to wait, and keeps its listener.
+fn begin_to_wait(held: &mut Option<in_flight::Call>, listener: &Socket) -> Sys<()> {
+    if held.is_none() {
+        // Linux allocates the descriptor before it waits, so EMFILE comes at once.
+        sys::close(sys::socket(libc::AF_INET)?);
+        *held = Some(in_flight::Call::on(listener));
+    }
+    Ok(())
+}
+
+/// `accept4` on a listener with a kernel half.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn accept_on_halves(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<c_int> {
+    let deadline = wait::deadline(listener.private().receive_timeout_us.load(Relaxed));
+    let mut held = None;
+    loop {
+        if kernel_half::is_over(listener) {
+            let kernels = halves::descriptor(fd, listener).unwrap_or(fd);
+            kernel_half::give_back(fd, listener);
+            // SAFETY: the caller keeps the contract of `accept4`; the kernel checks the addresses.
+            return unsafe { by_kernel(kernels, addr, len, flags) };
+        }
+        // SAFETY: the caller keeps the contract of `accept4`.
+        if let Some(new) = unsafe { accept_either(fd, listener, addr, len, flags) }? {
+            return Ok(new);
+        }
+        if kernel_half::is_over(listener) {
+            continue;
+        }
+        if listener.has(flag::NONBLOCK) {
+            return Err(libc::EAGAIN);
+        }
+        begin_to_wait(&mut held, listener)?;
+        halves::until_acceptable(fd, listener, deadline)?;
+    }
+}
+
+/// Takes the next connection of either half, each in its turn. `None`: there is none.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn accept_either(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<Option<c_int>> {
+    let kernel_first = !is_waiting(listener) || kernel_half::is_its_turn(listener);
+    // SAFETY: the caller keeps the contract of `accept4`.
+    unsafe {
+        if kernel_first && let Some(new) = kernel_half::accept(fd, listener, addr, len, flags)? {
+            return Ok(Some(new));
+        }
+        if is_waiting(listener)
+            && let Some(new) = accept_next(fd, listener, addr, len, flags)?
+        {
+            return Ok(Some(new));
+        }
+        if kernel_first { Ok(None) } else { kernel_half::accept(fd, listener, addr, len, flags) }
     }
 }
 
@@ -111,10 +188,23 @@ pub unsafe fn attempt(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Sys<c_int> {
+    if listener.kernel_half() && !kernel_half::is_over(listener) {
+        // SAFETY: the caller keeps the contract of `accept4`.
+        return unsafe { accept_either(fd, listener, addr, len, flags) }?.ok_or(libc::EAGAIN);
+    }
+    if listener.kernel_half() {
+        let kernels = halves::descriptor(fd, listener).unwrap_or(fd);
+        kernel_half::give_back(fd, listener);
+        if !halves::kernel_is_ready(kernels) {
+            return Err(libc::EAGAIN);
+        }
+        // SAFETY: the caller keeps the contract of `accept4`; the kernel checks the addresses.
+        return unsafe { by_kernel(kernels, addr, len, flags) };
+    }
     if listener.state() != state::LISTENING {
         return Err(libc::EINVAL);
     }
-    if (listener.readable() as usize) < Accepted::BYTES {
+    if !is_waiting(listener) {
         return Err(libc::EAGAIN);
     }
     // SAFETY: the caller keeps the contract of `accept4`.

@@ -1,7 +1,7 @@
 //! `connect`: the stack is asked first. The kernel connects sockets that the stack does not carry.
 
 use crate::fd::table::{self, Descriptor, Pending};
-use crate::lifecycle::{address, demote, pending, promote, registration};
+use crate::lifecycle::{address, demote, kernel_half, pending, promote, registration};
 use crate::observe::{fallback, measure};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
@@ -92,7 +92,11 @@ pub unsafe fn fast_open(fd: c_int, kind: Descriptor, addr: *const sockaddr, len:
 /// # Safety
 /// As [`connect`].
 unsafe fn connect_or(fd: c_int, addr: *const sockaddr, len: socklen_t, waits: bool, kernel: Kernel) -> Outcome {
-    let kind = table::get(fd);
+    let mut kind = table::get(fd);
+    if let Some(listener) = table::socket(fd).filter(|socket| socket.kernel_half() && kernel_half::is_over(socket)) {
+        kernel_half::give_back(fd, &listener);
+        kind = table::get(fd);
+    }
     if kind == Descriptor::Kernel {
         return Ok(None);
     }
@@ -266,6 +270,11 @@ fn connect_again(fd: c_int, socket: &Socket, remote: Option<address::Address>, w
 
 /// `connect` to AF_UNSPEC: resets the connection. The socket can be used again.
 fn disconnect(fd: c_int, socket: &Socket) -> Sys<c_int> {
+    if socket.kernel_half() {
+        address::disconnect(fd)?;
+        kernel_half::stop(fd, socket);
+        return Ok(0);
+    }
     if !matches!(socket.state(), state::LISTENING | state::CLOSED) {
         socket.mark_app(app_flags::CLOSED | app_flags::ABORT, true);
         return demote::demote_reset(fd, socket).map(|_| 0);

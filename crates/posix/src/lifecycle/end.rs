@@ -11,7 +11,8 @@ use towpath_ring::lines::state;
 pub fn end(fd: c_int, socket: &Socket) {
     let listening = socket.state() == state::LISTENING;
     abandon(socket);
-    if listening {
+    // The kernel half's port is free when its last descriptor is closed.
+    if listening && !socket.kernel_half() {
         await_port(fd, socket);
     }
 }

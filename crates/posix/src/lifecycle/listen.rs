@@ -1,13 +1,14 @@
 //! `listen`.
 
 use crate::fd::table::{self, Descriptor, Pending};
-use crate::lifecycle::{address, pending, promote, registration, stack_address};
+use crate::lifecycle::{address, kernel_half, pending, promote, registration, stack_address};
 use crate::observe::{fallback, measure};
 use libc::c_int;
 use towpath_client::command::{self, Refusal};
 use towpath_client::socket::Socket;
 use towpath_hook::Answer;
 use towpath_ring::command::{Command, V6ONLY, op};
+use towpath_ring::lines::state;
 use towpath_ring::report::Count;
 
 /// Linux's default `net.core.somaxconn`.
@@ -18,13 +19,28 @@ pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
     match table::get(fd) {
         Descriptor::Pending(pending) => listen_pending(fd, pending, backlog),
         Descriptor::Slot { slot, generation } => {
-            let listener = Socket::at(slot, generation)
-                .filter(|socket| socket.state() == towpath_ring::lines::state::LISTENING)
-                .ok_or(libc::EINVAL);
-            Some(listener.and_then(|socket| command::change_backlog(&socket, limited(backlog)).map(|()| 0)))
+            let socket = Socket::at(slot, generation)?;
+            listen_again(fd, &socket, backlog)
         }
         _ => None,
     }
+}
+
+/// `listen` on a socket in a slot.
+fn listen_again(fd: c_int, socket: &Socket, backlog: c_int) -> Answer<c_int> {
+    let listens = socket.state() == state::LISTENING;
+    if socket.kernel_half() {
+        if !listens {
+            kernel_half::give_back(fd, socket);
+            return listen(fd, backlog);
+        }
+        if let Err(errno) = kernel_half::listen(fd, backlog) {
+            return Some(Err(errno));
+        }
+    } else if !listens {
+        return Some(Err(libc::EINVAL));
+    }
+    Some(command::change_backlog(socket, limited(backlog)).map(|()| 0))
 }
 
 /// Linux takes a negative backlog for a huge unsigned one.
@@ -52,8 +68,12 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
     let (local_addr, local_port) = (local.0, local.1.into());
     let command =
         Command { op: op::LISTEN, local_addr, local_port, backlog: limited(backlog), flags, ..Command::default() };
-    match promote::promote(fd, pending, session, command) {
-        Ok(_) => {
+    let answer = match promote::promote(fd, pending, session, command) {
+        Ok(socket) => {
+            if socket.kernel_half() && limited(backlog).cast_signed() != backlog {
+                // The kernel has a limit of its own.
+                let _ = kernel_half::listen(fd, backlog);
+            }
             fallback::count(Count::Listening);
             Some(Ok(0))
         }
@@ -70,7 +90,11 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
         }
         Err(Refusal::Failed(errno)) => Some(Err(errno)),
         Err(Refusal::OtherStack(_)) => Some(Err(libc::EADDRNOTAVAIL)),
+    };
+    if let Some(Err(_)) = answer {
+        kernel_half::unlisten(fd, pending.six, local);
     }
+    answer
 }
 
 /// Leaves a pending socket and its `listen` to the kernel, for good.

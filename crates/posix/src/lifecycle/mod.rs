@@ -8,6 +8,7 @@ pub mod end;
 
 pub mod demote;
 pub mod in_flight;
+pub mod kernel_half;
 pub mod listen;
 pub mod pending;
 pub mod promote;

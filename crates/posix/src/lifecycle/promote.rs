@@ -2,6 +2,7 @@
 
 use crate::fd::table::{self, Pending};
 use crate::io::sigurg;
+use crate::lifecycle::kernel_half;
 use crate::options::handover;
 use crate::ready::rewatch;
 use libc::c_int;
@@ -11,7 +12,7 @@ use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::{descriptor_reserve, stacks};
-use towpath_ring::command::{Command, V6ONLY};
+use towpath_ring::command::{Command, V6ONLY, op};
 use towpath_ring::control::Request;
 use towpath_ring::report::Count;
 
@@ -26,6 +27,12 @@ pub fn promote(fd: c_int, pending: Pending, session: &'static Session, command: 
 }
 
 fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut command: Command) -> Result<Socket, Refusal> {
+    let kernel_half = command.op == op::LISTEN && session.listens_in_kernel();
+    if kernel_half {
+        kernel_half::listen(fd, command.backlog.cast_signed()).map_err(Refusal::Failed)?;
+    } else if command.op == op::LISTEN {
+        kernel_half::unlisten(fd, pending.six, (command.local_addr, command.local_port as u16));
+    }
     let slot = session.claim_slot().ok_or(Refusal::Kernel(Count::NoSlot))?;
     let app_flags = if pending.options { handover::initial_flags(fd) } else { 0 };
     Socket::reset(session, slot, app_flags);
@@ -34,7 +41,8 @@ fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut comman
     let socket = command::open_socket(session, slot, &command, (command.local_port != 0).then_some(fd))?;
     socket.mark(flag::SIX, pending.six);
     socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
-    replace_descriptors(fd, pending, &socket).map_err(|errno| {
+    let put = if kernel_half { kernel_half::keep } else { replace_descriptors };
+    put(fd, pending, &socket).map_err(|errno| {
         towpath_client::close::abandon(&socket);
         Refusal::Failed(errno)
     })?;

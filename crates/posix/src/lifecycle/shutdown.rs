@@ -1,19 +1,37 @@
 //! `shutdown`.
 
 use crate::fd::table;
-use crate::lifecycle::{address, demote};
+use crate::lifecycle::{address, demote, kernel_half};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use towpath_client::doorbell;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
-use towpath_hook::Answer;
+use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::{app_flags, state};
 
 /// `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Answer<c_int> {
-    Some(shutdown_socket(fd, &table::socket(fd)?, how))
+    let socket = table::socket(fd)?;
+    if socket.kernel_half() {
+        return shutdown_halves(fd, &socket, how);
+    }
+    Some(shutdown_socket(fd, &socket, how))
+}
+
+/// `shutdown` of a listener with a kernel half: what the kernel does with its half, the slot follows.
+fn shutdown_halves(fd: c_int, listener: &Socket, how: c_int) -> Answer<c_int> {
+    if kernel_half::is_over(listener) {
+        kernel_half::give_back(fd, listener);
+        return None;
+    }
+    // SAFETY: `shutdown` takes numbers and no memory.
+    let done = outcome(unsafe { real::shutdown(fd, how) });
+    if done.is_ok() && how != libc::SHUT_WR {
+        kernel_half::stop(fd, listener);
+    }
+    Some(done)
 }
 
 fn shutdown_socket(fd: c_int, socket: &Socket, how: c_int) -> Sys<c_int> {

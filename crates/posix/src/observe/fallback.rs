@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
-use towpath_client::session::SessionError;
+use towpath_client::session::{Session, SessionError};
 use towpath_client::socket::Socket;
 use towpath_client::{process, session};
 use towpath_hook::{exec, loaded, program};
@@ -21,11 +21,15 @@ static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 /// How this program is hooked, its command line, and why it is hooked so. Records of its children have it too.
 static SELF: OnceLock<(HookMethod, Vec<u8>, &'static str)> = OnceLock::new();
+/// The file behind descriptor 2 when the program began. A program may put a file of its own there, where nobody else
+/// must write.
+static STDERR: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 /// Why there is no session.
 static NO_SESSION: AtomicU32 = AtomicU32::new(Count::ServiceGone as u32);
 
 /// Called once when the library is loaded.
 pub fn init() {
+    let _ = STDERR.set(stderr());
     let Some(path) = std::env::var_os(report::VARIABLE) else { return };
     let Ok(memfd) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
     let Ok(report) = Report::map(memfd.as_fd()) else { return };
@@ -137,6 +141,21 @@ pub fn not_tcp(domain: c_int, kind: c_int) {
 pub fn no_session(error: Option<&SessionError>) {
     let why = error.map_or(Count::NoVariable, SessionError::reason);
     NO_SESSION.store(why as u32, Ordering::Relaxed);
+}
+
+/// The service is gone, and a listener goes on as the kernel's. The first process of the client says so.
+pub fn service_is_gone(session: &Session) {
+    count(Count::ServiceGone);
+    if session.header().said_gone.swap(1, Ordering::Relaxed) == 0 && STDERR.get() == Some(&stderr()) {
+        let line = b"towpath: the service is gone; listeners go on with the kernel alone\n";
+        let _ = rustix::io::write(towpath_client::sys::borrow(&libc::STDERR_FILENO), line);
+    }
+}
+
+/// The file behind descriptor 2; `None` if there is none.
+fn stderr() -> Option<(u64, u64)> {
+    let file = rustix::fs::fstat(towpath_client::sys::borrow(&libc::STDERR_FILENO)).ok()?;
+    Some((file.st_dev, file.st_ino))
 }
 
 /// Why there is no session.

@@ -164,6 +164,13 @@ pub fn accepted_by_kernel(from: c_int, fd: c_int) {
     }
 }
 
+/// The kernel half of a listener of the stack has accepted `fd`.
+pub fn accepted_by_kernel_half(fd: c_int, listener: &Socket) {
+    if is_on() && listener.session.stack == 0 {
+        connection(fd, CarriedBy::Kernel, ClassKey::accepted(address::local(listener).1));
+    }
+}
+
 fn connection(fd: c_int, way: CarriedBy, key: ClassKey) {
     if let Some(number) = stats().and_then(|stats| stats.enter(key)) {
         begin(fd, (number as u32 + 1) << 1 | way as u32);

@@ -23,6 +23,9 @@ pub unsafe fn getsockopt(
     match table::get(fd) {
         Descriptor::Slot { slot, generation } => {
             let socket = Socket::at(slot, generation)?;
+            if socket.kernel_half() && options::halves::is_read_from_kernel(level, name) {
+                return None;
+            }
             // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
             Some(unsafe { options::get(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
                 fallback::refused_if(*errno, Call::GetOption, level, name);
@@ -49,6 +52,10 @@ pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
     match table::get(fd) {
         Descriptor::Slot { slot, generation } => {
             let socket = Socket::at(slot, generation)?;
+            if socket.kernel_half() && !options::table::is_refused(level, name) {
+                // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
+                return Some(unsafe { options::halves::set(fd, &socket, level, name, value, len) });
+            }
             // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
             Some(unsafe { options::set(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
                 fallback::refused_if(*errno, Call::SetOption, level, name);

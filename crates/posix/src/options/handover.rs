@@ -144,12 +144,32 @@ pub fn export(fd: c_int, socket: &Socket, fresh: c_int, pending: &mut Pending) {
         }
     }
     let private = socket.private();
+    note(socket, pending);
     let words = [&private.receive_timeout_us, &private.send_timeout_us];
-    for ((name, word), no_wait) in TIME_LIMITS.into_iter().zip(words).zip(&mut pending.no_wait) {
-        *no_wait = word.load(Relaxed) == wait::NO_WAIT;
+    for ((name, word), no_wait) in TIME_LIMITS.into_iter().zip(words).zip(&pending.no_wait) {
         set_value(fresh, name, if *no_wait { timeval { tv_sec: -1, tv_usec: 0 } } else { time_of(word) });
     }
     set_value(fresh, libc::SO_LINGER, linger_of(private));
+}
+
+/// Notes in the record of a pending socket what its kernel socket does not tell of the slot's options.
+pub fn note(socket: &Socket, pending: &mut Pending) {
+    let (line, private) = (socket.options(), socket.private());
+    let words = [&private.receive_timeout_us, &private.send_timeout_us];
+    for (word, no_wait) in words.into_iter().zip(&mut pending.no_wait) {
+        *no_wait = word.load(Relaxed) == wait::NO_WAIT;
+    }
+    for (bit, row) in table::imported_if_set() {
+        let is_set = match row.place {
+            Place::StackFlag(flag) => line.flags.load(Relaxed) & flag != 0,
+            Place::StackWord(word) => word.is_set(line),
+            Place::PacingRate => stack::max_pacing(socket) != u64::MAX,
+            Place::Buffer(at) => at(line).load(Relaxed) != 0,
+            _ => false,
+        };
+        pending.steered |= if is_set { bit } else { 0 };
+    }
+    pending.congestion = line.congestion.load(Relaxed) as u8;
     pending.kept = true;
     pending.options = true;
 }

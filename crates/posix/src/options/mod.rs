@@ -5,6 +5,7 @@
 
 pub mod buffers;
 pub mod by_descriptor;
+pub mod halves;
 pub mod handover;
 mod number;
 pub mod peek;

@@ -43,7 +43,7 @@ const KERNELS: [(c_int, c_int); 20] = [
 ];
 
 /// Why this option, which the program has just set, leaves the socket to the kernel; `None` = it does not.
-fn leaves(fd: c_int, level: c_int, name: c_int) -> Option<Count> {
+pub fn leaves(fd: c_int, level: c_int, name: c_int) -> Option<Count> {
     match (level, name) {
         // The stack sends no IP options (source routes, for instance; RFC 9293 §3.9.2.1, MUST-51, MUST-52).
         (libc::IPPROTO_IP, libc::IP_OPTIONS) => Some(Count::IpOptions),

@@ -95,6 +95,11 @@ impl Word {
         (self.at)(line).store(word.cast_unsigned(), Relaxed);
     }
 
+    /// Has the program set a number other than the default?
+    pub fn is_set(&self, line: &OptionsLine) -> bool {
+        (self.at)(line).load(Relaxed) != 0
+    }
+
     /// The number as it reads.
     pub fn load(&self, line: &OptionsLine) -> c_int {
         match ((self.at)(line).load(Relaxed).cast_signed(), self.zero) {

@@ -36,6 +36,8 @@ pub unsafe fn get(
             (libc::SOL_SOCKET, libc::SO_PEERCRED) => give(libc::ucred { pid: 0, uid: !0, gid: !0 }, out, len),
             (libc::SOL_SOCKET, SO_PEERGROUPS) => Err(libc::ENODATA),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => give(memory(socket), out, len),
+            // The filter of a listener with a kernel half is the stack's.
+            (libc::SOL_SOCKET, libc::SO_GET_FILTER) if socket.kernel_half() => nothing(len),
             // The algorithms tell nothing about themselves, no SYN is saved, and no IP options are set.
             (libc::IPPROTO_TCP, libc::TCP_CC_INFO | libc::TCP_SAVED_SYN) | (libc::IPPROTO_IP, libc::IP_OPTIONS) => {
                 nothing(len)

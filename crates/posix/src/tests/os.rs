@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use towpath_hook::{Answer, Failure, Handler, Usual, outcome, real};
 use towpath_ring::Geometry;
+use towpath_ring::control::features::LISTENS_IN_KERNEL;
 
 pub type Os<T> = Result<T, i32>;
 
@@ -34,7 +35,7 @@ pub fn start() {
         // SAFETY: no other thread of the test process reads the environment yet.
         unsafe { std::env::set_var("TOWPATH_SOCKET", &path) };
         let at = path.clone();
-        std::thread::spawn(move || fake::serve(&at, GEOMETRY, || false).expect("the stack"));
+        std::thread::spawn(move || fake::serve(&at, GEOMETRY, LISTENS_IN_KERNEL, || false).expect("the stack"));
         eventually(|| path.exists());
         Posix::wire();
         let session = crate::lifecycle::registration::start();

@@ -63,7 +63,10 @@ fn named(what: impl FnOnce(*mut libc::sockaddr, *mut socklen_t) -> Option<Os<c_i
 
 fn own(fd: c_int) -> (Ipv6Addr, u16) {
     // SAFETY: `named` gives a local of `len` bytes.
-    named(|addr, len| unsafe { Posix::getsockname(fd, addr, len) })
+    named(|addr, len| unsafe {
+        // The kernel knows the name of its own half of a listener.
+        Posix::getsockname(fd, addr, len).or_else(|| Some(outcome(real::getsockname(fd, addr, len))))
+    })
 }
 
 fn peer(fd: c_int) -> (Ipv6Addr, u16) {
