@@ -30,10 +30,10 @@ pub struct FastStackConfig {
 /// The kernel's answer to: which listener has a SYN of this tuple?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelListener {
-    /// None, or the kernel cannot be asked.
+    /// None.
     None,
-    /// One whose SYNs nobody takes.
-    Other,
+    /// None, because a connection of the kernel has the tuple.
+    Taken,
     /// The one with this cookie (`SO_COOKIE`). It need not be one of ours.
     Cookie(u64),
 }
