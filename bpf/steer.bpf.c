@@ -2,16 +2,19 @@
 //
 // Steering: TCP that Towpath serves goes to an AF_XDP socket; everything else stays with the kernel.
 //
-// The rules, in order:
+// `towpath_steer` is attached to the interface. Its rules, in order:
 //   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
 //   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension headers.
-//   3. An exact four-tuple in `flows` is ours.
-//   4. A destination (address, port) in `listeners`, or (any address, port), is ours.
+//   3. A first SYN of a four-tuple that is PASSIVE in `flows` passes to the kernel, whose listening socket names the listener.
+//   4. Every other segment of a four-tuple in `flows`, or of one that is ours in `half_open`, is ours.
 //   5. An ICMP error that quotes a segment of a four-tuple in `flows` is ours: only the stack knows the connection.
-//   6. The rest passes: SSH, kernel servers, the kernel's resets for closed ports.
+//   6. The rest passes: SSH, kernel servers, first SYNs, the kernel's resets for closed ports.
 //
 // A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
 // reset it. So a connection survives a moment without a reader.
+//
+// `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs that came over a served interface, while
+// the service lives and has room. The kernel has judged such a SYN by all its rules, and has chosen the socket.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,6 +22,7 @@
 #include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -28,21 +32,28 @@ struct flow {
     __be16 remote_port, local_port;
 };
 
-struct listener {
-    __be32 local; // 0: any address
-    __be16 port;
-    __u16 zero;
-};
-
 struct flow6 {
     struct in6_addr remote, local;
     __be16 remote_port, local_port;
 };
 
-struct listener6 {
-    struct in6_addr local; // ::: any address
-    __be16 port;
-    __u16 zero;
+// Whose a connection is that has no entry in `flows`, until this time (CLOCK_MONOTONIC, ns).
+struct half_open {
+    __u64 until;
+    __u64 kernels; // 0: ours, and we have answered its SYN with a cookie
+};
+
+// A first SYN, for the service.
+struct syn {
+    __u64 cookie; // of the listening socket
+    __u32 interface;
+    __u32 queue; // receive queue + 1; 0: unknown
+    __u8 ethernet[ETH_HLEN];
+    __u8 v6;
+    __u8 tcp_bytes;
+    __u8 ip[40]; // without options
+    __u8 tcp[60];
+    __u32 zero;
 };
 
 // IEEE 802.1Q.
@@ -58,8 +69,18 @@ struct icmp {
     __be32 rest;
 };
 
-enum { STEERED, PASSED, STATS };
+enum { STEERED, PASSED, TAKEN, STALE, FULL, STATS };
 enum { VLAN, SETTINGS };
+// Values of `flows`: who sent the first SYN.
+enum { ACTIVE = 1, PASSIVE };
+// What `towpath_listen` returns.
+enum { OURS = 0, KERNELS = -1 };
+
+#define SECOND 1000000000ULL
+// A service that has not written its heartbeat for so long is stuck.
+#define STUCK (3 * SECOND)
+// The kernel repeats a SYN-ACK for as long (net.ipv4.tcp_synack_retries).
+#define KERNELS_HANDSHAKE (64 * SECOND)
 
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -79,14 +100,6 @@ struct {
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 1 << 16);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, struct listener);
-    __type(value, __u32);
-} listeners SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 1 << 20);
     __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, struct flow6);
@@ -94,12 +107,49 @@ struct {
 } flows6 SEC(".maps");
 
 struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, 1 << 16);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, struct listener6);
+    __type(key, struct flow);
+    __type(value, struct half_open);
+} half_open SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 16);
+    __type(key, struct flow6);
+    __type(value, struct half_open);
+} half_open6 SEC(".maps");
+
+// Indices of the interfaces from which SYNs are taken.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 16);
+    __type(key, __u32);
     __type(value, __u32);
-} listeners6 SEC(".maps");
+} served SEC(".maps");
+
+// SYNs that wait for the service.
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20);
+} syns SEC(".maps");
+
+// One of the service's AF_XDP sockets. The kernel clears the entry when the service dies, however that happens. This
+// program outlives it: clients' sockets hold it.
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} tripwire SEC(".maps");
+
+// When the service last looked at `syns` (CLOCK_MONOTONIC, ns).
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u64);
+} heartbeat SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -151,6 +201,24 @@ static __always_inline int is_error6(struct ipv6hdr *ip, void *end)
     return bpf_map_lookup_elem(&flows6, &flow) != 0;
 }
 
+// A SYN that begins a connection. One with FIN or RST is nobody's.
+static __always_inline int is_first_syn(struct tcphdr *tcp)
+{
+    return tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin;
+}
+
+// `value`: of the flow's entry, or 0.
+static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *flow, struct tcphdr *tcp, void *end)
+{
+    int first = (void *)(tcp + 1) <= end && is_first_syn(tcp);
+    if (value)
+        return !first || *value == ACTIVE;
+    if (first)
+        return 0;
+    struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
+    return half && !half->kernels && bpf_ktime_get_ns() < half->until;
+}
+
 static __always_inline int is_ours4(struct iphdr *ip, void *end)
 {
     if ((void *)(ip + 1) > end || ip->ihl < 5)
@@ -167,13 +235,7 @@ static __always_inline int is_ours4(struct iphdr *ip, void *end)
         return 0;
 
     struct flow flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    if (bpf_map_lookup_elem(&flows, &flow))
-        return 1;
-    struct listener listener = { ip->daddr, ports[1], 0 };
-    if (bpf_map_lookup_elem(&listeners, &listener))
-        return 1;
-    listener.local = 0;
-    return bpf_map_lookup_elem(&listeners, &listener) != 0;
+    return is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, (void *)ports, end);
 }
 
 static __always_inline int is_ours6(struct ipv6hdr *ip, void *end)
@@ -187,13 +249,7 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end)
         return 0;
 
     struct flow6 flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    if (bpf_map_lookup_elem(&flows6, &flow))
-        return 1;
-    struct listener6 listener = { ip->daddr, ports[1], 0 };
-    if (bpf_map_lookup_elem(&listeners6, &listener))
-        return 1;
-    __builtin_memset(&listener.local, 0, sizeof listener.local);
-    return bpf_map_lookup_elem(&listeners6, &listener) != 0;
+    return is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, (void *)ports, end);
 }
 
 static __always_inline int is_ours(struct xdp_md *ctx)
@@ -237,6 +293,89 @@ int towpath_steer(struct xdp_md *ctx)
     }
     count(STEERED);
     return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
+}
+
+static __always_inline int service_exists(void)
+{
+    __u32 zero = 0;
+    return bpf_map_lookup_elem(&tripwire, &zero) != 0;
+}
+
+static __always_inline int service_runs(void)
+{
+    __u32 zero = 0;
+    __u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
+    return service_exists() && beat && bpf_ktime_get_ns() - *beat < STUCK;
+}
+
+// The kernel answers this SYN, so its repetitions are the kernel's, too. If the service has the connection, the SYN is
+// dropped: two SYN-ACKs would not agree. The peer repeats it.
+static __always_inline int leave_to_kernel(void *flows, void *half_opens, void *flow, __u32 why)
+{
+    count(why);
+    if (service_exists() && bpf_map_lookup_elem(flows, flow))
+        return OURS;
+    struct half_open kernels = { bpf_ktime_get_ns() + KERNELS_HANDSHAKE, 1 };
+    bpf_map_update_elem(half_opens, flow, &kernels, BPF_ANY);
+    return KERNELS;
+}
+
+static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *flow, struct tcphdr *tcp, int v6)
+{
+    struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
+    if (half && half->kernels && bpf_ktime_get_ns() < half->until)
+        return KERNELS;
+    if (!service_runs())
+        return leave_to_kernel(flows, half_opens, flow, STALE);
+    struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
+    if (!syn)
+        return leave_to_kernel(flows, half_opens, flow, FULL);
+    __u32 tcp_bytes = tcp->doff * 4;
+    if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
+        bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
+        bpf_skb_load_bytes_relative(skb, 0, syn->ip, v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), BPF_HDR_START_NET)) {
+        bpf_ringbuf_discard(syn, 0);
+        return KERNELS;
+    }
+    syn->cookie = bpf_get_socket_cookie(skb);
+    syn->interface = skb->ifindex;
+    syn->queue = skb->queue_mapping;
+    syn->v6 = v6;
+    syn->tcp_bytes = tcp_bytes;
+    syn->zero = 0;
+    bpf_ringbuf_submit(syn, 0);
+    count(TAKEN);
+    return OURS;
+}
+
+// The packet begins with its TCP header. The sockets of accepted connections inherit the program, but all is theirs.
+SEC("socket")
+int towpath_listen(struct __sk_buff *skb)
+{
+    struct bpf_sock *socket = skb->sk;
+    if (!socket || socket->state != BPF_TCP_LISTEN)
+        return KERNELS;
+    struct tcphdr tcp;
+    if (bpf_skb_load_bytes(skb, 0, &tcp, sizeof tcp) || !is_first_syn(&tcp))
+        return KERNELS;
+    __u32 interface = skb->ifindex;
+    if (!bpf_map_lookup_elem(&served, &interface))
+        return KERNELS;
+    if (skb->protocol == bpf_htons(ETH_P_IP)) {
+        struct iphdr ip;
+        if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
+            return KERNELS;
+        struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
+        return take(skb, &flows, &half_open, &flow, &tcp, 0);
+    }
+    struct ipv6hdr ip;
+    if (skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
+        return KERNELS;
+    // The segments that follow would pass `towpath_steer`, which reads no extension headers.
+    if (ip.nexthdr != IPPROTO_TCP)
+        return KERNELS;
+    struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
+    return take(skb, &flows6, &half_open6, &flow, &tcp, 1);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

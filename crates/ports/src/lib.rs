@@ -1,10 +1,13 @@
 //! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
 mod interface;
+mod keys;
 mod link_holder;
+pub mod listening;
 mod mapping;
 pub mod memory;
 pub mod steering;
+pub mod syn;
 pub mod xsk;
 
 use std::os::fd::BorrowedFd;

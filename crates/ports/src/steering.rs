@@ -1,7 +1,9 @@
 //! The XDP program that steers frames of an interface to us. All other frames stay with the kernel.
 
 use crate::interface::Interface;
+use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::link_holder;
+use crate::listening::{Listening, LoadError, monotonic};
 use crate::xsk::XskPort;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
@@ -9,9 +11,10 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode, loaded_programs};
 use std::error::Error;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
+use std::time::Duration;
 
 /// bpf/steer.bpf.c, compiled by bpf/build.sh.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o");
@@ -20,55 +23,35 @@ const PROGRAM: &str = "towpath_steer";
 /// Indices of the map `stats`.
 const STEERED: u32 = 0;
 const PASSED: u32 = 1;
+const TAKEN: u32 = 2;
+const STALE: u32 = 3;
+const FULL: u32 = 4;
+/// Values of the maps `flows` and `flows6`.
+const ACTIVE: u32 = 1;
+const PASSIVE: u32 = 2;
 /// Index of the map `settings`.
 const VLAN: u32 = 0;
 
-/// `struct flow` of the program: addresses and ports in network byte order.
+/// `struct half_open` of the program.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct FlowKey {
-    remote: [u8; 4],
-    local: [u8; 4],
-    remote_port: [u8; 2],
-    local_port: [u8; 2],
+struct HalfOpen {
+    /// CLOCK_MONOTONIC, ns.
+    until: u64,
+    kernels: u64,
 }
 
-/// `struct listener` of the program.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ListenerKey {
-    local: [u8; 4],
-    port: [u8; 2],
-    zero: [u8; 2],
-}
+// SAFETY: the fields are integers of one size, so there is no padding and every bit pattern is valid.
+unsafe impl aya::Pod for HalfOpen {}
 
-/// `struct flow6` of the program.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct FlowKey6 {
-    remote: [u8; 16],
-    local: [u8; 16],
-    remote_port: [u8; 2],
-    local_port: [u8; 2],
+/// Which segments of a connection are ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// All of them. Our side has sent the first SYN.
+    All,
+    /// All but first SYNs, which the kernel shows to its listening sockets.
+    ButFirstSyns,
 }
-
-/// `struct listener6` of the program.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ListenerKey6 {
-    local: [u8; 16],
-    port: [u8; 2],
-    zero: [u8; 2],
-}
-
-// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
-unsafe impl aya::Pod for FlowKey {}
-// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
-unsafe impl aya::Pod for ListenerKey {}
-// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
-unsafe impl aya::Pod for FlowKey6 {}
-// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
-unsafe impl aya::Pod for ListenerKey6 {}
 
 /// Why steering could not be set up or changed.
 #[derive(Debug, thiserror::Error)]
@@ -130,13 +113,19 @@ pub enum SteerMode {
     Generic,
 }
 
-/// Frames counted since the program was attached.
+/// Counted since the program was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteerStats {
-    /// Steered to us, whether or not a socket was bound to their queue.
+    /// Frames steered to us, whether or not a socket was bound to their queue.
     pub steered: u64,
-    /// Passed to the kernel.
+    /// Frames passed to the kernel.
     pub passed: u64,
+    /// SYNs taken from listening sockets.
+    pub taken: u64,
+    /// SYNs left to listening sockets, because this service did not run.
+    pub passed_stale: u64,
+    /// SYNs left to listening sockets, because too many were waiting.
+    pub passed_full: u64,
 }
 
 /// The steering program on one interface. Dropping this value detaches it. The kernel detaches it when the process
@@ -148,9 +137,10 @@ pub struct Steering {
     mode: SteerMode,
     sockets: XskMap<MapData>,
     flows: HashMap<MapData, FlowKey, u32>,
-    listeners: HashMap<MapData, ListenerKey, u32>,
     flows6: HashMap<MapData, FlowKey6, u32>,
-    listeners6: HashMap<MapData, ListenerKey6, u32>,
+    half_open: HashMap<MapData, FlowKey, HalfOpen>,
+    half_open6: HashMap<MapData, FlowKey6, HalfOpen>,
+    listening: Listening,
     settings: Array<MapData, u32>,
     stats: PerCpuArray<MapData, u64>,
     _program: Ebpf,
@@ -158,7 +148,7 @@ pub struct Steering {
 
 impl Steering {
     /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
-    /// All frames pass to the kernel until flows or listeners are added.
+    /// All frames pass to the kernel until flows are added.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
         let other = |doing, error: &(dyn Error + 'static)| SteerError::Other {
             interface: interface.into(),
@@ -175,15 +165,20 @@ impl Steering {
             .ok_or_else(|| other("loading", &io::Error::other("the object has no such program")))?;
         xdp.load().map_err(|e| explain(&found, "loading the program", &e))?;
         let (link, mode) = attach(xdp, &found)?;
+        let listening = Listening::load(&mut program).map_err(|error| match error {
+            LoadError::Refused(error) => explain(&found, "loading the filter of listeners", &*error),
+            LoadError::Missing => other("loading", &io::Error::other("the object lacks the filter or one of its maps")),
+        })?;
         let missing = || other("loading", &io::Error::other("the object lacks a map"));
         Ok(Self {
             _link: link,
             mode,
             sockets: program.take_map("sockets").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             flows: program.take_map("flows").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
-            listeners: program.take_map("listeners").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             flows6: program.take_map("flows6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
-            listeners6: program.take_map("listeners6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            half_open: program.take_map("half_open").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            half_open6: program.take_map("half_open6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            listening,
             settings: program.take_map("settings").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             stats: program.take_map("stats").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             interface: found,
@@ -201,10 +196,16 @@ impl Steering {
         &self.interface.name
     }
 
-    /// Delivers steered frames of a queue to a port. The binding ends with the port; steered frames are dropped then.
+    /// Delivers steered frames of a queue to a port. The binding ends with the port; steered frames are dropped then. When
+    /// the port that was bound last has gone, no SYNs are taken from listening sockets.
     pub fn bind(&mut self, queue: u32, port: &XskPort) -> Result<(), SteerError> {
-        let result = self.sockets.set(queue, port.as_fd().as_raw_fd(), 0);
+        let result = self.sockets.set(queue, port.as_fd().as_raw_fd(), 0).and_then(|()| self.listening.live_with(port));
         result.map_err(|e| explain(&self.interface, "binding a socket to a queue", &e))
+    }
+
+    /// The filter for listening sockets.
+    pub fn listening(&mut self) -> &mut Listening {
+        &mut self.listening
     }
 
     /// Steers only frames with this IEEE 802.1Q tag, or only untagged ones. All others pass to the kernel.
@@ -213,42 +214,48 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
     }
 
-    /// Adds or removes one connection. Adding or removing twice is no error.
-    pub fn steer_flow(&mut self, local: SocketAddr, remote: SocketAddr, on: bool) -> Result<(), SteerError> {
-        let (remote_port, local_port) = (remote.port().to_be_bytes(), local.port().to_be_bytes());
-        let result = match (local.ip(), remote.ip()) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let key = FlowKey { remote: remote.octets(), local: local.octets(), remote_port, local_port };
-                change(&mut self.flows, &key, on)
-            }
-            (local, remote) => {
-                let key = FlowKey6 { remote: octets(remote), local: octets(local), remote_port, local_port };
-                change(&mut self.flows6, &key, on)
-            }
+    /// Adds, changes or (`None`) removes one connection. Doing so twice is no error.
+    pub fn steer_flow(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        ours: Option<Segments>,
+    ) -> Result<(), SteerError> {
+        let result = match Key::of(local, remote) {
+            Key::V4(key) => change(&mut self.flows, &key, ours),
+            Key::V6(key) => change(&mut self.flows6, &key, ours),
         };
         result.map_err(|e| explain(&self.interface, "steering a connection", &e))
     }
 
-    /// Adds or removes a listening address and port. 0.0.0.0 = any IPv4 address, :: = any IPv6 address.
-    pub fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) -> Result<(), SteerError> {
-        let port = port.to_be_bytes();
-        let result = match addr {
-            IpAddr::V4(addr) => {
-                let key = ListenerKey { local: addr.octets(), port, zero: [0; 2] };
-                change(&mut self.listeners, &key, on)
-            }
-            IpAddr::V6(addr) => {
-                let key = ListenerKey6 { local: addr.octets(), port, zero: [0; 2] };
-                change(&mut self.listeners6, &key, on)
-            }
+    /// Steers all segments but first SYNs of a connection that may come to be within this time. When there are too many,
+    /// the oldest are forgotten.
+    pub fn steer_half_open(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        within: Duration,
+    ) -> Result<(), SteerError> {
+        let entry = HalfOpen { until: (monotonic() + within).as_nanos() as u64, kernels: 0 };
+        let result = match Key::of(local, remote) {
+            Key::V4(key) => self.half_open.insert(key, entry, 0),
+            Key::V6(key) => self.half_open6.insert(key, entry, 0),
         };
-        result.map_err(|e| explain(&self.interface, "steering a listener", &e))
+        result.map_err(|e| explain(&self.interface, "steering a half-open connection", &e))
     }
 
     /// The program's counters.
     pub fn stats(&self) -> Result<SteerStats, SteerError> {
         let sum = |index| self.stats.get(&index, 0).map(|cpus| cpus.iter().sum());
-        let read = || Ok(SteerStats { steered: sum(STEERED)?, passed: sum(PASSED)? });
+        let read = || {
+            Ok(SteerStats {
+                steered: sum(STEERED)?,
+                passed: sum(PASSED)?,
+                taken: sum(TAKEN)?,
+                passed_stale: sum(STALE)?,
+                passed_full: sum(FULL)?,
+            })
+        };
         read().map_err(|e: MapError| explain(&self.interface, "reading the counters", &e))
     }
 }
@@ -262,17 +269,15 @@ impl std::fmt::Debug for Steering {
     }
 }
 
-/// An address in its IPv6 form.
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
-fn change<K: aya::Pod>(map: &mut HashMap<MapData, K, u32>, key: &K, on: bool) -> Result<(), MapError> {
-    if on {
-        return map.insert(key, 1, 0);
+fn change<K: aya::Pod>(
+    map: &mut HashMap<MapData, K, u32>,
+    key: &K,
+    ours: Option<Segments>,
+) -> Result<(), MapError> {
+    match ours {
+        Some(Segments::All) => return map.insert(key, ACTIVE, 0),
+        Some(Segments::ButFirstSyns) => return map.insert(key, PASSIVE, 0),
+        None => {}
     }
     match map.remove(key) {
         Err(error) if os_error(&error) == Some(libc::ENOENT) || matches!(error, MapError::KeyNotFound) => Ok(()),

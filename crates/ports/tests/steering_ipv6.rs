@@ -105,7 +105,7 @@ fn ipv6_flows_are_steered_exactly_and_extension_headers_are_the_kernels() {
     let network = Network::new();
     let (mut steering, mut port) = open(&network);
     let (local, remote) = (SocketAddr::new(OURS6, 40_000), SocketAddr::new(PEER6, 5555));
-    steering.steer_flow(local, remote, true).unwrap();
+    steering.steer_flow(local, remote, Some(Segments::All)).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     let other = |of: SocketAddr| SocketAddr::new(of.ip(), of.port() + 1);
     raw.send(&frame(None, other(remote), local, 1));
@@ -122,7 +122,7 @@ fn ipv6_flows_are_steered_exactly_and_extension_headers_are_the_kernels() {
     raw.send(&plain[..56]); // ports cut off
     raw.send(&frame(None, remote, local, 5));
     assert_eq!(seq(&mut port), 5, "nothing else came before");
-    steering.steer_flow(local, remote, false).unwrap();
+    steering.steer_flow(local, remote, None).unwrap();
     raw.send(&frame(None, remote, local, 6));
     assert!(next(&mut port, TICK).is_none());
 }
@@ -134,7 +134,7 @@ fn frames_of_one_vlan_are_steered() {
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     for (local, remote) in [(OURS, PEER), (OURS6, PEER6)] {
         let (local, remote) = (SocketAddr::new(local, 40_000), SocketAddr::new(remote, 5555));
-        steering.steer_flow(local, remote, true).unwrap();
+        steering.steer_flow(local, remote, Some(Segments::All)).unwrap();
         steering.set_vlan(None).unwrap();
         raw.send(&frame(Some(7), remote, local, 1));
         raw.send(&frame(None, remote, local, 2));
@@ -169,7 +169,7 @@ fn icmp_errors_about_steered_connections_are_ours() {
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     for (local, remote, ours, not_ours) in [(OURS, PEER, [3, 11, 12], [0, 8]), (OURS6, PEER6, [1, 2, 4], [128, 136])] {
         let (local, remote) = (SocketAddr::new(local, 40_000), SocketAddr::new(remote, 5555));
-        steering.steer_flow(local, remote, true).unwrap();
+        steering.steer_flow(local, remote, Some(Segments::All)).unwrap();
         let sent = frame(None, local, remote, 1);
         let other = frame(None, SocketAddr::new(local.ip(), 40_001), remote, 1);
         for kind in not_ours {

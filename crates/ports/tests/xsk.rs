@@ -170,7 +170,7 @@ fn flows_are_steered_exactly() {
     let network = Network::new();
     let (mut steering, mut port) = open(&network);
     let local = SocketAddr::new(OURS, 40_000);
-    steering.steer_flow(local, SocketAddr::new(PEER, 5555), true).unwrap();
+    steering.steer_flow(local, SocketAddr::new(PEER, 5555), Some(Segments::All)).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     raw.send(&peer_frame(5555, local, 1));
     assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 1);
@@ -198,7 +198,7 @@ fn flows_are_steered_exactly() {
     raw.send(&options);
     assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 9);
 
-    steering.steer_flow(local, SocketAddr::new(PEER, 5555), false).unwrap();
+    steering.steer_flow(local, SocketAddr::new(PEER, 5555), None).unwrap();
     raw.send(&peer_frame(5555, local, 10));
     assert!(receive(&mut port, TICK).is_none());
 }

@@ -1,0 +1,130 @@
+//! SYNs taken from listening sockets of the kernel.
+//!
+//! The kernel judges a SYN by its own rules and chooses the socket that gets it. A filter on that socket takes the SYN if it
+//! came over the served interface. While this service is dead, stuck or too slow, the filter leaves SYNs to the kernel.
+
+use crate::syn::Syn;
+use crate::xsk::XskPort;
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, MapError, RingBuf, XskMap};
+use aya::programs::{ProgramFd, SocketFilter};
+use std::error::Error;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// The filter's name in the object.
+const PROGRAM: &str = "towpath_listen";
+/// How often the filter is told that this service lives. It waits for three seconds.
+const BEAT_EVERY: Duration = Duration::from_millis(500);
+
+/// Why the filter could not be loaded.
+pub enum LoadError {
+    /// The object lacks something.
+    Missing,
+    /// The kernel refuses the program.
+    Refused(Box<dyn Error>),
+}
+
+fn refused(error: impl Error + 'static) -> LoadError {
+    LoadError::Refused(Box::new(error))
+}
+
+/// The filter, and the SYNs that it has taken.
+pub struct Listening {
+    program: ProgramFd,
+    served: HashMap<MapData, u32, u32>,
+    /// The interface in `served`.
+    interface: Option<u32>,
+    syns: RingBuf<MapData>,
+    tripwire: XskMap<MapData>,
+    heartbeat: Array<MapData, u64>,
+    beaten: Option<Duration>,
+}
+
+impl Listening {
+    /// Loads the filter of an object.
+    pub(crate) fn load(object: &mut Ebpf) -> Result<Self, LoadError> {
+        let filter = object.program_mut(PROGRAM).and_then(|p| <&mut SocketFilter>::try_from(p).ok());
+        let filter = filter.ok_or(LoadError::Missing)?;
+        filter.load().map_err(refused)?;
+        let program = filter.fd().map_err(refused)?.try_clone().map_err(refused)?;
+        let mut map = |name| object.take_map(name).ok_or(LoadError::Missing);
+        Ok(Self {
+            program,
+            served: map("served")?.try_into().map_err(|_| LoadError::Missing)?,
+            interface: None,
+            syns: map("syns")?.try_into().map_err(|_| LoadError::Missing)?,
+            tripwire: map("tripwire")?.try_into().map_err(|_| LoadError::Missing)?,
+            heartbeat: map("heartbeat")?.try_into().map_err(|_| LoadError::Missing)?,
+            beaten: None,
+        })
+    }
+
+    /// The filter leaves all SYNs to the kernel once this port has gone.
+    pub(crate) fn live_with(&mut self, port: &XskPort) -> Result<(), MapError> {
+        self.tripwire.set(0, port.as_fd().as_raw_fd(), 0)
+    }
+
+    /// Takes SYNs that come over the interface with this index, and over no other. It is the kernel's device for the VLAN
+    /// that is steered, if there is one.
+    pub fn serve(&mut self, interface: Option<u32>) -> io::Result<()> {
+        if let Some(old) = self.interface.take() {
+            self.served.remove(&old).map_err(io::Error::other)?;
+        }
+        if let Some(new) = interface {
+            self.served.insert(new, 1, 0).map_err(io::Error::other)?;
+        }
+        self.interface = interface;
+        Ok(())
+    }
+
+    /// Attaches the filter to a listening socket. It stays there until the socket is closed, or its owner removes it.
+    pub fn attach(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
+        let program: libc::c_int = self.program.as_fd().as_raw_fd();
+        // SAFETY: the descriptor is open, and the option's value is an int that lives during the call.
+        let result = unsafe {
+            libc::setsockopt(
+                listener.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_BPF,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The next SYN. SYNs without a usable header are skipped.
+    pub fn next(&mut self) -> Option<Syn> {
+        while let Some(record) = self.syns.next() {
+            if let Some(syn) = Syn::read(&record) {
+                return Some(syn);
+            }
+        }
+        None
+    }
+
+    /// The descriptor that becomes readable when a SYN waits.
+    pub fn readable(&self) -> BorrowedFd<'_> {
+        self.syns.as_fd()
+    }
+
+    /// Tells the filter that this service lives. Call it at least once a second.
+    pub fn beat(&mut self) {
+        let now = monotonic();
+        if self.beaten.is_some_and(|at| now - at < BEAT_EVERY) {
+            return;
+        }
+        // It cannot fail. If it did, the kernel would have the SYNs, which is right.
+        if self.heartbeat.set(0, now.as_nanos() as u64, 0).is_ok() {
+            self.beaten = Some(now);
+        }
+    }
+}
+
+/// The clock of the program (`bpf_ktime_get_ns`).
+pub fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}

@@ -1,0 +1,215 @@
+//! First SYNs taken from listening sockets of the kernel, between two network namespaces. Needs root.
+#![allow(clippy::unwrap_used, missing_docs, dead_code)]
+
+mod network;
+
+use network::*;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use towpath_ports::Port;
+use towpath_ports::steering::{Segments, Steering};
+use towpath_ports::syn::Syn;
+use towpath_ports::xsk::{XskConfig, XskPort};
+use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
+
+const SOON: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(100);
+
+/// The steering program and a port on queue 0. SYNs over the interface are taken.
+fn open(network: &Network) -> (Steering, XskPort) {
+    within(&network.ours, || {
+        let mut steering = Steering::attach(OUR_IF).unwrap();
+        let port = XskPort::open(OUR_IF, 0, XskConfig::default()).unwrap();
+        steering.bind(0, &port).unwrap();
+        // SAFETY: the name is terminated.
+        let index = unsafe { libc::if_nametoindex(c"wrvb".as_ptr()) };
+        steering.listening().serve(Some(index)).unwrap();
+        steering.listening().beat();
+        (steering, port)
+    })
+}
+
+/// A listening socket of our namespace, with the filter.
+fn listen(network: &Network, steering: &mut Steering, at: IpAddr, port: u16) -> TcpListener {
+    let listener = within(&network.ours, || TcpListener::bind((at, port)).unwrap());
+    steering.listening().attach(listener.as_fd()).unwrap();
+    listener
+}
+
+fn cookie(socket: &impl AsRawFd) -> u64 {
+    let (mut cookie, mut length) = (0u64, 8);
+    // SAFETY: the value is of the option's type and lives during the call.
+    let result = unsafe {
+        let value = (&raw mut cookie).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, value, &raw mut length)
+    };
+    assert_eq!(result, 0);
+    cookie
+}
+
+fn connect(namespace: &str, to: SocketAddr, time: Duration) -> Result<TcpStream, ErrorKind> {
+    within(namespace, || TcpStream::connect_timeout(&to, time)).map_err(|error| error.kind())
+}
+
+/// The next SYN that is taken.
+fn next(steering: &mut Steering) -> Option<Syn> {
+    let fd = steering.listening().readable().as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is to one complete pollfd that outlives the call.
+    unsafe { libc::poll(&raw mut poll, 1, SOON.as_millis() as i32) };
+    steering.listening().next()
+}
+
+fn frame(from: SocketAddr, to: SocketAddr, seq: u32, flags: u8) -> Vec<u8> {
+    let header = Header {
+        source_mac: PEER_MAC,
+        destination_mac: OUR_MAC,
+        vlan: None,
+        source: from.ip(),
+        destination: to.ip(),
+        source_port: from.port(),
+        destination_port: to.port(),
+        seq,
+        ack: 1,
+        flags,
+        window: 1000,
+        ident: 0,
+        tos: 0,
+        ttl: 64,
+        urgent: 0,
+        options: Options::default(),
+    };
+    let mut frame = vec![0; header.wire_bytes()];
+    emit(&header, 0, &mut frame).unwrap();
+    fill_checksum(&mut frame);
+    frame
+}
+
+/// The sequence number of the next frame that is steered to us.
+fn steered(port: &mut XskPort, time: Duration) -> Option<u32> {
+    let end = Instant::now() + time;
+    let mut frames = Vec::new();
+    while frames.is_empty() && Instant::now() < end {
+        port.receive(&mut frames, 1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let seq = frames.first().map(|frame| parse(port.bytes(frame)).unwrap().seq);
+    port.release(&frames);
+    seq
+}
+
+#[test]
+fn syns_over_the_interface_are_taken_and_all_else_is_accepted_by_the_kernel() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let to = SocketAddr::new(ours, 9000);
+        let listener = listen(&network, &mut steering, ours, 9000);
+        assert_eq!(connect(&network.peer, to, TICK).err(), Some(ErrorKind::TimedOut), "neither answer nor reset");
+        let syn = next(&mut steering).expect("a SYN");
+        assert_eq!(syn.cookie, cookie(&listener));
+        for vlan in [None, Some(7)] {
+            let frame = syn.frame(vlan);
+            let segment = parse(&frame).unwrap();
+            assert_eq!((segment.source, segment.destination, segment.destination_port), (peer, ours, 9000));
+            assert_eq!((segment.source_mac, segment.destination_mac), (PEER_MAC, OUR_MAC));
+            assert_eq!((segment.flags & !0xc0, segment.payload_len, segment.vlan), (flags::SYN, 0, vlan));
+            assert_eq!(segment.options.mss, Some(if ours.is_ipv4() { 1460 } else { 1440 }));
+            assert!(segment.options.timestamps.is_some() && segment.options.window_scale.is_some());
+        }
+        // A local client is the kernel's; so is the accepted connection, which inherits the filter.
+        let mut client = connect(&network.ours, to, SOON).unwrap();
+        client.write_all(b"hi").unwrap();
+        let mut got = [0; 2];
+        listener.accept().unwrap().0.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hi");
+        assert_eq!(connect(&network.peer, SocketAddr::new(ours, 9001), SOON).err(), Some(ErrorKind::ConnectionRefused));
+        while steering.listening().next().is_some() {}
+    }
+    let stats = steering.stats().unwrap();
+    assert!(stats.taken >= 2 && stats.passed_stale + stats.passed_full == 0, "{stats:?}");
+}
+
+#[test]
+fn a_firewall_of_the_host_judges_each_syn() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    let _listener = listen(&network, &mut steering, OURS, 9000);
+    let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; \
+                 add rule inet t in tcp dport 9000 drop";
+    let done = Command::new("ip").args(["netns", "exec", &network.ours, "nft", rules]).status().unwrap();
+    assert!(done.success(), "the command `nft` runs (apt-get install nftables)");
+    assert_eq!(connect(&network.peer, SocketAddr::new(OURS, 9000), TICK).err(), Some(ErrorKind::TimedOut));
+    assert_eq!(steering.listening().next(), None);
+}
+
+#[test]
+fn the_kernel_accepts_when_the_service_is_stuck_full_or_dead() {
+    let network = Network::new();
+    let (mut steering, port) = open(&network);
+    let to = SocketAddr::new(OURS, 9000);
+    let listener = listen(&network, &mut steering, OURS, 9000);
+    std::thread::sleep(Duration::from_millis(3100));
+    drop(connect(&network.peer, to, SOON).unwrap());
+    listener.accept().unwrap();
+    assert_eq!(steering.stats().unwrap().passed_stale, 1, "stuck");
+    // Its heart beats again, but nobody reads the SYNs.
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for number in 0..9000u16 {
+        if number % 1000 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        steering.listening().beat();
+        raw.send(&frame(SocketAddr::new(PEER, 10_000 + number), to, 1, flags::SYN));
+    }
+    steering.listening().beat();
+    drop(connect(&network.peer, to, SOON).unwrap());
+    assert!(steering.stats().unwrap().passed_full > 0);
+    let taken = std::iter::from_fn(|| steering.listening().next()).count() as u64;
+    assert_eq!(taken, steering.stats().unwrap().taken);
+    // The kernel has answered some. Their repetitions are the kernel's, too.
+    let full = steering.stats().unwrap().passed_full;
+    raw.send(&frame(SocketAddr::new(PEER, 10_000 + 8999), to, 1, flags::SYN));
+    std::thread::sleep(TICK);
+    assert_eq!((steering.listening().next(), steering.stats().unwrap().passed_full), (None, full));
+    drop(port);
+    drop(connect(&network.peer, to, SOON).unwrap());
+    assert_eq!(steering.stats().unwrap().passed_stale, 2, "dead");
+}
+
+#[test]
+fn first_syns_of_passive_connections_are_shown_to_the_listener() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let (local, remote) = (SocketAddr::new(ours, 9000), SocketAddr::new(peer, 5555));
+        let listener = listen(&network, &mut steering, ours, 9000);
+        steering.steer_flow(local, remote, Some(Segments::ButFirstSyns)).unwrap();
+        raw.send(&frame(remote, local, 1, flags::ACK));
+        assert_eq!(steered(&mut port, SOON), Some(1));
+        raw.send(&frame(remote, local, 2, flags::SYN));
+        assert_eq!(next(&mut steering).unwrap().cookie, cookie(&listener));
+        raw.send(&frame(remote, local, 3, flags::SYN | flags::ACK));
+        assert_eq!(steered(&mut port, SOON), Some(3), "the SYN did not come here");
+        raw.send(&frame(remote, local, 4, flags::SYN | flags::FIN));
+        assert_eq!(steered(&mut port, SOON), Some(4));
+        steering.steer_flow(local, remote, Some(Segments::All)).unwrap();
+        raw.send(&frame(remote, local, 5, flags::SYN));
+        assert_eq!(steered(&mut port, SOON), Some(5));
+        steering.steer_flow(local, remote, None).unwrap();
+        // After an answer with a cookie.
+        steering.steer_half_open(local, remote, SOON).unwrap();
+        raw.send(&frame(remote, local, 6, flags::SYN));
+        assert_eq!(next(&mut steering).unwrap().cookie, cookie(&listener));
+        raw.send(&frame(remote, local, 7, flags::ACK));
+        assert_eq!(steered(&mut port, SOON), Some(7));
+        steering.steer_half_open(local, remote, Duration::ZERO).unwrap();
+        raw.send(&frame(remote, local, 8, flags::ACK));
+        assert_eq!(steered(&mut port, TICK), None, "too late");
+        assert_eq!(steering.listening().next(), None);
+    }
+}
