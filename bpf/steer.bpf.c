@@ -13,8 +13,9 @@
 // A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
 // reset it. So a connection survives a moment without a reader.
 //
-// `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs that came over a served interface, while
-// the service lives and has room. The kernel has judged such a SYN by all its rules, and has chosen the socket.
+// `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came over
+// a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and has
+// chosen the socket.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -119,6 +120,15 @@ struct {
     __type(key, struct flow6);
     __type(value, struct half_open);
 } half_open6 SEC(".maps");
+
+// Cookies of the listening sockets whose SYNs are taken.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 16);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, __u64);
+    __type(value, __u32);
+} accelerated SEC(".maps");
 
 // Indices of the interfaces from which SYNs are taken.
 struct {
@@ -308,16 +318,22 @@ static __always_inline int service_runs(void)
     return service_exists() && beat && bpf_ktime_get_ns() - *beat < STUCK;
 }
 
-// The kernel answers this SYN, so its repetitions are the kernel's, too. If the service has the connection, the SYN is
-// dropped: two SYN-ACKs would not agree. The peer repeats it.
-static __always_inline int leave_to_kernel(void *flows, void *half_opens, void *flow, __u32 why)
+// The kernel answers this SYN, so its repetitions are the kernel's, too.
+static __always_inline int leave_to_kernel(void *half_opens, void *flow)
+{
+    struct half_open kernels = { bpf_ktime_get_ns() + KERNELS_HANDSHAKE, 1 };
+    bpf_map_update_elem(half_opens, flow, &kernels, BPF_ANY);
+    return KERNELS;
+}
+
+// The service cannot have this SYN. If it has the connection, the SYN is dropped: two SYN-ACKs would not agree. The peer
+// repeats it.
+static __always_inline int cannot_take(void *flows, void *half_opens, void *flow, __u32 why)
 {
     count(why);
     if (service_exists() && bpf_map_lookup_elem(flows, flow))
         return OURS;
-    struct half_open kernels = { bpf_ktime_get_ns() + KERNELS_HANDSHAKE, 1 };
-    bpf_map_update_elem(half_opens, flow, &kernels, BPF_ANY);
-    return KERNELS;
+    return leave_to_kernel(half_opens, flow);
 }
 
 static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *flow, struct tcphdr *tcp, int v6)
@@ -325,11 +341,14 @@ static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_o
     struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
     if (half && half->kernels && bpf_ktime_get_ns() < half->until)
         return KERNELS;
+    __u64 cookie = bpf_get_socket_cookie(skb);
+    if (!bpf_map_lookup_elem(&accelerated, &cookie))
+        return leave_to_kernel(half_opens, flow);
     if (!service_runs())
-        return leave_to_kernel(flows, half_opens, flow, STALE);
+        return cannot_take(flows, half_opens, flow, STALE);
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
-        return leave_to_kernel(flows, half_opens, flow, FULL);
+        return cannot_take(flows, half_opens, flow, FULL);
     __u32 tcp_bytes = tcp->doff * 4;
     if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
@@ -337,7 +356,7 @@ static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_o
         bpf_ringbuf_discard(syn, 0);
         return KERNELS;
     }
-    syn->cookie = bpf_get_socket_cookie(skb);
+    syn->cookie = cookie;
     syn->interface = skb->ifindex;
     syn->queue = skb->queue_mapping;
     syn->v6 = v6;

@@ -33,6 +33,7 @@ fn refused(error: impl Error + 'static) -> LoadError {
 /// The filter, and the SYNs that it has taken.
 pub struct Listening {
     program: ProgramFd,
+    accelerated: HashMap<MapData, u64, u32>,
     served: HashMap<MapData, u32, u32>,
     /// The interface in `served`.
     interface: Option<u32>,
@@ -52,6 +53,7 @@ impl Listening {
         let mut map = |name| object.take_map(name).ok_or(LoadError::Missing);
         Ok(Self {
             program,
+            accelerated: map("accelerated")?.try_into().map_err(|_| LoadError::Missing)?,
             served: map("served")?.try_into().map_err(|_| LoadError::Missing)?,
             interface: None,
             syns: map("syns")?.try_into().map_err(|_| LoadError::Missing)?,
@@ -79,20 +81,22 @@ impl Listening {
         Ok(())
     }
 
-    /// Attaches the filter to a listening socket. It stays there until the socket is closed, or its owner removes it.
-    pub fn attach(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
-        let program: libc::c_int = self.program.as_fd().as_raw_fd();
-        // SAFETY: the descriptor is open, and the option's value is an int that lives during the call.
-        let result = unsafe {
-            libc::setsockopt(
-                listener.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_BPF,
-                (&raw const program).cast(),
-                size_of_val(&program) as libc::socklen_t,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    /// The filter, to be attached to listening sockets (`SO_ATTACH_BPF`). It stays there until the socket is closed, or its
+    /// owner removes it. It leaves all SYNs to the kernel but those of the sockets that [`Listening::take`] names.
+    pub fn filter(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// Takes the SYNs of the listening socket with this cookie (`on`), or no longer.
+    pub fn take(&mut self, cookie: u64, on: bool) -> io::Result<()> {
+        if on {
+            return self.accelerated.insert(cookie, 1, 0).map_err(io::Error::other);
+        }
+        match self.accelerated.remove(&cookie) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     /// The next SYN. SYNs without a usable header are skipped.

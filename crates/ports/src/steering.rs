@@ -269,11 +269,7 @@ impl std::fmt::Debug for Steering {
     }
 }
 
-fn change<K: aya::Pod>(
-    map: &mut HashMap<MapData, K, u32>,
-    key: &K,
-    ours: Option<Segments>,
-) -> Result<(), MapError> {
+fn change<K: aya::Pod>(map: &mut HashMap<MapData, K, u32>, key: &K, ours: Option<Segments>) -> Result<(), MapError> {
     match ours {
         Some(Segments::All) => return map.insert(key, ACTIVE, 0),
         Some(Segments::ButFirstSyns) => return map.insert(key, PASSIVE, 0),

@@ -6,7 +6,7 @@ mod network;
 use network::*;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
@@ -35,8 +35,19 @@ fn open(network: &Network) -> (Steering, XskPort) {
 /// A listening socket of our namespace, with the filter.
 fn listen(network: &Network, steering: &mut Steering, at: IpAddr, port: u16) -> TcpListener {
     let listener = within(&network.ours, || TcpListener::bind((at, port)).unwrap());
-    steering.listening().attach(listener.as_fd()).unwrap();
+    attach(steering, &listener);
+    steering.listening().take(cookie(&listener), true).unwrap();
     listener
+}
+
+fn attach(steering: &mut Steering, listener: &TcpListener) {
+    let program = steering.listening().filter().as_raw_fd();
+    // SAFETY: the option's value is an int that lives during the call.
+    let result = unsafe {
+        let value = (&raw const program).cast();
+        libc::setsockopt(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, 4)
+    };
+    assert_eq!(result, 0);
 }
 
 fn cookie(socket: &impl AsRawFd) -> u64 {
@@ -131,6 +142,26 @@ fn syns_over_the_interface_are_taken_and_all_else_is_accepted_by_the_kernel() {
     }
     let stats = steering.stats().unwrap();
     assert!(stats.taken >= 2 && stats.passed_stale + stats.passed_full == 0, "{stats:?}");
+}
+
+#[test]
+fn only_the_syns_of_named_listeners_are_taken() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    let listener = within(&network.ours, || TcpListener::bind((OURS, 9000)).unwrap());
+    attach(&mut steering, &listener);
+    let to = SocketAddr::new(OURS, 9000);
+    connect(&network.peer, to, SOON).expect("the kernel accepts");
+    let name = cookie(&listener);
+    for _ in 0..2 {
+        steering.listening().take(name, true).unwrap();
+    }
+    assert_eq!(connect(&network.peer, to, TICK).err(), Some(ErrorKind::TimedOut));
+    assert_eq!(next(&mut steering).map(|syn| syn.cookie), Some(name));
+    for _ in 0..2 {
+        steering.listening().take(name, false).unwrap();
+    }
+    connect(&network.peer, to, SOON).expect("the kernel accepts again");
 }
 
 #[test]
