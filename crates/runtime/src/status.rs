@@ -222,6 +222,8 @@ pub struct Status {
     pub panics: u64,
     /// Commands of applications that were left to the kernel, by reason (`towpath_ring::command::not_ours`).
     pub not_ours: [u64; REASONS],
+    /// First SYNs for listeners that stay the kernel's, by what became of them.
+    pub listeners: NamedCounts,
     /// The clients.
     pub clients: Vec<ClientStatus>,
 }

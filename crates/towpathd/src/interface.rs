@@ -4,18 +4,25 @@ use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use rustix::thread::CapabilitySet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
+use towpath_fast::SynCounts;
 use towpath_ports::Port;
-use towpath_ports::steering::{SteerError, SteerMode, Steering};
+use towpath_ports::listening::Listening;
+use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::{paths, privileged};
 use towpath_tcp::flow::FourTuple;
+use towpath_tcp::slow::Steered;
 
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
 /// The kernel's own sockets keep the lower half.
 pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=60_999;
+
+/// How long the answer to a cookie is steered: as long as it is valid.
+const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
 /// A served interface. Dropping it releases its ports.
 pub struct Interface {
@@ -124,7 +131,7 @@ pub fn open(
         None => ReservedPorts::reserve(&EPHEMERAL_PORTS).map(Some),
     };
     let reserved = reserved.map_err(InterfaceError::Ports)?;
-    Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
+    Ok((Interface { index, mtu, _ports: reserved }, Box::new(Interfaces(steering))))
 }
 
 /// The number of the interface's receive queues; 1 if sysfs does not tell.
@@ -158,28 +165,35 @@ fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
     Err(InterfaceError::Privileges { interface: interface.into(), missing: missing.join(", ") })
 }
 
-/// Steers the slow path's flows and listeners.
-struct Steered(Steering);
+/// Steers the slow path's flows.
+struct Interfaces(Steering);
 
 /// Of steering that fails, for example because a table is full: clients decide how often.
 static LINES: LogThrottle = LogThrottle::new();
 
-impl Steer for Steered {
-    fn flow(&mut self, tuple: &FourTuple, on: bool) {
+impl Steer for Interfaces {
+    fn flow(&mut self, tuple: &FourTuple, steered: Steered) {
         let local = SocketAddr::new(tuple.local, tuple.local_port);
         let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
-        if let Err(error) = self.0.steer_flow(local, remote, on)
+        let result = match steered {
+            Steered::No => self.0.steer_flow(local, remote, None),
+            Steered::All => self.0.steer_flow(local, remote, Some(Segments::All)),
+            Steered::ButFirstSyns => self.0.steer_flow(local, remote, Some(Segments::ButFirstSyns)),
+            Steered::AnswerToCookie => self.0.steer_half_open(local, remote, COOKIE_LIFE),
+        };
+        if let Err(error) = result
             && LINES.allows()
         {
             tracing::warn!(%error, "a connection is not steered");
         }
     }
 
-    fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
-        if let Err(error) = self.0.steer_listener(addr, port, on)
-            && LINES.allows()
-        {
-            tracing::warn!(%error, "a listener is not steered");
-        }
+    fn listening(&mut self) -> Option<&mut Listening> {
+        Some(self.0.listening())
+    }
+
+    fn syn_counts(&self) -> SynCounts {
+        let stats = self.0.stats().unwrap_or_default();
+        SynCounts { taken: stats.taken, passed_stale: stats.passed_stale, passed_full: stats.passed_full }
     }
 }

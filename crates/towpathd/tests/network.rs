@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use towpath_fast::Network;
+use towpath_ports::listening::Listening;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, PortId};
-use towpath_tcp::slow::Route;
+use towpath_tcp::slow::{Route, Steered};
 use towpath_towpathd::network::held_ports::HeldPorts;
 use towpath_towpathd::network::netlink::Netlink;
 use towpath_towpathd::network::{HostNetwork, Steer, Watcher};
@@ -72,11 +73,11 @@ fn enter() {
 struct Noted(Arc<Mutex<Vec<String>>>);
 
 impl Steer for Noted {
-    fn flow(&mut self, tuple: &FourTuple, on: bool) {
-        self.0.lock().unwrap().push(format!("{}:{} {on}", tuple.remote, tuple.remote_port));
+    fn flow(&mut self, tuple: &FourTuple, steered: Steered) {
+        self.0.lock().unwrap().push(format!("{}:{} {steered:?}", tuple.remote, tuple.remote_port));
     }
-    fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
-        self.0.lock().unwrap().push(format!("{addr}:{port} {on}"));
+    fn listening(&mut self) -> Option<&mut Listening> {
+        None
     }
 }
 
@@ -163,13 +164,12 @@ fn in_our_namespace() {
     ip(&format!("-n {OURS} route del 10.80.0.0/16"));
     until("the route is gone", || network.route(behind, None) == Route::NotOurs);
 
-    // Everything is steered but listeners on the loopback device.
+    // Listeners stay the kernel's.
     let tuple = FourTuple { local: source, local_port: 1, remote: PEER, remote_port: 2 };
-    network.steer(&tuple, true);
-    network.steer_listener(source, 80, true);
-    network.steer_listener(IpAddr::V4(Ipv4Addr::LOCALHOST), 80, true);
-    network.steer(&tuple, false);
-    assert_eq!(*steered.0.lock().unwrap(), ["10.79.0.2:2 true", "10.79.0.1:80 true", "10.79.0.2:2 false"]);
+    network.steer(&tuple, Steered::ButFirstSyns);
+    network.steer(&tuple, Steered::No);
+    assert_eq!(*steered.0.lock().unwrap(), ["10.79.0.2:2 ButFirstSyns", "10.79.0.2:2 No"]);
+    assert!(network.listens_in_kernel() && !HostNetwork::new(65_535).unwrap().listens_in_kernel());
 
     drop(network);
     assert!(!ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"), "restored");

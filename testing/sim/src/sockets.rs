@@ -9,7 +9,7 @@ use towpath_rng::Rng;
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, PortId};
 use towpath_tcp::messages::{AppUpdate, AppView, ToFast};
-use towpath_tcp::slow::{Host, Route};
+use towpath_tcp::slow::{Host, Route, Steered};
 
 /// `ENETUNREACH`.
 const ENETUNREACH: i32 = 101;
@@ -251,9 +251,9 @@ impl Host for Sockets {
         self.to_fast.push_back(message);
     }
 
-    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let key = (tuple.local, tuple.local_port, tuple.remote, tuple.remote_port);
-        if on {
+        if steered != Steered::No {
             self.steered.insert(key);
         } else {
             self.steered.remove(&key);

@@ -69,10 +69,11 @@ pub trait Network: Send {
     fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> towpath_tcp::slow::Route;
     /// Is this one of our own addresses?
     fn is_local(&self, addr: IpAddr) -> bool;
-    /// Steers packets of this tuple to us (`on`), or no longer.
-    fn steer(&mut self, tuple: &FourTuple, on: bool);
+    /// Steers packets of this tuple to us from now on, or no longer.
+    fn steer(&mut self, tuple: &FourTuple, steered: towpath_tcp::slow::Steered);
     /// Steers segments to this listener to us (`on`), or no longer (`0.0.0.0` = every address).
-    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
+    /// Not called if listeners stay the kernel's.
+    fn steer_listener(&mut self, _addr: IpAddr, _port: u16, _on: bool) {}
     /// Are its ports those of a kernel, whose sockets use them, too? Then clients must prove that they have a port.
     fn shares_ports_with_kernel(&self) -> bool;
     /// Do listeners stay listening sockets of the kernel, from which we take SYNs ([`Network::take_syns`])?
@@ -82,7 +83,7 @@ pub trait Network: Send {
     /// The filter that takes SYNs from listening sockets, one more descriptor of it; `None`: no interface is served. It is
     /// attached to sockets that are not accepted yet, and stays attached to those of listeners that have ended. So it
     /// leaves the SYNs of all sockets to the kernel but of those that [`Network::take_syns`] names.
-    fn listener_filter(&self) -> io::Result<Option<OwnedFd>> {
+    fn listener_filter(&mut self) -> io::Result<Option<OwnedFd>> {
         Ok(None)
     }
     /// From now on takes the SYNs of the served interface from the listening socket with this cookie (`on`), or leaves
@@ -96,7 +97,7 @@ pub trait Network: Send {
         None
     }
     /// The descriptor that is readable while SYNs wait.
-    fn syns(&self) -> Option<BorrowedFd<'_>> {
+    fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
     /// This service is alive: SYNs are left to the kernel when this has not been called for some seconds. Called at

@@ -5,14 +5,15 @@ use crate::owner::{owner, split};
 use crate::port_proof::PortProof;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, give_to, not_ours, op};
 use towpath_ring::lines::{app_flags, state};
-use towpath_runtime::Verdict;
 use towpath_runtime::admission::AdmissionControl;
 use towpath_runtime::info::any;
+use towpath_runtime::{Proof, Verdict};
 use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::slow::ConnectError;
 use towpath_tcp::time::Micros;
@@ -158,11 +159,18 @@ impl SlowThread {
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
         }
-        // socket(7): sockets that share a port belong to one user. The kernel has checked that if it reserves the port.
+        // socket(7): sockets that share a port belong to one user. The kernel checks that for its own sockets.
+        let kernels = self.host.network.listens_in_kernel();
         let uid = self.host.client(index).map(|client| client.shared.uid);
         let others: Vec<Owner> = self.slow.listeners_at(local, port).collect();
-        if others.iter().any(|other| self.host.client(split(*other).0).map(|client| client.shared.uid) != uid) {
+        if !kernels
+            && others.iter().any(|other| self.host.client(split(*other).0).map(|client| client.shared.uid) != uid)
+        {
             return self.denied(index, slot, libc::EADDRINUSE);
+        }
+        if let Err(error) = self.take_from_kernel(index, slot) {
+            tracing::warn!(%error, "a listener is left to the kernel");
+            return self.not_ours(index, slot, not_ours::UNSAID);
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
@@ -179,9 +187,19 @@ impl SlowThread {
                 0
             }
             Err(errno) => {
+                self.host.leave_to_kernel(owner);
                 self.refuse(index, slot);
                 -errno
             }
+        }
+    }
+
+    /// Takes the SYNs of a new listener from the kernel, if the client has shown a listening socket.
+    fn take_from_kernel(&mut self, index: u32, slot: Slot) -> io::Result<()> {
+        let shown = self.host.client(index).and_then(|client| client.slot(slot).reservation.as_ref());
+        match shown.map(|(reservation, _)| reservation.proof) {
+            Some(Proof::Listener(proof)) => self.host.take_from_kernel(owner(index, slot), proof),
+            _ => Ok(()),
         }
     }
 

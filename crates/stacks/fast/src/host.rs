@@ -2,6 +2,7 @@
 
 use crate::api::Network;
 use crate::client::SlowClient;
+use crate::kernel_listeners::KernelListeners;
 use crate::mailbox::Sender;
 use crate::messages::ToGroup;
 use crate::owner::{owner, split};
@@ -17,10 +18,10 @@ use towpath_ring::Slot;
 use towpath_ring::lines::state;
 use towpath_runtime::admission::{AdmissionControl, AdmissionState};
 use towpath_runtime::info::{self, ring_addr};
-use towpath_runtime::{AdmissionPolicy, Verdict};
-use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
+use towpath_runtime::{AdmissionPolicy, ListenerProof, Verdict};
+use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Admission, Host, Route};
+use towpath_tcp::slow::{Admission, Host, Route, Steered};
 use towpath_tcp::time::Micros;
 
 /// A flow group, as the slow thread knows it.
@@ -53,6 +54,9 @@ pub enum Later {
     },
 }
 
+/// Every flow group's loopback. No kernel sees its segments.
+const LOOPBACK: PortId = PortId(0);
+
 /// The slow thread's tables.
 pub struct SlowHost {
     /// Clients by index.
@@ -69,6 +73,8 @@ pub struct SlowHost {
     pub gate: AdmissionState,
     /// Sharing classes with a weight or rate of their own.
     pub shaped: BTreeSet<u16>,
+    /// Listeners that stay the kernel's.
+    pub kernel_listeners: KernelListeners,
     /// Regions that two clients share.
     pub pairs: Pairs,
     /// Told of connections while somebody captures.
@@ -98,6 +104,7 @@ impl SlowHost {
             later,
             gate,
             shaped,
+            kernel_listeners: KernelListeners::default(),
             pairs,
             watch: None,
             child_congestion,
@@ -115,6 +122,21 @@ impl SlowHost {
     /// The client in place `index`.
     pub fn client(&mut self, index: u32) -> Option<&mut SlowClient> {
         self.clients.get_mut(index as usize)?.as_mut()
+    }
+    /// Takes the SYNs of a listener that stays the kernel's.
+    pub fn take_from_kernel(&mut self, owner: Owner, proof: ListenerProof) -> std::io::Result<()> {
+        self.network.take_syns(proof.cookie, true)?;
+        self.network.beat();
+        self.kernel_listeners.insert(owner, proof);
+        Ok(())
+    }
+    /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
+    pub fn leave_to_kernel(&mut self, owner: Owner) {
+        if let Some(cookie) = self.kernel_listeners.remove(owner)
+            && let Err(error) = self.network.take_syns(cookie, false)
+        {
+            tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
+        }
     }
     /// Fills the words that `getsockname` and the like show.
     pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
@@ -191,8 +213,14 @@ impl Host for SlowHost {
             link.to.send(ToGroup::Tcp(message));
         }
     }
-    fn steer(&mut self, tuple: &FourTuple, on: bool) {
-        self.network.steer(tuple, on);
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
+        self.network.steer(tuple, steered);
+    }
+    fn names_listeners(&self) -> bool {
+        self.network.listens_in_kernel()
+    }
+    fn finds_listeners(&self, port: PortId) -> bool {
+        !self.network.listens_in_kernel() || port == LOOPBACK
     }
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         self.network.steer_listener(addr, port, on);
@@ -327,6 +355,9 @@ impl Host for SlowHost {
     fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
         if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
             *place = None;
+        }
+        if flow.is_none() {
+            self.leave_to_kernel(owner);
         }
         let Some((client, slot)) = self.find(owner) else { return };
         match client.slot(slot).phase {

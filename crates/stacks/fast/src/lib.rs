@@ -19,6 +19,7 @@ mod group;
 mod group_tests;
 mod host;
 mod info;
+mod kernel_listeners;
 mod limits;
 mod listing;
 mod messages;

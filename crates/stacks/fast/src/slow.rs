@@ -113,7 +113,7 @@ impl SlowThread {
     /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
-        let mut work = self.requests(now) + self.messages(now) + self.commands(now);
+        let mut work = self.requests(now) + self.syns(now) + self.messages(now) + self.commands(now);
         if self.host.network.changed() {
             self.slow.retry_routes(now, &mut self.host);
             work += 1;
@@ -254,7 +254,7 @@ impl SlowThread {
     }
 
     /// Does the work that the slow path's callbacks have left.
-    fn later(&mut self, now: Micros) {
+    pub fn later(&mut self, now: Micros) {
         while let Some(later) = self.host.later.pop() {
             match later {
                 Later::Close { client, slot, generation, abort } => {
@@ -353,16 +353,26 @@ impl SlowThread {
         let protocol = self.slow.next_deadline();
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_reservations.is_empty());
+        let listeners = self.host.kernel_listeners.next_deadline(now);
         let expire = loose.then_some(now.after(LOOSE_US));
         let orphans = self.host.clients.iter().flatten().filter_map(ServedClient::orphans_until).min().map(Micros);
         // Messages for which a flow group had no room must be tried again.
         let crowded = self.host.flow_groups.iter_mut().any(|c| !c.to.flush());
         let retry = crowded.then_some(now.after(1000));
-        [protocol, refresh, expire, orphans, retry, self.waiting.next_deadline(), self.host.pairs.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.since(now))
+        [
+            protocol,
+            refresh,
+            listeners,
+            expire,
+            orphans,
+            retry,
+            self.waiting.next_deadline(),
+            self.host.pairs.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| at.since(now))
     }
 
     /// Adds a client.

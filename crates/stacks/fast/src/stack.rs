@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::slow::SlowThread;
-use crate::thread::epoll_with;
+use crate::thread::{epoll_with, watch};
 use crate::waiting::WaitingCommands;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,6 +78,7 @@ impl FastStack {
             ));
         }
         config.slow.max_flows = config.max_flows;
+        let mut network = network;
         let needs_proof = network.shares_ports_with_kernel();
         let (listens_in_kernel, listener_filter) = (network.listens_in_kernel(), network.listener_filter()?);
         let stop = Arc::new(AtomicBool::new(false));
@@ -112,6 +113,10 @@ impl FastStack {
             groups.push(Box::new(group));
         }
         let mut host = SlowHost::new(links, network, guard)?;
+        let epoll = epoll_with(&slow_doorbell)?;
+        if let Some(syns) = host.network.syns() {
+            watch(&epoll, syns, true)?;
+        }
         host.pairs.enabled = config.direct;
         let slow = SlowThread {
             slow: SlowPath::new(config.slow),
@@ -119,7 +124,7 @@ impl FastStack {
             table,
             inbox,
             requests: from_service,
-            epoll: epoll_with(&slow_doorbell)?,
+            epoll,
             doorbell: Arc::clone(&slow_doorbell),
             stop: Arc::clone(&stop),
             panics: Arc::clone(&panics),

@@ -128,6 +128,7 @@ impl ClientGroup {
             slow: Tally::default(),
             panics: c.panics,
             not_ours: self.not_ours,
+            listeners: Default::default(),
             clients: clients.map(KernelClient::status).collect(),
         }
     }

@@ -4,7 +4,7 @@ use super::congestion::Algorithm;
 use super::connections::{ConnectionEntry, Phase};
 use super::ephemeral_ports::{More, Set};
 use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
-use super::host::{Host, Route};
+use super::host::{Host, Route, Steered};
 use super::isn::later_isn;
 use super::opening::{OpeningState, Path};
 use super::{ConnectError, SlowPath};
@@ -118,7 +118,7 @@ impl SlowPath {
             (opening.ecn, opening.dctcp) = (self.config.ecn == 1 || dctcp, dctcp);
         }
         if after.is_none() {
-            host.steer(&tuple, true);
+            host.steer(&tuple, Steered::All);
         }
         self.send_syn(now, id, host);
         Ok(())

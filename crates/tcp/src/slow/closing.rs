@@ -3,13 +3,13 @@
 
 use super::connections::{ConnectionEntry, Phase};
 use super::errno::ETIMEDOUT;
-use super::host::Host;
+use super::host::{Host, Steered};
 use super::segments::Arrival;
 use super::socket_options::fin_wait_us;
 use super::time_wait::{Answer, TimeWait};
 use super::{SlowPath, Snapshots};
 use crate::counters::Drop;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, flow_flags};
+use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
 use towpath_wire::flags;
@@ -110,7 +110,7 @@ impl SlowPath {
     /// Ends the steering of a removed connection, unless TIME-WAIT still needs it.
     pub(super) fn unsteer(&mut self, connection: &ConnectionEntry, host: &mut dyn Host) {
         if connection.steered && !self.time_wait.has(&connection.tuple) {
-            host.steer(&connection.tuple, false);
+            host.steer(&connection.tuple, Steered::No);
         }
     }
 
@@ -119,7 +119,7 @@ impl SlowPath {
         while let Some(tuple) = self.time_wait.pop(now, self.config.time_wait_max) {
             // Otherwise the connection itself still exists, and its removal ends the steering.
             if self.table.by_tuple(&tuple).is_none() {
-                host.steer(&tuple, false);
+                host.steer(&tuple, Steered::No);
             }
         }
     }
@@ -133,20 +133,26 @@ impl SlowPath {
         closed: bool,
         host: &mut dyn Host,
     ) {
-        match entry.judge(arrival) {
-            Answer::Drop(why) => self.counters.drop(why),
-            Answer::Reopen if closed && self.listens_for(&arrival.tuple) => {
-                if self.passive_open(now, arrival, Some(entry.snd_nxt), host) {
+        let listener = self.listener_of_syn(arrival, host);
+        match (entry.judge(arrival), listener) {
+            (Answer::Drop(why), _) => self.counters.drop(why),
+            (Answer::Reopen, Some(listener)) if closed => {
+                if self.passive_open(now, arrival, listener, Some(entry.snd_nxt), host) {
                     self.time_wait.take(&arrival.tuple);
                 }
             }
-            Answer::Reopen => {
+            // The host shall name the listener of the peer's next SYN.
+            (Answer::Reopen, _) if !host.finds_listeners(arrival.port) => {
+                self.counters.drop(Drop::NoSocket);
+                host.steer(&arrival.tuple, Steered::ButFirstSyns);
+            }
+            (Answer::Reopen, _) => {
                 self.counters.drop(Drop::NoSocket);
                 if closed {
                     self.refuse(now, arrival, host);
                 }
             }
-            Answer::Ack { restart } => {
+            (Answer::Ack { restart }, _) => {
                 self.counters.drop(Drop::Duplicate);
                 if restart {
                     let until = now.after(u64::from(self.config.time_wait_s) * 1_000_000);
@@ -161,10 +167,5 @@ impl SlowPath {
                 }
             }
         }
-    }
-
-    /// Is there a listener for this tuple?
-    fn listens_for(&self, tuple: &FourTuple) -> bool {
-        self.listeners.find(tuple.local, tuple.local_port).is_some()
     }
 }

@@ -4,8 +4,9 @@
 
 use super::SlowPath;
 use super::connections::ConnectionEntry;
-use super::host::Host;
+use super::host::{Host, Steered};
 use super::isn::Secrets;
+use super::listen::Listener;
 use super::opening::{Opening, OpeningState};
 use super::segments::{Arrival, Reply};
 use crate::counters::Drop;
@@ -99,6 +100,9 @@ impl SlowPath {
             ours.value = stamp(clock, &opening).wrapping_add(opening.ts_offset);
         }
         let Some(path) = opening.path else { return };
+        if arrival.listener.is_some() {
+            host.steer(&arrival.tuple, Steered::AnswerToCookie);
+        }
         self.counters.cookies_sent += 1;
         self.transmit(arrival.flow_group, &arrival.tuple, &path.link, &syn, host);
     }
@@ -108,12 +112,12 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let (irs, cookie) = (arrival.seq().sub(1), arrival.ack().sub(1));
         let answers = arrival.has(flags::ACK) && arrival.segment.flags & (flags::SYN | flags::RST) == 0;
-        let listener = self.listeners.find_for(&tuple).filter(|_| answers);
         // Check only if a cookie may have been sent. Otherwise an attacker could try numbers.
         let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
-        let Some(listener) = listener.filter(|listener| listener.overflow.is_some_and(recent)) else {
-            return Some(arrival);
-        };
+        let sends = |listener: &&Listener| listener.overflow.is_some_and(recent);
+        // If the host has chosen the listener, it may be another one of a group.
+        let listener = answers.then(|| self.listeners.candidates(&tuple).find(sends)).flatten();
+        let Some(listener) = listener else { return Some(arrival) };
         let (parent, options) = (listener.owner, listener.options);
         let turned_away = listener.turned_away.is_some_and(recent);
         let secrets = self.secrets(host);

@@ -4,7 +4,7 @@ use super::active_flows::Activity;
 use super::congestion::Controller;
 use super::connections::{Installed, Phase};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
-use super::host::{Host, Route};
+use super::host::{Host, Route, Steered};
 use super::keepalive::Keepalive;
 use super::opening::{Opening, OpeningState, Path};
 use super::path_mtu::PathMtu;
@@ -180,7 +180,7 @@ impl SlowPath {
         };
         if !connection.steered {
             connection.steered = true;
-            host.steer(&tuple, true);
+            host.steer(&tuple, if parent.is_some() { Steered::ButFirstSyns } else { Steered::All });
         }
         host.established(owner, &setup);
         let accepted = parent.is_none_or(|parent| host.accepted(parent, owner, &tuple));

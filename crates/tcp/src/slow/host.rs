@@ -1,6 +1,6 @@
 //! The interface of the slow path to its environment.
 
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner};
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
 use crate::messages::ToFast;
 use std::net::IpAddr;
 
@@ -35,6 +35,19 @@ pub enum Admission {
     Refuse,
 }
 
+/// Which segments of a tuple come to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steered {
+    /// None.
+    No,
+    /// All. We have sent the first SYN.
+    All,
+    /// All but first SYNs. The host hands them over by [`super::SlowPath::on_syn`], as it names the listener of each.
+    ButFirstSyns,
+    /// The same, while a cookie is valid that has answered the tuple's SYN. There may be too many of them to keep all.
+    AnswerToCookie,
+}
+
 /// The environment of the slow path. The fast stack's slow thread and the simulator implement it.
 pub trait Host {
     /// The route to `remote`, from `local` if the socket is bound.
@@ -59,9 +72,18 @@ pub trait Host {
     fn flow_group_for(&self, tuple: &FourTuple) -> usize;
     /// Sends a message to a flow group's fast path. Messages are never lost or reordered.
     fn send(&mut self, flow_group: usize, message: ToFast);
-    /// Starts or ends the steering of this tuple's packets to us.
-    fn steer(&mut self, tuple: &FourTuple, on: bool);
-    /// Starts or ends the steering of segments to this listening address and port.
+    /// Steers this tuple's packets to us from now on, or no longer.
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered);
+    /// Do listeners belong to the host, which has decided that there may be one, and names the listener of each SYN? Then
+    /// they are never in each other's way here.
+    fn names_listeners(&self) -> bool {
+        false
+    }
+    /// May a first SYN that comes in on this port look for its listener by its address, as the host has not named it?
+    fn finds_listeners(&self, _port: PortId) -> bool {
+        true
+    }
+    /// Starts or ends the steering of segments to this listening address and port, unless the host names listeners.
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// May this peer connect to this listener? Called for each SYN that would begin a connection, and for the answer to
     /// a cookie, right before `new_child`.

@@ -57,6 +57,12 @@ impl Listeners {
         let group = self.group(tuple.local, tuple.local_port);
         group.get(share_of(tuple, group.len()))
     }
+    /// The listeners that may have got a SYN of this tuple: first [`Listeners::find_for`], then the others of its group.
+    pub(super) fn candidates(&self, tuple: &FourTuple) -> impl Iterator<Item = &Listener> {
+        let group = self.group(tuple.local, tuple.local_port);
+        let (before, from) = group.split_at(share_of(tuple, group.len()).min(group.len()));
+        from.iter().chain(before)
+    }
     fn group(&self, addr: IpAddr, port: u16) -> &[Listener] {
         let on = |addr| self.by_address.get(&(port, addr));
         let dual = |group: &&Vec<Listener>| group.iter().any(|listener| !listener.v6only);
@@ -152,7 +158,7 @@ impl SlowPath {
             return Err(EADDRINUSE);
         }
         let options = self.take_early_options(owner);
-        if self.listeners.conflict(addr, port, v6only, options.reuse_port) {
+        if !host.names_listeners() && self.listeners.conflict(addr, port, v6only, options.reuse_port) {
             return Err(EADDRINUSE);
         }
         // RFC 9293 §3.9.1.1: this makes a new record and touches no other (MUST-41). The address may be unspecified
@@ -202,6 +208,9 @@ impl SlowPath {
 
 /// Steers a listener. One that serves both families is two listeners for the host.
 fn steer(addr: IpAddr, port: u16, v6only: bool, on: bool, host: &mut dyn Host) {
+    if host.names_listeners() {
+        return;
+    }
     host.steer_listener(addr, port, on);
     if addr == ANY_V6 && !v6only {
         host.steer_listener(ANY_V4, port, on);

@@ -41,7 +41,7 @@ mod time_wait;
 mod timers;
 
 pub use config::SlowConfig;
-pub use host::{Admission, Host, Route, Snapshots};
+pub use host::{Admission, Host, Route, Snapshots, Steered};
 pub use inspect::{ConnectionInfo, Unanswered};
 pub use send_stats::SendStats;
 pub use tcp_state::TcpState;
@@ -136,7 +136,7 @@ impl SlowPath {
     /// Handles a message from a flow group's fast path.
     pub fn on_message(&mut self, now: Micros, flow_group: usize, message: ToSlow, host: &mut dyn Host) {
         match message {
-            ToSlow::Segment(port, frame) => self.on_frame(now, flow_group, port, frame, host),
+            ToSlow::Segment(port, frame) => self.on_frame(now, flow_group, port, frame, None, host),
             ToSlow::Active(flow) => self.activate(now, flow),
             // RFC 3168 §6.1.2: a mark has the same effect as a loss.
             ToSlow::Loss(flow) | ToSlow::Marked(flow) => {
@@ -162,6 +162,20 @@ impl SlowPath {
             ToSlow::Reset(flow) | ToSlow::Aborted(flow) => self.remove_flow(flow, host),
             ToSlow::Removed(flow) => self.removed(flow, host),
         }
+    }
+
+    /// Handles a first SYN whose listener the host has named. It is a frame as if it had been received by this flow group,
+    /// on this port; its checksum has been checked.
+    pub fn on_syn(
+        &mut self,
+        now: Micros,
+        flow_group: usize,
+        port: PortId,
+        frame: Box<[u8]>,
+        listener: Owner,
+        host: &mut dyn Host,
+    ) {
+        self.on_frame(now, flow_group, port, frame, Some(listener), host);
     }
 
     /// Handles due timers and reported flows, and once per control interval all active flows. Call it at
@@ -214,7 +228,15 @@ impl SlowPath {
     }
 
     /// Handles a segment that belongs to no flow of the fast path that received it.
-    fn on_frame(&mut self, now: Micros, flow_group: usize, port: PortId, frame: Box<[u8]>, host: &mut dyn Host) {
+    fn on_frame(
+        &mut self,
+        now: Micros,
+        flow_group: usize,
+        port: PortId,
+        frame: Box<[u8]>,
+        listener: Option<Owner>,
+        host: &mut dyn Host,
+    ) {
         let segment = match parse(&frame) {
             Ok(segment) => segment,
             Err(error) => {
@@ -224,7 +246,7 @@ impl SlowPath {
                 };
             }
         };
-        let arrival = Arrival::new(flow_group, port, segment, frame);
+        let arrival = Arrival { listener, ..Arrival::new(flow_group, port, segment, frame) };
         if arrival.has(flags::SYN) && segment.flags & (flags::FIN | flags::RST) != 0 {
             return self.counters.drop(Drop::BadFlags);
         }
@@ -263,15 +285,19 @@ impl SlowPath {
             return self.counters.drop(Drop::NotLocal);
         }
         let control = arrival.segment.flags & (flags::SYN | flags::ACK | flags::RST);
-        if self.listeners.find(tuple.local, tuple.local_port).is_some() {
-            if control == flags::SYN {
-                self.passive_open(now, &arrival, None, host);
+        if control == flags::SYN {
+            if let Some(listener) = self.listener_of_syn(&arrival, host) {
+                self.passive_open(now, &arrival, listener, None, host);
                 return;
             }
-            if control == 0 {
-                // RFC 9293 §3.10.7.2, fourth check: a listener drops it.
-                return self.counters.drop(Drop::NoAck);
+            if !host.finds_listeners(arrival.port) {
+                // The tuple was ours a moment ago. The peer repeats the SYN, and the host names its listener or resets it.
+                return self.counters.drop(Drop::NoSocket);
             }
+        }
+        if control == 0 && self.listeners.find(tuple.local, tuple.local_port).is_some() {
+            // RFC 9293 §3.10.7.2, fourth check: a listener drops it.
+            return self.counters.drop(Drop::NoAck);
         }
         if let Some(arrival) = self.hear_cookie(now, arrival, host) {
             self.counters.drop(Drop::NoSocket);

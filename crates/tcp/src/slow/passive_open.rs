@@ -3,7 +3,7 @@
 use super::SlowPath;
 use super::congestion::Algorithm;
 use super::connections::ConnectionEntry;
-use super::host::{Admission, Host, Route};
+use super::host::{Admission, Host, Route, Steered};
 use super::isn::later_isn;
 use super::opening::{OpeningState, Path};
 use super::segments::Arrival;
@@ -13,18 +13,26 @@ use crate::seq::Seq;
 use crate::time::Micros;
 
 impl SlowPath {
+    /// The listener of a first SYN.
+    pub(super) fn listener_of_syn(&self, arrival: &Arrival, host: &dyn Host) -> Option<Owner> {
+        let by_address =
+            || host.finds_listeners(arrival.port).then(|| self.listeners.find_for(&arrival.tuple)).flatten();
+        arrival.listener.or_else(|| by_address().map(|listener| listener.owner))
+    }
+
     /// Answers a SYN for a listener, and adds the half-open connection. `old`: the next sequence number of the
     /// incarnation in TIME-WAIT that it replaces. False = dropped.
     pub(super) fn passive_open(
         &mut self,
         now: Micros,
         arrival: &Arrival,
+        parent: Owner,
         old: Option<Seq>,
         host: &mut dyn Host,
     ) -> bool {
         let tuple = arrival.tuple;
-        let Some(listener) = self.listeners.find_for(&tuple) else { return false };
-        let (parent, options) = (listener.owner, listener.options);
+        let Some(listener) = self.listeners.of(parent) else { return false };
+        let (options, named) = (listener.options, arrival.listener.is_some());
         let full = listener.half_open.len() >= listener.limit;
         let Some(congestion) = self.admitted(now, parent, arrival, host) else { return false };
         // As in Linux, a SYN that nobody has room for gets no answer: its peer shall not believe to be connected.
@@ -61,7 +69,7 @@ impl SlowPath {
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
         let connection = ConnectionEntry {
             bound: true,
-            steered: old.is_some(),
+            steered: old.is_some() || named,
             congestion,
             ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple))
         };
@@ -71,6 +79,10 @@ impl SlowPath {
         };
         if let Some(listener) = self.listeners.of(parent) {
             listener.half_open.insert(id);
+        }
+        if named {
+            // The peer may answer as soon as the SYN-ACK is on its way.
+            host.steer(&tuple, Steered::ButFirstSyns);
         }
         self.send_syn(now, id, host);
         true

@@ -1,6 +1,6 @@
 //! Segments that the slow path receives, and those that it makes: SYN, SYN-ACK, RST and bare acknowledgements.
 
-use crate::flow::{FourTuple, Link, PortId};
+use crate::flow::{FourTuple, Link, Owner, PortId};
 use crate::seq::Seq;
 use towpath_wire::{
     ETHERNET_BYTES, Header, IPV6_BYTES, Options, Segment, TCP_BYTES, TTL, VLAN_BYTES, emit, fill_checksum, flags,
@@ -23,6 +23,8 @@ pub(super) struct Arrival {
     pub segment: Segment,
     /// Its bytes.
     pub frame: Box<[u8]>,
+    /// The listener that the host has named for it.
+    pub listener: Option<Owner>,
 }
 
 impl Arrival {
@@ -34,7 +36,7 @@ impl Arrival {
             remote: segment.source,
             remote_port: segment.source_port,
         };
-        Self { flow_group, port, tuple, segment, frame }
+        Self { flow_group, port, tuple, segment, frame, listener: None }
     }
     /// Are all these flags set?
     pub(super) fn has(&self, flags: u8) -> bool {

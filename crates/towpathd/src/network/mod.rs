@@ -12,7 +12,7 @@ pub mod sock_diag;
 use held_ports::HeldPorts;
 use netlink::{Changes, LinkInfo, Neighbour, Netlink};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,12 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_broker::Change;
-use towpath_fast::Network;
+use towpath_fast::{Network, SynCounts, TakenSyn};
+use towpath_ports::listening::Listening;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, Link, PortId};
-use towpath_tcp::slow::Route;
+use towpath_tcp::slow::{Route, Steered};
 
 /// Of neighbours that are not resolved: clients decide how many they ask for.
 static LINES: LogThrottle = LogThrottle::new();
@@ -42,10 +43,14 @@ const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Steers packets of the served interface to us.
 pub trait Steer: Send {
-    /// Begins or ends the steering of a connection.
-    fn flow(&mut self, tuple: &FourTuple, on: bool);
-    /// Begins or ends the steering of a listener.
-    fn listener(&mut self, addr: IpAddr, port: u16, on: bool);
+    /// Begins, changes or ends the steering of a connection.
+    fn flow(&mut self, tuple: &FourTuple, steered: Steered);
+    /// The filter for listening sockets.
+    fn listening(&mut self) -> Option<&mut Listening>;
+    /// What the filter has counted.
+    fn syn_counts(&self) -> SynCounts {
+        SynCounts::default()
+    }
 }
 
 /// The host's addresses, shared by the watching thread and the slow path.
@@ -161,12 +166,15 @@ impl HostNetwork {
         if let Some(vlan) = vlan.filter(|_| index == port) {
             tracing::warn!(
                 vlan,
-                "the kernel has no device for this VLAN: routes are the interface's, and its neighbours must be permanent"
+                "the kernel has no device for this VLAN: routes are the interface's, its neighbours must be permanent, \
+                 and listeners get no connections from it"
             );
         }
         let link = network.netlink.link(index)?;
         let (managed, asked, diag) = (HashSet::new(), HashMap::new(), SockDiag::connect()?);
-        network.served = Some(Served { port, vlan, index, link, port_mtu, steer, ports, diag, managed, asked });
+        let mut served = Served { port, vlan, index, link, port_mtu, steer, ports, diag, managed, asked };
+        served.take_syns();
+        network.served = Some(served);
         Ok(network)
     }
 
@@ -178,6 +186,10 @@ impl HostNetwork {
     fn loopback(&self, remote: IpAddr, local: Option<IpAddr>) -> Route {
         let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6], vlan: None };
         Route::Via { link, source: local.unwrap_or(remote), mtu: self.loopback_mtu }
+    }
+
+    fn listening(&mut self) -> Option<&mut Listening> {
+        self.served.as_mut()?.steer.listening()
     }
 
     /// Forgets remembered routes if something has changed. True if it has.
@@ -196,6 +208,7 @@ impl HostNetwork {
                 served.managed.clear();
             }
             served.link = link;
+            served.take_syns();
         }
         true
     }
@@ -217,6 +230,16 @@ fn change(netlink: &mut Netlink, index: u32, hop: IpAddr, change: Change) -> io:
 }
 
 impl Served {
+    /// Takes SYNs of the device whose sockets the kernel shows them to. Without a device for the VLAN there is none.
+    fn take_syns(&mut self) {
+        let device = (self.vlan.is_none() || self.index != self.port).then_some(self.index);
+        if let Some(listening) = self.steer.listening()
+            && let Err(error) = listening.serve(device)
+        {
+            tracing::warn!(%error, "the listeners of the interface are left to the kernel");
+        }
+    }
+
     fn route(&mut self, netlink: &mut Netlink, remote: IpAddr, local: Option<IpAddr>) -> Route {
         let found = match netlink.route(remote, local) {
             Ok(found) if found.interface == self.index && !found.local => found,
@@ -302,18 +325,42 @@ impl Network for HostNetwork {
         addr.is_loopback() || self.known.holds(addr)
     }
 
-    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         if let Some(served) = &mut self.served {
-            served.steer.flow(tuple, on);
+            served.steer.flow(tuple, steered);
         }
     }
 
-    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
-        if let Some(served) = &mut self.served
-            && !addr.is_loopback()
-        {
-            served.steer.listener(addr, port, on);
+    fn listens_in_kernel(&self) -> bool {
+        self.served.is_some()
+    }
+
+    fn listener_filter(&mut self) -> io::Result<Option<OwnedFd>> {
+        self.listening().map(|listening| listening.filter().try_clone_to_owned()).transpose()
+    }
+
+    fn take_syns(&mut self, cookie: u64, on: bool) -> io::Result<()> {
+        self.listening().map_or(Ok(()), |listening| listening.take(cookie, on))
+    }
+
+    fn next_syn(&mut self) -> Option<TakenSyn> {
+        let served = self.served.as_mut()?;
+        let syn = served.steer.listening()?.next()?;
+        Some(TakenSyn { cookie: syn.cookie, queue: syn.queue, port: WIRE, frame: syn.frame(served.vlan) })
+    }
+
+    fn syns(&mut self) -> Option<BorrowedFd<'_>> {
+        self.listening().map(|listening| listening.readable())
+    }
+
+    fn beat(&mut self) {
+        if let Some(listening) = self.listening() {
+            listening.beat();
         }
+    }
+
+    fn syn_counts(&self) -> SynCounts {
+        self.served.as_ref().map(|served| served.steer.syn_counts()).unwrap_or_default()
     }
 
     fn shares_ports_with_kernel(&self) -> bool {

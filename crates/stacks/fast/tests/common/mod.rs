@@ -11,7 +11,7 @@ use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
-use towpath_tcp::slow::{Route, SlowConfig};
+use towpath_tcp::slow::{Route, SlowConfig, Steered};
 
 /// Everything in 127.0.0.0/8 is on port 0, if we have a listener there.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Network for TestNetwork {
     fn is_local(&self, addr: IpAddr) -> bool {
         addr.is_loopback()
     }
-    fn steer(&mut self, _: &FourTuple, _: bool) {}
+    fn steer(&mut self, _: &FourTuple, _: Steered) {}
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         if on {
             self.listeners.insert((addr, port));

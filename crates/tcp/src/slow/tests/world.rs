@@ -3,7 +3,7 @@
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, TcpState};
+use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,7 +41,10 @@ pub struct World {
     pub ring_bytes: Option<(u32, u32)>,
     pub sent: Vec<(usize, ToFast)>,
     pub said: Vec<Said>,
-    pub steered: HashSet<FourTuple>,
+    pub steered: HashMap<FourTuple, Steered>,
+    pub half_open: HashSet<FourTuple>,
+    /// It names the listeners of SYNs.
+    pub names: bool,
     pub listening: BTreeSet<(IpAddr, u16)>,
     pub children: BTreeSet<u64>,
     pub setups: HashMap<FlowId, FlowSetup>,
@@ -75,9 +78,19 @@ impl Host for World {
     fn send(&mut self, flow_group: usize, message: ToFast) {
         self.sent.push((flow_group, message));
     }
-    fn steer(&mut self, tuple: &FourTuple, on: bool) {
-        let changed = if on { self.steered.insert(*tuple) } else { self.steered.remove(tuple) };
-        assert!(changed, "steer({tuple:?}, {on}) twice");
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
+        let was = match steered {
+            Steered::AnswerToCookie => return drop(self.half_open.insert(*tuple)),
+            Steered::No => self.steered.remove(tuple),
+            _ => self.steered.insert(*tuple, steered),
+        };
+        assert!(was.unwrap_or(Steered::No) != steered, "steer({tuple:?}, {steered:?}) twice");
+    }
+    fn names_listeners(&self) -> bool {
+        self.names
+    }
+    fn finds_listeners(&self, _: PortId) -> bool {
+        !self.names
     }
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         let changed = if on { self.listening.insert((addr, port)) } else { self.listening.remove(&(addr, port)) };

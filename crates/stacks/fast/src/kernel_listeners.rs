@@ -1,0 +1,105 @@
+//! Listeners whose descriptors stay listening sockets of the kernel. The kernel names one, by its cookie, for each SYN.
+
+use crate::api::SynCounts;
+use crate::slow::SlowThread;
+use std::collections::{BTreeMap, HashMap};
+use towpath_runtime::ListenerProof;
+use towpath_runtime::named_counts::NamedCounts;
+use towpath_tcp::flow::Owner;
+use towpath_tcp::time::Micros;
+
+/// SYNs taken in one turn.
+const BATCH: usize = 256;
+/// The slow thread looks at least so often after its listeners, µs. SYNs are left to the kernel after three seconds without it.
+const LOOK_US: u64 = 1_000_000;
+
+/// The listeners, by cookie and by owner.
+#[derive(Default)]
+pub struct KernelListeners {
+    by_cookie: HashMap<u64, Owner>,
+    /// Ordered, so that all see them in the same order.
+    by_owner: BTreeMap<u64, ListenerProof>,
+    /// SYNs that named none of them.
+    unknown: u64,
+}
+
+impl KernelListeners {
+    /// Adds a listener. No other one has its cookie.
+    pub fn insert(&mut self, owner: Owner, proof: ListenerProof) {
+        self.by_cookie.insert(proof.cookie, owner);
+        self.by_owner.insert(owner.0, proof);
+    }
+    /// Removes a listener, if `owner` is one, and returns its cookie.
+    pub fn remove(&mut self, owner: Owner) -> Option<u64> {
+        let proof = self.by_owner.remove(&owner.0)?;
+        self.by_cookie.remove(&proof.cookie);
+        Some(proof.cookie)
+    }
+    /// The listener with this cookie.
+    pub fn find(&self, cookie: u64) -> Option<Owner> {
+        self.by_cookie.get(&cookie).copied()
+    }
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Owner, &ListenerProof)> {
+        self.by_owner.iter().map(|(owner, proof)| (Owner(*owner), proof))
+    }
+    /// When the slow thread must look at them next.
+    pub fn next_deadline(&self, now: Micros) -> Option<Micros> {
+        (!self.by_owner.is_empty()).then(|| now.after(LOOK_US))
+    }
+    /// What became of their SYNs.
+    pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts) -> NamedCounts {
+        let counts = [
+            ("taken", taken),
+            ("passed_stale", passed_stale),
+            ("passed_full", passed_full),
+            ("unknown_listener", self.unknown),
+        ];
+        counts.into_iter().collect()
+    }
+}
+
+impl SlowThread {
+    /// Takes waiting SYNs, and returns how many.
+    pub fn syns(&mut self, now: Micros) -> usize {
+        if !self.host.network.listens_in_kernel() {
+            return 0;
+        }
+        self.host.network.beat();
+        let mut work = 0;
+        while work < BATCH
+            && let Some(syn) = self.host.network.next_syn()
+        {
+            work += 1;
+            let Some(listener) = self.host.kernel_listeners.find(syn.cookie) else {
+                // It has ended since.
+                self.host.kernel_listeners.unknown += 1;
+                continue;
+            };
+            let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
+            self.slow.on_syn(now, flow_group, syn.port, syn.frame, listener, &mut self.host);
+            self.later(now);
+        }
+        work
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    #[test]
+    fn a_listener_is_found_by_its_cookie_until_it_ends() {
+        let mut listeners = KernelListeners::default();
+        assert_eq!(listeners.next_deadline(Micros(5)), None);
+        let addr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        for (owner, cookie) in [(1, 70), (2, 80)] {
+            listeners.insert(Owner(owner), ListenerProof { cookie, addr, port: 9, dual: false });
+        }
+        assert_eq!([70, 80, 90].map(|cookie| listeners.find(cookie)), [Some(Owner(1)), Some(Owner(2)), None]);
+        assert_eq!(listeners.next_deadline(Micros(5)), Some(Micros(1_000_005)));
+        assert_eq!((listeners.remove(Owner(1)), listeners.remove(Owner(1))), (Some(70), None));
+        assert_eq!((listeners.find(70), listeners.iter().count()), (None, 1));
+    }
+}
