@@ -4,10 +4,10 @@
 mod network;
 
 use network::*;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::steering::Steering;
+use towpath_ports::steering::{Segments, Steering};
 use towpath_ports::xsk::{XskConfig, XskPort};
 use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
 
@@ -70,34 +70,6 @@ fn frame(vlan: Option<u16>, from: SocketAddr, to: SocketAddr, seq: u32) -> Vec<u
     emit(&header, 0, &mut frame).unwrap();
     fill_checksum(&mut frame);
     frame
-}
-
-#[test]
-fn ipv6_listeners_are_ours_and_all_else_is_the_kernels() {
-    let network = Network::new();
-    let (mut steering, mut port) = open(&network);
-    let connect = |to, number, time| {
-        within(&network.peer, || TcpStream::connect_timeout(&SocketAddr::new(to, number), time)).map_err(|e| e.kind())
-    };
-    let refused = Some(std::io::ErrorKind::ConnectionRefused);
-    assert_eq!(connect(OURS6, 9000, SOON).err(), refused, "nothing is steered yet");
-    steering.steer_listener(OURS6, 9000, true).unwrap();
-    steering.steer_listener(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 9001, true).unwrap();
-    assert_eq!(connect(OURS6, 9000, TICK).err(), Some(std::io::ErrorKind::TimedOut));
-    let syn = parse(&next(&mut port, SOON).unwrap()).unwrap();
-    assert_eq!((syn.source, syn.destination, syn.destination_port), (PEER6, OURS6, 9000));
-    assert_eq!((syn.flags, syn.options.mss), (flags::SYN, Some(1440)));
-    assert_eq!(connect(OURS6_TOO, 9000, SOON).err(), refused, "another address");
-    assert_eq!(connect(OURS6_TOO, 9001, TICK).err(), Some(std::io::ErrorKind::TimedOut), "any address");
-    assert_eq!(connect(OURS, 9001, SOON).err(), refused, "IPv4 is another listener");
-    while next(&mut port, TICK).is_some() {}
-    // Neighbour discovery and the kernel's server stay with the kernel.
-    ip(&format!("-n {} neighbour flush dev {PEER_IF}", network.peer));
-    let _server = within(&network.ours, || TcpListener::bind((OURS6, 2223)).unwrap());
-    connect(OURS6, 2223, SOON).unwrap();
-    assert!(next(&mut port, TICK).is_none());
-    steering.steer_listener(OURS6, 9000, false).unwrap();
-    assert_eq!(connect(OURS6, 9000, SOON).err(), refused, "no longer steered");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Error};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -184,6 +184,31 @@ pub fn ping(to: IpAddr) -> bool {
         }
     }
     false
+}
+
+/// Connects from this port of the thread's namespace. The port is free again at once.
+pub fn connect_from(port: u16, to: SocketAddr, time: Duration) -> io::Result<TcpStream> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = rustix::net::socket(
+        if to.is_ipv4() { rustix::net::AddressFamily::INET } else { rustix::net::AddressFamily::INET6 },
+        rustix::net::SocketType::STREAM,
+        None,
+    )?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddr::new(any, port))?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    match rustix::net::connect(&socket, &to) {
+        Err(rustix::io::Errno::INPROGRESS) => {}
+        result => result?,
+    }
+    let mut ready = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::OUT)];
+    let time = rustix::time::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    if rustix::event::poll(&mut ready, Some(&time))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    rustix::net::sockopt::socket_error(&socket)??;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket.into())
 }
 
 /// Has this interface of the thread's namespace TCP segmentation offload switched on?
