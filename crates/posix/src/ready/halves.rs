@@ -2,7 +2,7 @@
 
 pub use crate::ready::hints::{clear, has_kernel_said, kernel_is_ready, kernel_said_ready};
 
-use crate::fd::table;
+use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::in_flight;
 use crate::ready::poll::{self, Subscription};
 use core::time::Duration;
@@ -70,8 +70,9 @@ pub fn until_acceptable(fd: c_int, listener: &Socket, deadline: Deadline) -> Sys
 /// A descriptor of a listener: `fd` if it is one, else another. In the kernel a call in flight keeps its socket, however
 /// the program's descriptors change meanwhile.
 pub fn descriptor(fd: c_int, listener: &Socket) -> Option<c_int> {
-    let kind = table::kind_of(listener);
-    if table::get(fd) == kind {
+    let (kind, known) = (table::kind_of(listener), table::get(fd));
+    // A descriptor of the library's own is not of the program's table.
+    if known == kind || known == Descriptor::Internal {
         return Some(fd);
     }
     let copy = table::within(0, u32::MAX).find(|(_, other)| *other == kind).map(|(copy, _)| copy);

@@ -71,6 +71,11 @@ impl Halves {
 
     pub fn end(self) {
         close(self.fd).expect("close");
+        self.end_closed();
+    }
+
+    /// [`Halves::end`] if the descriptor is closed already.
+    pub fn end_closed(self) {
         sys::close(self.pair);
     }
 }

@@ -2,7 +2,7 @@
 
 mod direct_peer;
 mod epoll;
-mod halves;
+pub mod halves;
 mod hostile;
 mod marks;
 mod options;

@@ -54,6 +54,17 @@ pub fn eventually(mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The first value that `look` gives within 60 s.
+#[track_caller]
+pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    eventually(|| {
+        found = look();
+        found.is_some()
+    });
+    found.expect("just found")
+}
+
 pub fn address(port: u16) -> sockaddr_in {
     sockaddr_in {
         sin_family: libc::AF_INET as u16,

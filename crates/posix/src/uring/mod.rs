@@ -10,6 +10,8 @@ mod pending;
 mod post;
 mod ring;
 mod submission;
+#[cfg(test)]
+mod tests;
 
 pub use ring::copied;
 

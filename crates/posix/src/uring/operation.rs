@@ -6,7 +6,8 @@ use crate::fd::close;
 use crate::io::{copy, message, receive, send, user};
 use crate::lifecycle::{accept, connect, shutdown};
 use crate::ready::readiness::{self, ERR, HUP, IN, OUT, PRI, RDHUP};
-use crate::ready::{instance, nested};
+use crate::ready::{hints, instance, nested};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, iovec, msghdr, sockaddr, socklen_t, timespec};
 use towpath_client::session;
@@ -323,12 +324,19 @@ impl Operation {
         }
     }
 
-    /// Makes one attempt; never waits.
-    pub fn attempt(&mut self, target: &Target) -> Progress {
+    /// Makes one attempt; never waits. `half`: a descriptor of the library's own for a listener's kernel half.
+    pub fn attempt(&mut self, target: &Target, half: Option<c_int>) -> Progress {
+        let fd = half.unwrap_or(self.fd);
         match (&mut self.work, target) {
             (Work::Poll { events, multishot, told }, _) => {
                 let (found, words) = match target {
                     // The words are read before the events: a change in between is reported twice rather than never.
+                    Target::Socket(socket) if socket.kernel_half() => {
+                        let [mut first, rest @ ..] = socket.view().words();
+                        first = first.wrapping_add(hints::times(socket).load(Ordering::Relaxed));
+                        let found = readiness::events_for(socket, *events) | hints::kernel_events(fd, *events);
+                        (found, [first, rest[0], rest[1], rest[2]])
+                    }
                     Target::Socket(socket) => {
                         let words = socket.view().words();
                         (readiness::events_for(socket, *events), words)
@@ -393,9 +401,14 @@ impl Operation {
                 buffers.progress(moved)
             }
             (Work::Accept { addr, len, flags, multishot }, Target::Socket(socket)) => {
-                let dont_wait = *flags & libc::MSG_DONTWAIT != 0;
-                // SAFETY: `attempt` accepts any addresses for the peer's address.
-                match unsafe { accept::attempt(self.fd, socket, *addr, *len, *flags & !libc::MSG_DONTWAIT) } {
+                let (dont_wait, flags) = (*flags & libc::MSG_DONTWAIT != 0, *flags & !libc::MSG_DONTWAIT);
+                let accepted = if socket.kernel_half() && socket.is_gone() {
+                    accept_alone(fd, *addr, *len, flags)
+                } else {
+                    // SAFETY: `attempt` accepts any addresses for the peer's address.
+                    unsafe { accept::attempt(fd, socket, *addr, *len, flags) }
+                };
+                match accepted {
                     Ok(fd) if *multishot => Progress::More(fd),
                     Ok(fd) => Progress::Done(fd),
                     Err(libc::EAGAIN) if !dont_wait => Progress::Waits,
@@ -413,6 +426,15 @@ impl Operation {
             (_, Target::Epoll(_)) => Progress::Done(-libc::EINVAL),
         }
     }
+}
+
+/// Accepts on the kernel half of a listener whose service has died. The listener may be a blocking one by now.
+fn accept_alone(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
+    if !hints::kernel_is_ready(fd) {
+        return Err(libc::EAGAIN);
+    }
+    // SAFETY: the kernel checks the addresses.
+    outcome(unsafe { real::accept4(fd, addr, len, flags) })
 }
 
 /// The result of a call that has been carried out here.

@@ -7,7 +7,7 @@ use super::{post, ring};
 use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::in_flight;
 use crate::ready::interest::EntryName;
-use crate::ready::{epoll_ctl, epoll_wait, halves, instance, nested};
+use crate::ready::{epoll_ctl, epoll_wait, instance, nested};
 use core::cell::UnsafeCell;
 use core::time::Duration;
 use libc::{c_int, epoll_event};
@@ -49,6 +49,9 @@ struct Watched {
     target: Target,
     /// The descriptor that the first of the operations named.
     fd: c_int,
+    /// A listener with a kernel half: a descriptor of the library's own. As in the kernel, the operations keep the
+    /// listener in use, also if the program closes its descriptor or the service dies.
+    half: Option<c_int>,
     /// In the order of their submission.
     operations: Vec<Operation>,
     /// The events that the epoll instance watches for; 0 = it does not watch this target.
@@ -153,6 +156,7 @@ pub fn forked() {
             descriptors::unprotect(epfd);
             descriptors::unprotect(waiting.doorbell);
         }
+        waiting.watched.values().filter_map(|watched| watched.half).for_each(descriptors::unprotect);
         *waiting = Waiting::default();
     });
 }
@@ -225,7 +229,7 @@ impl Waiting {
         let way = operation.way();
         let before = self.watched.get(&target.key());
         let queues = way != Way::Any && before.is_some_and(|before| before.operations.iter().any(|o| o.way() == way));
-        if queues { None } else { run(operation, target) }
+        if queues { None } else { run(operation, target, None) }
     }
 
     /// Keeps an operation that has to wait. Gives it back if the thread cannot be started.
@@ -240,11 +244,15 @@ impl Waiting {
         }
         let key = target.key();
         let watched = self.watched.entry(key).or_insert_with(|| {
+            let mut half = None;
             if let Target::Socket(socket) = &target {
                 // Ends when the socket leaves the map.
                 in_flight::begin(socket);
+                if socket.kernel_half() {
+                    half = descriptors::protected_copy(operation.fd).ok();
+                }
             }
-            Watched { target, fd: operation.fd, operations: Vec::new(), events: 0 }
+            Watched { target, fd: operation.fd, half, operations: Vec::new(), events: 0 }
         });
         watched.operations.push(operation);
         self.watch(key);
@@ -283,10 +291,11 @@ impl Waiting {
     fn watch(&mut self, key: u64) {
         let (Some((id, _)), Some(watched)) = (self.instance, self.watched.get_mut(&key)) else { return };
         let events = watched.operations.iter().fold(0, |all, operation| all | operation.events());
-        let fd = watched.fd;
+        let fd = watched.half.unwrap_or(watched.fd);
         if watched.operations.is_empty() {
             let _ = control(id, libc::EPOLL_CTL_DEL, fd, &watched.target, None);
-            if let Some(Watched { target: Target::Socket(socket), .. }) = self.watched.remove(&key) {
+            if let Some(Watched { target: Target::Socket(socket), half, .. }) = self.watched.remove(&key) {
+                half.into_iter().for_each(descriptors::unprotect);
                 in_flight::end(&socket);
             }
             return;
@@ -308,7 +317,7 @@ impl Waiting {
                 Way::Out => &mut waits_out,
                 Way::Any => &mut false,
             };
-            let result = if *behind { None } else { run(operation, &watched.target) };
+            let result = if *behind { None } else { run(operation, &watched.target, watched.half) };
             match result {
                 Some(result) => ended.push((watched.operations.remove(at), result)),
                 None => {
@@ -380,7 +389,7 @@ impl Waiting {
     /// epoll instance was closed.
     fn look_at_lost(&mut self) {
         let is_lost = |watched: &Watched| match &watched.target {
-            Target::Socket(socket) => socket.is_gone(),
+            Target::Socket(socket) => socket.is_gone() && watched.half.is_none(),
             Target::Epoll(id) => watched.operations.iter().any(|it| table::get(it.fd) != Descriptor::Epoll(*id)),
         };
         let lost: Vec<_> = self.watched.iter().filter(|(_, watched)| is_lost(watched)).map(|(key, _)| *key).collect();
@@ -414,10 +423,10 @@ fn end(mut operation: Operation, (result, flags): Ended, limit: i32) -> Option<O
 }
 
 /// Makes attempts for as long as they give results, and posts all but the last, which it returns.
-fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
+fn run(operation: &mut Operation, target: &Target, half: Option<c_int>) -> Option<Ended> {
     let can_say_more = || post::passes_flags();
     loop {
-        let (result, flags) = match operation.attempt(target) {
+        let (result, flags) = match operation.attempt(target, half) {
             Progress::Waits => return None,
             Progress::Done(result) => return Some((result, 0)),
             // This kernel cannot post CQE_F_MORE: the operation ends, and the program submits it again.
@@ -435,10 +444,7 @@ fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
 
 fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
     match target {
-        Target::Socket(socket) => {
-            let fd = if socket.kernel_half() { halves::descriptor(fd, socket).unwrap_or(fd) } else { fd };
-            epoll_ctl::control_slot(id, op, EntryName::Library, fd, socket, event)
-        }
+        Target::Socket(socket) => epoll_ctl::control_slot(id, op, EntryName::Library, fd, socket, event),
         Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
     }
 }
