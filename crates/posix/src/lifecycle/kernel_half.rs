@@ -155,15 +155,11 @@ pub fn give_back(fd: c_int, socket: &Socket) {
         return;
     }
     let copies = table::copies(kernels);
-    let watchers = rewatch::take_slot(socket);
     for copy in copies.iter().filter(|copy| table::get(**copy) == table::kind_of(socket)) {
         table::set(*copy, Descriptor::Kernel);
     }
+    rewatch::leave_half(socket);
     release(kernels, socket);
-    for (id, copy, event) in watchers {
-        rewatch::watch_pending(id, copy, event);
-        rewatch::forget_pending(copy);
-    }
     if socket.session.is_dead() {
         fallback::service_is_gone(socket.session);
     }

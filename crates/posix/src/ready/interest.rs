@@ -311,6 +311,13 @@ impl Interest {
         Ok(())
     }
 
+    /// Ends an entry whose kernel half, if it has one, the kernel goes on watching.
+    pub fn give_up(&mut self, name: EntryName, socket: &Socket, ours: bool) -> Result<(), i32> {
+        let at = self.find(name, socket).ok_or(libc::ENOENT)?;
+        self.end(at, socket, ours);
+        Ok(())
+    }
+
     fn end(&mut self, at: usize, socket: &Socket, ours: bool) {
         self.entries[at].state = EntryState::Free;
         self.halves.entry_ended(at);

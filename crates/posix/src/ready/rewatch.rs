@@ -36,10 +36,12 @@ pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
     instance::each(|id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
         for (name, event) in interest.watching(socket) {
-            let _ = interest.remove(name, socket, ours);
             // A kernel socket is watched by its descriptor only.
             if let EntryName::Descriptor(fd) = name {
+                let _ = interest.remove(name, socket, ours);
                 watchers.push((id, fd, event));
+            } else {
+                let _ = interest.give_up(name, socket, ours);
             }
         }
     });

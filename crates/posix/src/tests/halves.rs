@@ -2,38 +2,33 @@
 
 use super::os::*;
 use crate::fd::table;
-use crate::ready::{hints, rewatch};
+use crate::lifecycle::kernel_half;
+use crate::ready::hints;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
 use libc::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, POLLIN, c_int};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use towpath_client::private::flag;
 use towpath_client::socket::Socket;
-use towpath_client::sys;
-use towpath_hook::{outcome, real};
+use towpath_hook::real;
 
-/// A listener whose halves have different ports.
+/// A listener with a kernel half.
 pub struct Halves {
     pub fd: c_int,
     pub socket: Socket,
     pub port: u16,
-    pub kernel_port: u16,
-    /// The descriptor by which the stack for tests knows that the slot is in use.
-    pair: c_int,
 }
 
 impl Halves {
     pub fn new() -> Self {
-        let (fd, port) = listener(libc::SOCK_NONBLOCK);
-        let pair = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
-        let kernels = TcpListener::bind("127.0.0.1:0").expect("a port");
-        kernels.set_nonblocking(true).expect("O_NONBLOCK");
-        let kernel_port = kernels.local_addr().expect("an address").port();
-        sys::put_over(kernels.as_raw_fd(), fd).expect("dup3");
+        Self::with(libc::SOCK_NONBLOCK)
+    }
+
+    /// With these flags of `socket`.
+    pub fn with(flags: c_int) -> Self {
+        let (fd, port) = listener(flags);
         let socket = table::socket(fd).expect("a slot");
-        socket.mark(flag::KERNEL_HALF, true);
-        Self { fd, socket, port, kernel_port, pair }
+        assert!(socket.kernel_half());
+        Self { fd, socket, port }
     }
 
     /// A connection that waits in the slot.
@@ -45,39 +40,24 @@ impl Halves {
 
     /// A connection that waits in the kernel half.
     pub fn by_kernel(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.kernel_port)).expect("connect")
+        TcpStream::connect(("127.0.0.1", self.port)).expect("connect")
     }
 
-    /// Accepts the connection that waits in the kernel half.
-    pub fn accept_kernels(&self) {
-        let null = core::ptr::null_mut;
-        // SAFETY: null asks for no address.
-        let fd = outcome(unsafe { real::accept4(self.fd, null(), core::ptr::null_mut(), libc::SOCK_CLOEXEC) });
-        sys::close(fd.expect("accept"));
-    }
-
-    /// Accepts the connection that waits in the slot.
-    pub fn accept_slots(&self) {
-        self.accept_slots_of(self.fd);
-    }
-
-    fn accept_slots_of(&self, fd: c_int) {
-        let waiting = || self.socket.readable();
-        let before = waiting();
-        while waiting() == before {
-            close(accept(fd, 0).expect("accept")).expect("close");
-        }
+    /// Accepts a connection. True: the kernel half has accepted it.
+    pub fn accept(&self) -> bool {
+        accept_one(self.fd)
     }
 
     pub fn end(self) {
         close(self.fd).expect("close");
-        self.end_closed();
     }
+}
 
-    /// [`Halves::end`] if the descriptor is closed already.
-    pub fn end_closed(self) {
-        sys::close(self.pair);
-    }
+fn accept_one(fd: c_int) -> bool {
+    let new = accept(fd, 0).expect("accept");
+    let kernels = table::get(new) == table::Descriptor::Kernel;
+    close(new).expect("close");
+    kernels
 }
 
 const MODES: [c_int; 5] =
@@ -100,8 +80,7 @@ fn both_halves_are_one_event_in_every_mode() {
             _ if mode & EPOLLET != 0 => assert!(more.len() <= 1, "{mode:x}: {more:?}"),
             _ => assert!(more.len() == 40 && more.iter().all(|event| *event == (77, EPOLLIN)), "{mode:x}: {more:?}"),
         }
-        halves.accept_slots();
-        halves.accept_kernels();
+        assert_ne!(halves.accept(), halves.accept());
         if mode & EPOLLONESHOT == 0 {
             assert_eq!(wait(epfd, 0), [], "{mode:x}");
         }
@@ -120,7 +99,7 @@ fn each_half_alone_wakes_a_sleeping_wait_in_every_mode() {
             if mode & EPOLLONESHOT != 0 {
                 control(epfd, MOD, halves.fd, mode, 5).expect("mod");
             }
-            let (port, kernels) = (halves.kernel_port, round % 2 == 0);
+            let (port, kernels) = (halves.port, round % 2 == 0);
             hints::clear(&halves.socket);
             let (slot_port, begun) = (halves.port, Instant::now());
             let connecting = later(20, move || match kernels {
@@ -136,10 +115,10 @@ fn each_half_alone_wakes_a_sleeping_wait_in_every_mode() {
             match connecting.join().expect("thread") {
                 Ok(_) => {
                     assert!(hints::has_kernel_said(&halves.socket), "accept is told to look there");
-                    halves.accept_kernels();
+                    assert!(halves.accept());
                 }
                 Err(fd) => {
-                    halves.accept_slots();
+                    assert!(!halves.accept());
                     close(fd).expect("close");
                 }
             }
@@ -163,10 +142,10 @@ fn oneshot_is_served_by_either_half_and_armed_again_for_both() {
     assert_eq!(wait(epfd, 60_000), [(2, EPOLLIN)]);
     assert_eq!(wait(epfd, 30), [], "the kernel's half is disarmed");
     assert_eq!(poll(&[(epfd, POLLIN)], 0), Ok(vec![0]), "nor does the epoll descriptor count as readable");
-    halves.accept_slots();
+    halves.accept();
     control(epfd, MOD, halves.fd, EPOLLIN | EPOLLONESHOT, 3).expect("mod");
-    assert_eq!(wait(epfd, 60_000), [(3, EPOLLIN)], "of the kernel half");
-    halves.accept_kernels();
+    assert_eq!(wait(epfd, 60_000), [(3, EPOLLIN)], "of the other half");
+    halves.accept();
     drop(one);
     close(other).expect("close");
     close(epfd).expect("close");
@@ -221,14 +200,13 @@ fn copies_and_closed_descriptors_are_watched_as_on_linux() {
     assert!(both());
     close(halves.fd).expect("close");
     assert!(both(), "copies of it are open");
-    halves.accept_slots_of(copy);
-    assert!(both(), "the kernel half is still ready");
+    accept_one(copy);
+    assert!(both(), "the other half is still ready");
     close(copy).expect("close");
     assert_eq!(wait(epfd, 20), []);
     close(one).expect("close");
     drop(other);
     close(epfd).expect("close");
-    sys::close(halves.pair);
 }
 
 #[test]
@@ -236,8 +214,8 @@ fn after_the_service_the_kernel_tells_with_the_programs_own_data() {
     for mode in MODES {
         let (halves, epfd) = (Halves::new(), epoll());
         control(epfd, ADD, halves.fd, mode, 9).expect("add");
-        rewatch::leave_half(&halves.socket);
-        table::set(halves.fd, table::Descriptor::Kernel);
+        kernel_half::give_back(halves.fd, &halves.socket);
+        assert_eq!(table::get(halves.fd), table::Descriptor::Kernel);
         let waiting = halves.by_kernel();
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event.
@@ -250,7 +228,6 @@ fn after_the_service_the_kernel_tells_with_the_programs_own_data() {
         drop(waiting);
         close(halves.fd).expect("close");
         close(epfd).expect("close");
-        sys::close(halves.pair);
     }
 }
 
@@ -261,13 +238,13 @@ fn poll_and_select_look_at_both_halves() {
     for fds in [vec![(halves.fd, POLLIN)], vec![(halves.fd, POLLIN), (ours, POLLIN)]] {
         let ready = |revents: i16| Ok([revents].into_iter().chain(fds[1..].iter().map(|_| 0)).collect::<Vec<_>>());
         assert_eq!(poll(&fds, 0), ready(0));
-        let port = halves.kernel_port;
+        let port = halves.port;
         hints::clear(&halves.socket);
         let connecting = later(20, move || TcpStream::connect(("127.0.0.1", port)).expect("connect"));
         assert_eq!(poll(&fds, 60_000), ready(POLLIN));
         assert_eq!(poll(&fds, 0), ready(POLLIN));
         assert!(hints::has_kernel_said(&halves.socket));
-        halves.accept_kernels();
+        assert!(halves.accept());
         drop(connecting.join().expect("thread"));
         let port = halves.port;
         let connecting = later(20, move || {
@@ -276,7 +253,7 @@ fn poll_and_select_look_at_both_halves() {
             fd
         });
         assert_eq!(poll(&fds, 60_000), ready(POLLIN));
-        halves.accept_slots();
+        assert!(!halves.accept());
         close(connecting.join().expect("thread")).expect("close");
         assert_eq!(poll(&fds, 20), ready(0));
     }
@@ -294,5 +271,124 @@ fn a_ready_slot_does_not_hide_the_kernel_half_from_poll() {
     assert!(seen >= 4, "{seen} of 64");
     drop(waiting);
     close_both(ours, theirs);
+    halves.end();
+}
+
+/// `accept` in a thread of its own.
+fn accepting(fd: c_int) -> std::thread::JoinHandle<bool> {
+    std::thread::spawn(move || accept_one(fd))
+}
+
+#[test]
+fn a_thread_asleep_in_accept_wakes_for_either_half() {
+    let halves = Halves::with(0);
+    for by_kernel in [true, false, true] {
+        let accepting = accepting(halves.fd);
+        std::thread::sleep(Duration::from_millis(30));
+        let end = if by_kernel { Ok(halves.by_kernel()) } else { Err(halves.by_slot()) };
+        assert_eq!(accepting.join().expect("thread"), by_kernel);
+        end.map_or_else(|fd| _ = close(fd).expect("close"), drop);
+    }
+    halves.end();
+}
+
+#[test]
+fn of_several_threads_in_accept_none_is_missed() {
+    let halves = Halves::with(0);
+    let threads: Vec<_> = (0..8).map(|_| accepting(halves.fd)).collect();
+    std::thread::sleep(Duration::from_millis(30));
+    let ends: Vec<_> = (0..4).map(|_| (halves.by_kernel(), halves.by_slot())).collect();
+    let kernels = threads.into_iter().map(|thread| thread.join().expect("thread"));
+    assert_eq!(kernels.filter(|by_kernel| *by_kernel).count(), 4);
+    ends.into_iter().for_each(|(_, fd)| _ = close(fd).expect("close"));
+    halves.end();
+}
+
+#[test]
+fn accept_gives_up_at_its_time_limit_and_when_the_listener_ends() {
+    let halves = Halves::with(0);
+    let limit = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
+    set_option(halves.fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, limit).expect("option");
+    let begun = Instant::now();
+    assert_eq!(accept(halves.fd, 0), Err(libc::EAGAIN));
+    assert!(begun.elapsed() >= Duration::from_millis(49));
+    let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    set_option(halves.fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, none).expect("option");
+    let fd = halves.fd;
+    let accepting = std::thread::spawn(move || accept(fd, 0));
+    std::thread::sleep(Duration::from_millis(30));
+    shutdown(halves.fd, libc::SHUT_RD).expect("shutdown");
+    assert_eq!(accepting.join().expect("thread"), Err(libc::EINVAL));
+    halves.end();
+}
+
+#[test]
+fn a_listener_that_is_shut_down_hangs_up_and_may_listen_again() {
+    let (halves, epfd) = (Halves::new(), epoll());
+    control(epfd, ADD, halves.fd, EPOLLIN | libc::EPOLLRDHUP, 4).expect("add");
+    shutdown(halves.fd, libc::SHUT_RD).expect("shutdown");
+    assert_eq!(wait(epfd, 0), [(4, libc::EPOLLHUP)], "as on Linux");
+    listen(halves.fd).expect("listen");
+    assert_eq!(wait(epfd, 0), []);
+    let socket = table::socket(halves.fd).expect("a slot again");
+    assert!(socket.kernel_half());
+    let (one, other) = (halves.by_slot(), halves.by_kernel());
+    assert_eq!(wait(epfd, 60_000), [(4, EPOLLIN)]);
+    close(one).expect("close");
+    drop(other);
+    close(epfd).expect("close");
+    halves.end();
+}
+
+#[test]
+fn a_listener_that_is_watched_before_it_listens() {
+    for mode in MODES {
+        let (fd, epfd) = (unconnected(), epoll());
+        control(epfd, ADD, fd, mode, 6).expect("add");
+        assert_eq!(wait(epfd, 0), [(6, libc::EPOLLHUP)], "an unconnected socket of the kernel");
+        listen(fd).expect("listen");
+        assert_eq!(wait(epfd, 0), [], "{mode:x}");
+        let halves = Halves { fd, socket: table::socket(fd).expect("a slot"), port: port_of(fd) };
+        let (one, other) = (halves.by_slot(), halves.by_kernel());
+        assert_eq!(wait(epfd, 60_000), [(6, EPOLLIN)], "{mode:x}");
+        close(one).expect("close");
+        drop(other);
+        close(epfd).expect("close");
+        halves.end();
+    }
+}
+
+#[test]
+fn an_epoll_descriptor_of_epoll_descriptors_sees_both_halves() {
+    let (halves, inner, outer) = (Halves::new(), epoll(), epoll());
+    control(inner, ADD, halves.fd, EPOLLIN, 1).expect("add");
+    control(outer, ADD, inner, EPOLLIN | EPOLLET, 2).expect("add");
+    assert_eq!(wait(outer, 20), []);
+    for by_kernel in [true, false, true] {
+        let end = if by_kernel { Ok(halves.by_kernel()) } else { Err(halves.by_slot()) };
+        assert_eq!(wait(outer, 60_000), [(2, EPOLLIN)]);
+        assert_eq!(wait(inner, 60_000), [(1, EPOLLIN)]);
+        assert_eq!(halves.accept(), by_kernel);
+        assert_eq!((wait(outer, 20), wait(inner, 0)), (vec![], vec![]));
+        end.map_or_else(|fd| _ = close(fd).expect("close"), drop);
+    }
+    close_both(inner, outer);
+    halves.end();
+}
+
+#[test]
+fn a_copy_of_an_epoll_descriptor_goes_on_when_the_first_is_closed() {
+    let (halves, epfd) = (Halves::new(), epoll());
+    control(epfd, ADD, halves.fd, EPOLLIN | EPOLLONESHOT, 1).expect("add");
+    // SAFETY: integers only.
+    let copy = unsafe { <crate::handler::Posix as towpath_hook::Handler>::dup(epfd) }.expect("ours").expect("dup");
+    close(epfd).expect("close");
+    let reader = std::io::pipe().expect("a descriptor of the same number");
+    let waiting = halves.by_kernel();
+    assert_eq!(wait(copy, 60_000), [(1, EPOLLIN)]);
+    control(copy, MOD, halves.fd, EPOLLIN | EPOLLONESHOT, 2).expect("mod");
+    assert_eq!(wait(copy, 60_000), [(2, EPOLLIN)]);
+    drop((waiting, reader));
+    close(copy).expect("close");
     halves.end();
 }

@@ -389,13 +389,15 @@ impl Waiting {
     /// epoll instance was closed.
     fn look_at_lost(&mut self) {
         let is_lost = |watched: &Watched| match &watched.target {
-            Target::Socket(socket) => socket.is_gone() && watched.half.is_none(),
+            Target::Socket(socket) => socket.is_gone(),
             Target::Epoll(id) => watched.operations.iter().any(|it| table::get(it.fd) != Descriptor::Epoll(*id)),
         };
         let lost: Vec<_> = self.watched.iter().filter(|(_, watched)| is_lost(watched)).map(|(key, _)| *key).collect();
         for key in lost {
             self.go_on(key);
-            let Some(watched) = self.watched.get_mut(&key) else { continue };
+            // The kernel half of a listener goes on alone.
+            let is_over = |watched: &&mut Watched| watched.half.is_none();
+            let Some(watched) = self.watched.get_mut(&key).filter(is_over) else { continue };
             let rest: Vec<_> = watched.operations.drain(..).collect();
             self.watch(key);
             for operation in rest {

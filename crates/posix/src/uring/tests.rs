@@ -167,7 +167,7 @@ fn a_poll_tells_of_each_connection_of_either_half() {
     assert_eq!(ring.completion(), (1, POLLIN.into(), false));
     ring.submit(poll(halves.fd, 2, 0));
     assert_eq!(ring.completion(), (2, POLLIN.into(), false), "it is still so");
-    halves.accept_kernels();
+    assert!(halves.accept());
     drop(waiting);
     if post::passes_flags() {
         ring.submit(poll(halves.fd, 3, abi::poll::ADD_MULTI));
@@ -178,8 +178,7 @@ fn a_poll_tells_of_each_connection_of_either_half() {
             ring.quiet();
             let other = halves.by_slot();
             assert_eq!(ring.completion(), (3, POLLIN.into(), true));
-            halves.accept_slots();
-            halves.accept_kernels();
+            assert_ne!(halves.accept(), halves.accept());
             drop(waiting);
             close(other).expect("close");
         }
@@ -199,6 +198,35 @@ fn an_accept_outlives_the_descriptor_as_in_the_kernel() {
     assert_eq!((data, of_kernel(accepted)), (1, true));
     drop(waiting);
     ring.end();
-    halves.end_closed();
     assert_eq!(sys::fcntl(accepted, libc::F_GETFD, 0), Err(libc::EBADF));
+}
+
+#[test]
+fn a_listener_that_is_shut_down_ends_its_accepts() {
+    let (halves, ring) = (Halves::new(), Ring::new());
+    ring.submit(accept(halves.fd, 1, 0));
+    ring.submit(accept(halves.fd, 2, 0));
+    ring.quiet();
+    crate::tests::os::shutdown(halves.fd, libc::SHUT_RD).expect("shutdown");
+    let ended = [ring.completion(), ring.completion()];
+    assert_eq!(ended, [(1, -libc::EINVAL, false), (2, -libc::EINVAL, false)]);
+    ring.end();
+    halves.end();
+}
+
+#[test]
+fn a_listener_whose_service_is_gone_goes_on() {
+    let (halves, ring) = (Halves::new(), Ring::new());
+    ring.submit(accept(halves.fd, 1, 0));
+    ring.submit(accept(halves.fd, 2, 0));
+    ring.quiet();
+    crate::lifecycle::kernel_half::give_back(halves.fd, &halves.socket);
+    for data in [1, 2] {
+        let waiting = halves.by_kernel();
+        let (user_data, accepted, _) = ring.completion();
+        assert_eq!((user_data, of_kernel(accepted)), (data, true));
+        drop(waiting);
+    }
+    ring.end();
+    halves.end();
 }
