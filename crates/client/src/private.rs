@@ -99,6 +99,8 @@ pub mod flag {
     pub const SECURE: u32 = 131_072;
     /// A listener whose descriptor is the kernel's own socket, which really listens: connections come to both halves.
     pub const KERNEL_HALF: u32 = 262_144;
+    /// The kernel has chosen the port of a listener with a kernel half, and takes it back when that listens no longer.
+    pub const ANY_PORT: u32 = 524_288;
 }
 
 /// One slot's part.

@@ -213,7 +213,9 @@ impl Fake {
             op::LISTEN if listening => 0,
             // Without a holder, nobody would free the slot if the program were killed now.
             op::LISTEN | op::CONNECT if !held => -libc::EPROTO,
-            op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,
+            op::LISTEN if self.features == 0 && self.listeners.iter().any(|(_, taken, _)| *taken == local) => {
+                -libc::EADDRINUSE
+            }
             // Stands for a listener that a policy forbids.
             op::LISTEN if command.backlog == FORBIDDEN => -libc::EACCES,
             op::LISTEN => {
@@ -249,7 +251,7 @@ impl Fake {
             stack.state.store(state::CLOSED, Release);
             return 0;
         }
-        let found = self.listeners.iter().find(|(_, (addr, port), v6only)| {
+        let found = self.listeners.iter().rev().find(|(_, (addr, port), v6only)| {
             let four = remote.0.to_ipv4_mapped().is_some();
             let any = if four { address::is_any(*addr) && *v6only == 0 } else { addr.is_unspecified() };
             *port == remote.1 && (any || *addr == remote.0)

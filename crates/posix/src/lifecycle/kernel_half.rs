@@ -36,15 +36,18 @@ pub fn listen(fd: c_int, backlog: c_int) -> Sys<c_int> {
 
 /// Ends what [`listen`] has begun: the kernel socket is bound to `local` and does not listen.
 pub fn unlisten(fd: c_int, six: bool, local: address::Address) {
-    if sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, 0) != Ok(1) {
+    if !listens(fd) {
         return;
     }
     // SAFETY: `shutdown` takes numbers and no memory.
     unsafe { real::shutdown(fd, libc::SHUT_RD) };
-    // A port that the kernel has chosen goes with the listening.
-    if address::of_kernel(fd, six).is_ok_and(|now| now.1 == 0) {
-        let _ = address::bind(fd, six, local);
-    }
+    // A port that the kernel has chosen goes with the listening. The call fails if the socket is still bound.
+    let _ = address::bind(fd, six, local);
+}
+
+/// Does this kernel socket listen?
+pub fn listens(fd: c_int) -> bool {
+    sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, 0) == Ok(1)
 }
 
 /// Promotion: the slot takes over, and the descriptors stay as they are.
@@ -53,6 +56,7 @@ pub fn keep(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
     sys::fcntl(fd, libc::F_SETFL, status | libc::O_NONBLOCK)?;
     let copies = table::copies(fd);
     socket.mark(flag::KERNEL_HALF, true);
+    socket.mark(flag::ANY_PORT, pending.any_port || !pending.bound);
     socket.mark(flag::SHARED, copies.len() > 1);
     socket.mark(flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
     if pending.options {
@@ -168,8 +172,7 @@ pub fn give_back(fd: c_int, socket: &Socket) {
 /// The kernel socket has been told to listen no longer: its descriptors are those of a pending socket.
 pub fn stop(fd: c_int, socket: &Socket) -> Pending {
     let six = socket.has(flag::SIX);
-    let bound = address::of_kernel(fd, six).is_ok_and(|local| local.1 != 0);
-    let mut pending = Pending { six, bound, ..Pending::default() };
+    let mut pending = Pending { six, bound: !socket.has(flag::ANY_PORT), ..Pending::default() };
     handover::note(socket, &mut pending);
     pending.owned = sys::fcntl(fd, libc::F_GETOWN, 0).is_ok_and(|owner| owner != 0);
     let mut copies = table::copies(fd);

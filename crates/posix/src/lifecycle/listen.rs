@@ -50,9 +50,15 @@ fn limited(backlog: c_int) -> u32 {
 
 fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> {
     let Some(session) = registration::start() else { return settle_kernel(fd, pending, fallback::why_no_session()) };
-    if !pending.bound
-        && let Err(errno) = address::bind_any(fd, pending.six)
-    {
+    // A socket whose port went when it was told to listen no longer shows that port still, until it listens again.
+    let begun = if session.listens_in_kernel() {
+        kernel_half::listen(fd, backlog).map(|_| ())
+    } else if !pending.bound {
+        address::bind_any(fd, pending.six)
+    } else {
+        Ok(())
+    };
+    if let Err(errno) = begun {
         return Some(Err(errno));
     }
     table::update_pending(fd, |u| u.bound = true);
@@ -69,11 +75,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
     let command =
         Command { op: op::LISTEN, local_addr, local_port, backlog: limited(backlog), flags, ..Command::default() };
     let answer = match promote::promote(fd, pending, session, command) {
-        Ok(socket) => {
-            if socket.kernel_half() && limited(backlog).cast_signed() != backlog {
-                // The kernel has a limit of its own.
-                let _ = kernel_half::listen(fd, backlog);
-            }
+        Ok(_) => {
             fallback::count(Count::Listening);
             Some(Ok(0))
         }

@@ -28,9 +28,9 @@ pub fn promote(fd: c_int, pending: Pending, session: &'static Session, command: 
 
 fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut command: Command) -> Result<Socket, Refusal> {
     let kernel_half = command.op == op::LISTEN && session.listens_in_kernel();
-    if kernel_half {
+    if kernel_half && !kernel_half::listens(fd) {
         kernel_half::listen(fd, command.backlog.cast_signed()).map_err(Refusal::Failed)?;
-    } else if command.op == op::LISTEN {
+    } else if !kernel_half && command.op == op::LISTEN {
         kernel_half::unlisten(fd, pending.six, (command.local_addr, command.local_port as u16));
     }
     let slot = session.claim_slot().ok_or(Refusal::Kernel(Count::NoSlot))?;

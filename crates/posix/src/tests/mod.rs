@@ -4,6 +4,7 @@ mod direct_peer;
 mod epoll;
 pub mod halves;
 mod hostile;
+mod kernel_half;
 mod marks;
 mod options;
 pub mod os;
