@@ -124,6 +124,13 @@ impl SlowPath {
         }
     }
 
+    /// Has a listener that is not ours taken a later SYN of this tuple? The host's kernel shows SYNs to its own listeners,
+    /// too. The peer repeats the segment, which the kernel gets once the tuple is no longer steered.
+    fn is_the_kernels(&self, entry: &TimeWait, arrival: &Arrival, host: &mut dyn Host) -> bool {
+        let of_another = arrival.has(flags::ACK) && !arrival.has(flags::SYN) && arrival.ack() != entry.snd_nxt;
+        of_another && !host.finds_listeners(arrival.port) && host.kernel_has(&arrival.tuple)
+    }
+
     /// Handles a segment in TIME-WAIT. `closed`: the old flow has been removed, so a new one may replace it.
     pub(super) fn in_time_wait(
         &mut self,
@@ -133,6 +140,11 @@ impl SlowPath {
         closed: bool,
         host: &mut dyn Host,
     ) {
+        if closed && self.is_the_kernels(&entry, arrival, host) {
+            self.time_wait.take(&arrival.tuple);
+            host.steer(&arrival.tuple, Steered::No);
+            return self.counters.drop(Drop::NoSocket);
+        }
         let listener = self.listener_of_syn(arrival, host);
         match (entry.judge(arrival), listener) {
             (Answer::Drop(why), _) => self.counters.drop(why),

@@ -12,6 +12,7 @@ mod held_ports;
 mod icmp;
 mod joint;
 mod listen;
+mod named;
 mod property;
 mod set_options;
 mod world;

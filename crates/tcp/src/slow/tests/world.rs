@@ -43,6 +43,8 @@ pub struct World {
     pub said: Vec<Said>,
     pub steered: HashMap<FourTuple, Steered>,
     pub half_open: HashSet<FourTuple>,
+    /// Its kernel has a connection with every tuple.
+    pub kernel_has: bool,
     /// It names the listeners of SYNs.
     pub names: bool,
     pub listening: BTreeSet<(IpAddr, u16)>,
@@ -76,15 +78,33 @@ impl Host for World {
         usize::from(tuple.remote_port % 2)
     }
     fn send(&mut self, flow_group: usize, message: ToFast) {
+        if let ToFast::Transmit(_, frame) = &message
+            && let Ok(sent) = parse(frame)
+            && sent.flags & flags::SYN != 0
+            && self.names
+        {
+            let (local, remote) = ((sent.source, sent.source_port), (sent.destination, sent.destination_port));
+            let tuple = FourTuple { local: local.0, local_port: local.1, remote: remote.0, remote_port: remote.1 };
+            assert!(
+                self.steered.contains_key(&tuple) || self.half_open.contains(&tuple),
+                "steered before it is answered"
+            );
+        }
         self.sent.push((flow_group, message));
     }
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let was = match steered {
-            Steered::AnswerToCookie => return drop(self.half_open.insert(*tuple)),
+            Steered::AnswerToCookie => {
+                self.half_open.insert(*tuple);
+                return;
+            }
             Steered::No => self.steered.remove(tuple),
             _ => self.steered.insert(*tuple, steered),
         };
         assert!(was.unwrap_or(Steered::No) != steered, "steer({tuple:?}, {steered:?}) twice");
+    }
+    fn kernel_has(&mut self, _: &FourTuple) -> bool {
+        self.kernel_has
     }
     fn names_listeners(&self) -> bool {
         self.names
@@ -212,6 +232,11 @@ impl Bench {
     pub fn segment_at(&mut self, from: (IpAddr, u16), to: (IpAddr, u16), peer: Peer) {
         let frame = frame(from, to, peer);
         self.slow.on_message(self.now, 3, ToSlow::Segment(PortId(1), frame), &mut self.world);
+    }
+    /// A SYN from the peer's `port` to our port 80, for this listener.
+    pub fn syn_for(&mut self, listener: Owner, port: u16, peer: Peer) {
+        let frame = frame((PEER, port), (US, 80), peer);
+        self.slow.on_syn(self.now, 3, PortId(1), frame, listener, &mut self.world);
     }
     /// A segment from the peer's `port` to our port 80.
     pub fn for_server(&mut self, port: u16, peer: Peer) {
