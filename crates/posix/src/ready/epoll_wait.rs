@@ -7,8 +7,7 @@ use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::ready::instance::{self, Instance};
 use crate::ready::interest::Interest;
-use crate::ready::{nested, readiness, words};
-use core::ops::Range;
+use crate::ready::{nested, words};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
@@ -20,6 +19,8 @@ use towpath_client::sys::Sys;
 use towpath_client::undo_log::Undo;
 use towpath_client::{direct, held, wait};
 use towpath_hook::{Answer, outcome, real};
+
+mod merge;
 
 /// The most calls with ready slots before the kernel is asked again.
 const NATIVE_EVERY: u32 = 16;
@@ -88,7 +89,7 @@ pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> 
     if count <= 0 || instance.native_first.load(Ordering::Relaxed) {
         return None;
     }
-    let native_is_due = |waits, patience| waits >= NATIVE_EVERY || instance.since_native_look() >= patience;
+    let native_is_due = |waits, longest| waits >= NATIVE_EVERY || instance.since_native_look() >= longest;
     // SAFETY: `user::write` accepts any address, and `at` stays below `count`, for which the program has given room.
     let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
     let found = instance.try_with(|interest| interest.report_plain(session, native_is_due, put, count as usize))??;
@@ -175,34 +176,6 @@ unsafe fn retain(events: *mut epoll_event, count: usize, mut keep: impl FnMut(&m
         }
     }
     kept
-}
-
-/// The events of a listener.
-const OF_LISTENERS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32 | readiness::ALWAYS;
-
-/// The place of a listener's event with this data.
-///
-/// # Safety
-/// The places of `events` can be read.
-unsafe fn find(events: *mut epoll_event, places: Range<usize>, data: u64) -> Option<usize> {
-    places.into_iter().find(|at| {
-        // SAFETY: the caller vouches for the place.
-        let event = unsafe { events.add(*at).read_unaligned() };
-        event.u64 == data && event.events & !OF_LISTENERS == 0
-    })
-}
-
-/// Adds the bits of `other` to the event at this place.
-///
-/// # Safety
-/// The place can be read and written.
-unsafe fn add_to(events: *mut epoll_event, at: usize, other: epoll_event) {
-    // SAFETY: the caller vouches for the place.
-    unsafe {
-        let mut event = events.add(at).read_unaligned();
-        event.events |= other.events;
-        events.add(at).write_unaligned(event);
-    }
 }
 
 /// One call of `epoll_wait`.
@@ -337,7 +310,8 @@ impl Wait {
         interest.since_native = if native && found > 0 { interest.since_native.saturating_add(1) } else { 0 };
         let native_is_due = native
             && found > 0
-            && (interest.since_native >= NATIVE_EVERY || self.instance.since_native_look() >= interest.patience());
+            && (interest.since_native >= NATIVE_EVERY
+                || self.instance.since_native_look() >= interest.longest_unasked());
         if native_is_due {
             // If there is no room for the kernel's events, the next call begins with them.
             interest.since_native = 0;
@@ -410,46 +384,6 @@ impl Wait {
     /// Does this native event belong to an inner instance?
     fn is_inner(&self, mark: u64) -> bool {
         self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
-    }
-
-    /// The kernel tells of a listener's half: makes it the program's event. False: it is none, or the listener is among
-    /// the first `skip` events already, to which this has been added.
-    #[cold]
-    fn is_of_half(&self, skip: usize, event: &mut epoll_event) -> bool {
-        let (word, events) = (event.u64, event.events);
-        let Some(Some(programs)) = self.instance.with(|interest| interest.half_event(word, events)) else {
-            return false;
-        };
-        *event = programs;
-        // SAFETY: this call has written its first `skip` events there.
-        unsafe { find(self.events, 0..skip, programs.u64) }.is_none_or(|at| {
-            // SAFETY: as above.
-            unsafe { add_to(self.events, at, programs) };
-            false
-        })
-    }
-
-    /// Of the program's events the first `native` are the kernel's, and then come slots, up to `found`. A listener whose
-    /// halves are among both has one event. Returns how many there are then.
-    fn merged(&self, native: usize, found: usize) -> usize {
-        if native == 0 || native == found {
-            return found;
-        }
-        let of_halves = self.instance.with(|interest| interest.data_of_halves().collect::<Vec<_>>());
-        let mut found = found;
-        for data in of_halves.into_iter().flatten() {
-            // SAFETY: this call has written its first `found` events there, and all places are below that.
-            unsafe {
-                if let Some(at) = find(self.events, 0..native, data)
-                    && let Some(twin) = find(self.events, native..found, data)
-                {
-                    add_to(self.events, at, self.events.add(twin).read_unaligned());
-                    core::ptr::copy(self.events.add(twin + 1), self.events.add(twin), found - twin - 1);
-                    found -= 1;
-                }
-            }
-        }
-        found
     }
 
     /// Asks the kernel for at most `room` events, which go after the first `skip`. Returns their number, and whether

@@ -411,7 +411,7 @@ impl Interest {
 
     /// For how long, in ticks of the time stamp counter, ready slots may keep the kernel from being asked.
     #[inline]
-    pub fn patience(&self) -> u64 {
+    pub fn longest_unasked(&self) -> u64 {
         if self.asks_first() { NATIVE_TICKS } else { HALVES_TICKS }
     }
 

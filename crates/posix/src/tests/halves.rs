@@ -25,10 +25,13 @@ impl Halves {
 
     /// With these flags of `socket`.
     pub fn with(flags: c_int) -> Self {
-        let (fd, port) = listener(flags);
+        Self::of(listener(flags).0)
+    }
+
+    fn of(fd: c_int) -> Self {
         let socket = table::socket(fd).expect("a slot");
         assert!(socket.kernel_half());
-        Self { fd, socket, port }
+        Self { fd, socket, port: port_of(fd) }
     }
 
     /// A connection that waits in the slot.
@@ -99,14 +102,13 @@ fn each_half_alone_wakes_a_sleeping_wait_in_every_mode() {
             if mode & EPOLLONESHOT != 0 {
                 control(epfd, MOD, halves.fd, mode, 5).expect("mod");
             }
-            let (port, kernels) = (halves.port, round % 2 == 0);
             hints::clear(&halves.socket);
-            let (slot_port, begun) = (halves.port, Instant::now());
+            let (port, kernels, begun) = (halves.port, round % 2 == 0, Instant::now());
             let connecting = later(20, move || match kernels {
                 true => Ok(TcpStream::connect(("127.0.0.1", port)).expect("connect")),
                 false => {
                     let fd = socket(0);
-                    connect(fd, slot_port).expect("connect");
+                    connect(fd, port).expect("connect");
                     Err(fd)
                 }
             });
@@ -330,8 +332,8 @@ fn a_listener_that_is_shut_down_hangs_up_and_may_listen_again() {
     assert_eq!(wait(epfd, 0), [(4, libc::EPOLLHUP)], "as on Linux");
     listen(halves.fd).expect("listen");
     assert_eq!(wait(epfd, 0), []);
-    let socket = table::socket(halves.fd).expect("a slot again");
-    assert!(socket.kernel_half());
+    // The port that the kernel had chosen has gone with the listening.
+    let halves = Halves::of(halves.fd);
     let (one, other) = (halves.by_slot(), halves.by_kernel());
     assert_eq!(wait(epfd, 60_000), [(4, EPOLLIN)]);
     close(one).expect("close");
@@ -348,7 +350,7 @@ fn a_listener_that_is_watched_before_it_listens() {
         assert_eq!(wait(epfd, 0), [(6, libc::EPOLLHUP)], "an unconnected socket of the kernel");
         listen(fd).expect("listen");
         assert_eq!(wait(epfd, 0), [], "{mode:x}");
-        let halves = Halves { fd, socket: table::socket(fd).expect("a slot"), port: port_of(fd) };
+        let halves = Halves::of(fd);
         let (one, other) = (halves.by_slot(), halves.by_kernel());
         assert_eq!(wait(epfd, 60_000), [(6, EPOLLIN)], "{mode:x}");
         close(one).expect("close");

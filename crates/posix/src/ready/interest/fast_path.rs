@@ -50,7 +50,7 @@ impl Interest {
             return None;
         }
         self.drain_own(session);
-        if self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.patience()) {
+        if self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.longest_unasked()) {
             return None;
         }
         let mut found = 0;
