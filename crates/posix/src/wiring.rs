@@ -2,8 +2,9 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{close, streams};
+use crate::lifecycle::kernel_half;
 use crate::observe::fallback;
-use crate::ready::instance;
+use crate::ready::{instance, service_death};
 use crate::uring;
 use towpath_client::callbacks::Callbacks;
 use towpath_client::socket::SLOT_BITS;
@@ -20,6 +21,7 @@ static CALLBACKS: Callbacks = Callbacks {
 pub fn install(streams: streams::Calls) {
     towpath_client::callbacks::install(&CALLBACKS);
     close::set_ring_events(close::RingEvents { copied: uring::copied, closed: uring::closed });
+    service_death::set_give_back(kernel_half::give_back_all);
     streams::set_calls(streams);
 }
 

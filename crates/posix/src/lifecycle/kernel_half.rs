@@ -169,6 +169,18 @@ pub fn give_back(fd: c_int, socket: &Socket) {
     }
 }
 
+/// A service has died: all its listeners of this process are the kernel's from now on.
+pub fn give_back_all() {
+    for (fd, _) in table::within(0, u32::MAX) {
+        if let Some(socket) = table::socket(fd)
+            && socket.session.is_dead()
+            && socket.kernel_half()
+        {
+            give_back(fd, &socket);
+        }
+    }
+}
+
 /// The kernel socket has been told to listen no longer: its descriptors are those of a pending socket.
 pub fn stop(fd: c_int, socket: &Socket) -> Pending {
     let six = socket.has(flag::SIX);

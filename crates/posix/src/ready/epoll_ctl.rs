@@ -3,7 +3,7 @@
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::ready::interest::{EntryName, Interest};
-use crate::ready::{instance, nested, readiness};
+use crate::ready::{instance, nested, readiness, service_death};
 use libc::{c_int, epoll_event};
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
@@ -22,7 +22,11 @@ pub fn created(fd: c_int) {
 /// # Safety
 /// The contract of `epoll_ctl`: `event` is null or valid.
 pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
-    let (Descriptor::Epoll(id), kind) = (table::get(epfd), table::get(fd)) else { return None };
+    let (Descriptor::Epoll(id), mut kind) = (table::get(epfd), table::get(fd)) else { return None };
+    if table::socket(fd).is_some_and(|socket| service_death::is_left_alone(&socket)) {
+        service_death::give_back();
+        kind = table::get(fd);
+    }
     if kind == Descriptor::Internal {
         return Some(Err(libc::EBADF));
     }

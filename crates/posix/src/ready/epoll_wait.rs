@@ -7,7 +7,7 @@ use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::ready::instance::{self, Instance};
 use crate::ready::interest::Interest;
-use crate::ready::{nested, words};
+use crate::ready::{nested, service_death, words};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
@@ -351,6 +351,7 @@ impl Wait {
             && let gone @ 1.. = session::gone(false)
             && self.instance.with(|interest| interest.look_at_the_end(gone)) == Some(true)
         {
+            service_death::give_back();
             return Ok(None);
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

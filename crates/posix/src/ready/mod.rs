@@ -11,4 +11,5 @@ pub mod poll;
 pub mod readiness;
 pub mod rewatch;
 pub mod select;
+pub mod service_death;
 pub mod words;

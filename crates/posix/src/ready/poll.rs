@@ -2,7 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
-use crate::ready::{hints, instance, nested, readiness};
+use crate::ready::{hints, instance, nested, readiness, service_death};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t};
@@ -58,6 +58,12 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
 /// `poll` and `select` on an array.
 pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
     let session = session::get().ok_or(libc::EINVAL)?;
+    if fds.iter().any(|entry| table::socket(entry.fd).is_some_and(|socket| service_death::is_left_alone(&socket))) {
+        service_death::give_back();
+        if !concerns(fds) {
+            return sys::ppoll(fds, timeout, mask);
+        }
+    }
     let blank = pollfd { fd: -1, events: 0, revents: 0 };
     // The kernel's array has all descriptors but those of slots. At its end are the doorbells, one for each stack.
     let len = fds.len() + 1 + others(fds);
@@ -237,8 +243,15 @@ impl<'a> Poll<'a> {
             }
             asleep.check()?;
             subscription.contexts.iter().for_each(|context| _ = towpath_ring::wake::drain(sys::borrow(&context.wake)));
-            session::gone(true);
             // A descriptor may have become the kernel's meanwhile, or have been closed.
+            if session::gone(true) != 0 {
+                // A doorbell whose service has died would wake this thread for ever.
+                let ended = |context: &Context| session::numbered(context.session).is_none_or(Session::is_dead);
+                for (context, native) in subscription.contexts.iter().zip(&mut self.native[known..]) {
+                    native.fd = if ended(context) { -1 } else { context.wake };
+                }
+                service_death::give_back();
+            }
             let found = sort(self.fds, &mut self.native[..known]);
             self.kernels.kernels |= found.kernels;
             self.kernels.halves = found.halves;
