@@ -46,6 +46,12 @@ impl ListenerProof {
     pub fn allows_listen(&self, addr: IpAddr, port: u16, dual: bool) -> bool {
         (self.addr, self.port) == (addr, port) && (self.dual || !dual)
     }
+
+    /// Does it get connections to this address of one host?
+    pub fn covers(&self, addr: IpAddr, port: u16) -> bool {
+        let family = self.addr.is_ipv4() == addr.is_ipv4() || self.dual;
+        self.port == port && (self.addr == addr || self.addr.is_unspecified() && family)
+    }
 }
 
 /// The service's proof that a client has a port.
@@ -96,6 +102,10 @@ mod tests {
         assert!(!listener.allows_listen(any, 80, false), "one address is not all of them");
         let six = ListenerProof { addr: Ipv6Addr::UNSPECIFIED.into(), ..listener };
         assert!(six.allows_listen(six.addr, 80, false) && !six.allows_listen(six.addr, 80, true));
-        assert!(ListenerProof { dual: true, ..six }.allows_listen(six.addr, 80, true));
+        assert!(six.covers(Ipv6Addr::LOCALHOST.into(), 80) && !six.covers(one, 80), "not from IPv4");
+        let both = ListenerProof { dual: true, ..six };
+        assert!(both.allows_listen(six.addr, 80, true) && both.covers(one, 80) && !both.covers(one, 81));
+        assert!(listener.covers(one, 80) && !listener.covers([10, 0, 0, 2].into(), 80));
+        assert!(ListenerProof { addr: any, ..listener }.covers(one, 80));
     }
 }

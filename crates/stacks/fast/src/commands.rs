@@ -259,7 +259,8 @@ impl SlowThread {
         }
     }
 
-    fn refuse(&mut self, index: u32, slot: Slot) {
+    /// Frees the slot of a command that has failed.
+    pub fn refuse(&mut self, index: u32, slot: Slot) {
         if let Some(client) = self.host.client(index) {
             client.refuse(slot);
             client.line(slot).state.store(state::FREE, Ordering::Release);

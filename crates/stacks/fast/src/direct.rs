@@ -2,13 +2,14 @@
 //! own. The slow thread opens and ends them, and never sees their bytes.
 
 use crate::direct_end::DirectEnd;
-use crate::host::{Later, SlowHost};
+use crate::host::{Later, LocalListener, SlowHost};
 use crate::owner::{owner, split};
 use crate::slots::{Phase, Queued};
 use crate::slow::SlowThread;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
+use towpath_ring::command::not_ours;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_runtime::Verdict;
 use towpath_runtime::admission::AdmissionControl;
@@ -21,6 +22,8 @@ use towpath_tcp::time::Micros;
 const MSS: u16 = 65_483;
 /// The round-trip time that is shown before one is known, µs.
 const RTT_US: u32 = 20;
+/// How many tuples are tried for one that no connection of the kernel has.
+const FREE_TUPLES: usize = 8;
 /// Of connections that are cut: clients decide how often.
 static CUT: LogThrottle = LogThrottle::new();
 
@@ -35,16 +38,26 @@ impl SlowThread {
         remote: (IpAddr, u16),
         bound: Option<(IpAddr, u16)>,
     ) -> Option<i32> {
-        if !self.host.pairs.enabled || !self.host.network.is_local(remote.0) {
+        let named = self.host.network.listens_in_kernel();
+        if !self.host.network.is_local(remote.0) || !(self.host.pairs.enabled || named) {
             return None;
         }
         let own = self.slow.early_options(owner(index, slot));
-        if !self.may_be_direct(index, &own) {
-            return None;
-        }
-        let tuple = self.slow.choose_direct_tuple(now, owner(index, slot), remote, bound, &mut self.host)?;
-        let (listener, inherited) = self.slow.listener_for(&tuple)?;
-        if !self.may_be_direct(split(listener).0, &inherited) {
+        let (tuple, listener) = match named {
+            true => match self.kernels_choice(now, (index, slot), remote, bound)? {
+                Ok(choice) => choice,
+                Err(result) => return Some(result),
+            },
+            false => {
+                let tuple = self.slow.choose_direct_tuple(now, owner(index, slot), remote, bound, &mut self.host)?;
+                (tuple, self.slow.listener_for(&tuple)?.0)
+            }
+        };
+        let inherited = self.slow.inherited_from(listener)?;
+        if !self.host.pairs.enabled
+            || !self.may_be_direct(index, &own)
+            || !self.may_be_direct(split(listener).0, &inherited)
+        {
             return None;
         }
         let (server, listener_slot) = self.host.find(listener)?;
@@ -60,6 +73,31 @@ impl SlowThread {
             Verdict::Drop | Verdict::Kernel | Verdict::Stack(_) => return None,
         }
         self.join(now, (index, slot), listener, &tuple)
+    }
+
+    /// The tuple of a connection within this host, and the listener that the kernel chooses for it. An error is the
+    /// command's result. `None`: the stack finds the error.
+    fn kernels_choice(
+        &mut self,
+        now: Micros,
+        (index, slot): (u32, Slot),
+        remote: (IpAddr, u16),
+        bound: Option<(IpAddr, u16)>,
+    ) -> Option<Result<(FourTuple, Owner), i32>> {
+        let has_port = bound.is_some_and(|(_, port)| port != 0);
+        for _ in 0..if has_port { 1 } else { FREE_TUPLES } {
+            let tuple = self.slow.choose_direct_tuple(now, owner(index, slot), remote, bound, &mut self.host)?;
+            match self.host.kernels_listener(&tuple) {
+                LocalListener::Ours(listener) => return Some(Ok((tuple, listener))),
+                LocalListener::Taken => {}
+                LocalListener::None => {
+                    self.refuse(index, slot);
+                    return Some(Err(self.not_ours(index, slot, not_ours::NO_LISTENER)));
+                }
+            }
+        }
+        self.refuse(index, slot);
+        Some(Err(-libc::EADDRNOTAVAIL))
     }
 
     /// A connection must go through the stack if it has a limit of bytes per second, waits for data before it is
@@ -78,7 +116,7 @@ impl SlowThread {
         let child = server.take_child()?;
         let ends = self.host.pair_up([(index, slot), (server_index, child)]);
         let owners = [owner(index, slot), owner(server_index, child)];
-        let Some(ends) = ends.filter(|_| self.slow.add_direct(owners, *tuple)) else {
+        let Some(ends) = ends.filter(|_| self.slow.add_direct(owners, listener, *tuple)) else {
             if let Some([first, second]) = ends {
                 self.host.pairs.part(&first, now);
                 self.host.pairs.part(&second, now);

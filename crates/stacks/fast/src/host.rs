@@ -1,6 +1,6 @@
 //! The host of the slow path: it answers the protocol's questions and shows applications its results.
 
-use crate::api::Network;
+use crate::api::{KernelListener, Network};
 use crate::client::SlowClient;
 use crate::kernel_listeners::KernelListeners;
 use crate::mailbox::Sender;
@@ -52,6 +52,17 @@ pub enum Later {
         /// Slot.
         slot: Slot,
     },
+}
+
+/// The listener of a connection within this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalListener {
+    /// None that is ours.
+    None,
+    /// None: the kernel has a connection with that tuple.
+    Taken,
+    /// This one.
+    Ours(Owner),
 }
 
 /// Every flow group's loopback. No kernel sees its segments.
@@ -129,6 +140,17 @@ impl SlowHost {
         self.network.beat();
         self.kernel_listeners.insert(owner, proof);
         Ok(())
+    }
+    /// The listener within this host that the kernel chooses for a connection of this tuple, seen from the peer.
+    pub fn kernels_listener(&mut self, tuple: &FourTuple) -> LocalListener {
+        match self.network.listener_of(tuple) {
+            KernelListener::None => LocalListener::None,
+            KernelListener::Taken => LocalListener::Taken,
+            KernelListener::Cookie(cookie) => {
+                let ours = self.kernel_listeners.find(cookie, tuple.remote, tuple.remote_port);
+                ours.map_or(LocalListener::None, LocalListener::Ours)
+            }
+        }
     }
     /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
     pub fn leave_to_kernel(&mut self, owner: Owner) {
@@ -218,6 +240,12 @@ impl Host for SlowHost {
     }
     fn names_listeners(&self) -> bool {
         self.network.listens_in_kernel()
+    }
+    fn listener_of(&mut self, tuple: &FourTuple) -> Option<Owner> {
+        match self.kernels_listener(&tuple.reversed()) {
+            LocalListener::Ours(listener) => Some(listener),
+            LocalListener::None | LocalListener::Taken => None,
+        }
     }
     fn finds_listeners(&self, port: PortId) -> bool {
         !self.network.listens_in_kernel() || port == LOOPBACK

@@ -3,10 +3,12 @@
 use crate::api::SynCounts;
 use crate::slow::SlowThread;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use towpath_runtime::ListenerProof;
 use towpath_runtime::named_counts::NamedCounts;
 use towpath_tcp::flow::Owner;
 use towpath_tcp::time::Micros;
+use towpath_wire::parse;
 
 /// SYNs taken in one turn.
 const BATCH: usize = 256;
@@ -35,13 +37,19 @@ impl KernelListeners {
         self.by_cookie.remove(&proof.cookie);
         Some(proof.cookie)
     }
-    /// The listener with this cookie.
-    pub fn find(&self, cookie: u64) -> Option<Owner> {
-        self.by_cookie.get(&cookie).copied()
+    /// The listener with this cookie, for a connection to this address and port. A client may have bound the socket anew
+    /// since it was accepted as a listener: then it is none.
+    pub fn find(&self, cookie: u64, addr: IpAddr, port: u16) -> Option<Owner> {
+        let owner = *self.by_cookie.get(&cookie)?;
+        self.by_owner.get(&owner.0).filter(|proof| proof.covers(addr, port)).map(|_| owner)
     }
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (Owner, &ListenerProof)> {
-        self.by_owner.iter().map(|(owner, proof)| (Owner(*owner), proof))
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.by_owner.is_empty()
+    }
+    /// The listeners from this owner on, in order.
+    pub fn from(&self, first: Owner) -> impl Iterator<Item = (Owner, &ListenerProof)> {
+        self.by_owner.range(first.0..).map(|(owner, proof)| (Owner(*owner), proof))
     }
     /// When the slow thread must look at them next.
     pub fn next_deadline(&self, now: Micros) -> Option<Micros> {
@@ -71,9 +79,12 @@ impl SlowThread {
             && let Some(syn) = self.host.network.next_syn()
         {
             work += 1;
-            let Some(listener) = self.host.kernel_listeners.find(syn.cookie) else {
-                // It has ended since.
+            let Ok(segment) = parse(&syn.frame) else { continue };
+            let (addr, port) = (segment.destination, segment.destination_port);
+            let Some(listener) = self.host.kernel_listeners.find(syn.cookie, addr, port) else {
+                // It has ended since, or shall at once: the peer repeats the SYN, and the kernel has it.
                 self.host.kernel_listeners.unknown += 1;
+                self.listener_check.soon(now);
                 continue;
             };
             let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
@@ -87,7 +98,7 @@ impl SlowThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     #[test]
     fn a_listener_is_found_by_its_cookie_until_it_ends() {
@@ -97,9 +108,10 @@ mod tests {
         for (owner, cookie) in [(1, 70), (2, 80)] {
             listeners.insert(Owner(owner), ListenerProof { cookie, addr, port: 9, dual: false });
         }
-        assert_eq!([70, 80, 90].map(|cookie| listeners.find(cookie)), [Some(Owner(1)), Some(Owner(2)), None]);
+        assert_eq!([70, 80, 90].map(|cookie| listeners.find(cookie, addr, 9)), [Some(Owner(1)), Some(Owner(2)), None]);
         assert_eq!(listeners.next_deadline(Micros(5)), Some(Micros(1_000_005)));
         assert_eq!((listeners.remove(Owner(1)), listeners.remove(Owner(1))), (Some(70), None));
-        assert_eq!((listeners.find(70), listeners.iter().count()), (None, 1));
+        assert_eq!(listeners.find(80, addr, 10), None, "bound anew");
+        assert_eq!((listeners.find(70, addr, 9), listeners.from(Owner(0)).count()), (None, 1));
     }
 }

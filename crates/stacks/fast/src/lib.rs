@@ -21,6 +21,7 @@ mod host;
 mod info;
 mod kernel_listeners;
 mod limits;
+mod listener_check;
 mod listing;
 mod messages;
 mod metrics;

@@ -77,6 +77,7 @@ impl SlowThread {
     }
 
     fn departed(&mut self, now: Micros, id: ClientId, process: u32) {
+        self.listener_check.soon(now);
         let Some(index) = self.index_of(id) else { return };
         let Some(client) = self.host.client(index) else { return };
         for (slot, generation) in client.process_exited(process) {

@@ -4,6 +4,7 @@ use crate::client::{OfClient, SlowClient, now};
 use crate::clients::ClientShared;
 use crate::flood_notice::FloodNotice;
 use crate::host::{Later, SlowHost};
+use crate::listener_check::ListenerCheck;
 use crate::mailbox::{Doorbell, Receiver};
 use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
@@ -88,6 +89,8 @@ pub struct SlowThread {
     pub flood_notice: FloodNotice,
     /// Commands that wait for their proof.
     pub waiting: WaitingCommands,
+    /// Asks for the listeners that stay the kernel's.
+    pub listener_check: ListenerCheck,
     /// Last client number given out.
     pub last_id: u32,
     /// The number of flow groups. This thread also raises events by this number.
@@ -122,6 +125,7 @@ impl SlowThread {
             self.slow.poll(now, &Readings(&self.table), &mut self.host);
             work += 1;
         }
+        self.check_listeners(now);
         self.later(now);
         self.refresh(now);
         self.expire(now);
@@ -353,7 +357,8 @@ impl SlowThread {
         let protocol = self.slow.next_deadline();
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_reservations.is_empty());
-        let listeners = self.host.kernel_listeners.next_deadline(now);
+        let beat = self.host.kernel_listeners.next_deadline(now);
+        let check = beat.map(|_| self.listener_check.next_deadline());
         let expire = loose.then_some(now.after(LOOSE_US));
         let orphans = self.host.clients.iter().flatten().filter_map(ServedClient::orphans_until).min().map(Micros);
         // Messages for which a flow group had no room must be tried again.
@@ -362,7 +367,8 @@ impl SlowThread {
         [
             protocol,
             refresh,
-            listeners,
+            beat,
+            check,
             expire,
             orphans,
             retry,

@@ -5,6 +5,7 @@ use crate::capture::FastCapture;
 use crate::flood_notice::FloodNotice;
 use crate::group::{FlowGroup, Scratch};
 use crate::host::{GroupLink, SlowHost};
+use crate::listener_check::ListenerCheck;
 use crate::mailbox::{Doorbell, mailbox};
 use crate::metrics::Metrics;
 use crate::portset::PortSet;
@@ -138,6 +139,7 @@ impl FastStack {
             needs_proof,
             flood_notice: FloodNotice::default(),
             waiting: WaitingCommands::default(),
+            listener_check: ListenerCheck::default(),
             last_id: 0,
             flow_groups: config.flow_groups,
         };

@@ -145,8 +145,9 @@ impl SlowPath {
             host.steer(&arrival.tuple, Steered::No);
             return self.counters.drop(Drop::NoSocket);
         }
-        let listener = self.listener_of_syn(arrival, host);
-        match (entry.judge(arrival), listener) {
+        let answer = entry.judge(arrival);
+        let listener = if answer == Answer::Reopen { self.listener_of_syn(arrival, host) } else { None };
+        match (answer, listener) {
             (Answer::Drop(why), _) => self.counters.drop(why),
             (Answer::Reopen, Some(listener)) if closed => {
                 if self.passive_open(now, arrival, listener, Some(entry.snd_nxt), host) {

@@ -17,6 +17,11 @@ impl SlowPath {
         self.listeners.find_for(&tuple.reversed()).map(|listener| (listener.owner, listener.options))
     }
 
+    /// The options that connections to this listener inherit.
+    pub fn inherited_from(&self, listener: Owner) -> Option<SocketOptions> {
+        self.listeners.get(listener).map(|listener| listener.options)
+    }
+
     /// The owners of listeners on exactly this address and port.
     pub fn listeners_at(&self, addr: IpAddr, port: u16) -> impl Iterator<Item = Owner> {
         self.listeners.at(addr, port).iter().map(|listener| listener.owner)
@@ -54,10 +59,10 @@ impl SlowPath {
             .then_some(tuple)
     }
 
-    /// Enters both ends of a connection. `tuple` is seen from the first. False = the table is full.
-    pub fn add_direct(&mut self, ends: [Owner; 2], tuple: FourTuple) -> bool {
+    /// Enters both ends of a connection to this listener. `tuple` is seen from the first. False = the table is full.
+    pub fn add_direct(&mut self, ends: [Owner; 2], listener: Owner, tuple: FourTuple) -> bool {
         let options = self.take_early_options(ends[0]);
-        let inherited = self.listeners.find_for(&tuple.reversed()).and_then(|listener| listener.congestion);
+        let inherited = self.listeners.get(listener).and_then(|listener| listener.congestion);
         let choices = [Algorithm::from_id(options.congestion), inherited];
         for ((owner, tuple), congestion) in ends.into_iter().zip([tuple, tuple.reversed()]).zip(choices) {
             let (phase, timer) = (Phase::Direct, Stamp::NONE);

@@ -79,7 +79,12 @@ pub trait Host {
     fn names_listeners(&self) -> bool {
         false
     }
-    /// May a first SYN that comes in on this port look for its listener by its address, as the host has not named it?
+    /// The listener of this host that the host names for a first SYN from within it, whose tuple is seen from the listener.
+    /// Asked if [`Host::names_listeners`] and [`Host::finds_listeners`].
+    fn listener_of(&mut self, _tuple: &FourTuple) -> Option<Owner> {
+        None
+    }
+    /// May a first SYN that comes in on this port look for its listener, as the host has not named it?
     fn finds_listeners(&self, _port: PortId) -> bool {
         true
     }

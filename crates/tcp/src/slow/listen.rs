@@ -90,6 +90,10 @@ impl Listeners {
         let group = self.by_address.get_mut(self.by_owner.get(&owner)?)?;
         group.iter_mut().find(|listener| listener.owner == owner)
     }
+    /// The same, to be read.
+    pub(super) fn get(&self, owner: Owner) -> Option<&Listener> {
+        self.by_address.get(self.by_owner.get(&owner)?)?.iter().find(|listener| listener.owner == owner)
+    }
     /// The congestion control set on a listener.
     pub(super) fn congestion(&self, owner: Owner) -> Option<Algorithm> {
         let group = self.by_address.get(self.by_owner.get(&owner)?)?;

@@ -14,10 +14,14 @@ use crate::time::Micros;
 
 impl SlowPath {
     /// The listener of a first SYN.
-    pub(super) fn listener_of_syn(&self, arrival: &Arrival, host: &dyn Host) -> Option<Owner> {
-        let by_address =
-            || host.finds_listeners(arrival.port).then(|| self.listeners.find_for(&arrival.tuple)).flatten();
-        arrival.listener.or_else(|| by_address().map(|listener| listener.owner))
+    pub(super) fn listener_of_syn(&self, arrival: &Arrival, host: &mut dyn Host) -> Option<Owner> {
+        if arrival.listener.is_some() || !host.finds_listeners(arrival.port) {
+            return arrival.listener;
+        }
+        if host.names_listeners() {
+            return host.listener_of(&arrival.tuple);
+        }
+        self.listeners.find_for(&arrival.tuple).map(|listener| listener.owner)
     }
 
     /// Answers a SYN for a listener, and adds the half-open connection. `old`: the next sequence number of the

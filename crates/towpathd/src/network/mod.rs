@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_broker::Change;
-use towpath_fast::{Network, SynCounts, TakenSyn};
+use towpath_fast::{KernelListener, Network, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
@@ -125,8 +125,6 @@ struct Served {
     steer: Box<dyn Steer>,
     /// The ports of outgoing connections.
     ports: HeldPorts,
-    /// Asks for the kernel's connections.
-    diag: SockDiag,
     /// Neighbours that the kernel keeps resolved for us.
     managed: HashSet<IpAddr>,
     /// Neighbours that are not resolved yet, and when they were asked for.
@@ -137,6 +135,8 @@ struct Served {
 pub struct HostNetwork {
     known: Arc<Known>,
     netlink: Netlink,
+    /// Asks for the kernel's connections and listeners.
+    diag: SockDiag,
     served: Option<Served>,
     seen: u64,
     remembered: HashMap<(IpAddr, Option<IpAddr>), Route>,
@@ -149,7 +149,8 @@ impl HostNetwork {
         let mut netlink = Netlink::connect()?;
         let known = Arc::new(Known::default());
         known.refresh(&mut netlink)?;
-        Ok(Self { known, netlink, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+        let diag = SockDiag::connect()?;
+        Ok(Self { known, netlink, diag, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
     }
 
     /// With an interface of index `port`, whose ports take packets of up to `port_mtu` bytes, in frames with this tag.
@@ -171,8 +172,8 @@ impl HostNetwork {
             );
         }
         let link = network.netlink.link(index)?;
-        let (managed, asked, diag) = (HashSet::new(), HashMap::new(), SockDiag::connect()?);
-        let mut served = Served { port, vlan, index, link, port_mtu, steer, ports, diag, managed, asked };
+        let (managed, asked) = (HashSet::new(), HashMap::new());
+        let mut served = Served { port, vlan, index, link, port_mtu, steer, ports, managed, asked };
         served.take_syns();
         network.served = Some(served);
         Ok(network)
@@ -332,7 +333,7 @@ impl Network for HostNetwork {
     }
 
     fn listens_in_kernel(&self) -> bool {
-        self.served.is_some()
+        true
     }
 
     fn listener_filter(&mut self) -> io::Result<Option<OwnedFd>> {
@@ -367,18 +368,18 @@ impl Network for HostNetwork {
         true
     }
 
-    /// Connections within this host never meet the kernel's.
     fn kernel_has(&mut self, tuple: &FourTuple) -> bool {
-        if self.is_local(tuple.remote) {
-            return false;
-        }
-        let Some(served) = &mut self.served else { return false };
-        served.diag.has(tuple, served.index).unwrap_or_else(|error| {
-            if LINES.allows() {
-                tracing::warn!(%error, "cannot ask the kernel for its connections");
-            }
-            true
-        })
+        // Within this host the question for the listener tells.
+        let Some(served) = self.served.as_ref().filter(|_| !self.is_local(tuple.remote)) else { return false };
+        self.diag.has(tuple, served.index).unwrap_or_else(|error| cannot_ask(&error, true))
+    }
+
+    fn listener_of(&mut self, tuple: &FourTuple) -> KernelListener {
+        self.diag.listener_of(tuple).unwrap_or_else(|error| cannot_ask(&error, KernelListener::None))
+    }
+
+    fn is_listening(&mut self, cookie: u64, addr: IpAddr, port: u16) -> bool {
+        self.diag.is_listening(cookie, addr, port).unwrap_or_else(|error| cannot_ask(&error, true))
     }
 
     fn more_ports(&mut self) -> Vec<u16> {
@@ -394,6 +395,14 @@ impl Network for HostNetwork {
     fn changed(&mut self) -> bool {
         self.catch_up()
     }
+}
+
+/// The answer when the kernel does not give one.
+fn cannot_ask<T>(error: &io::Error, answer: T) -> T {
+    if LINES.allows() {
+        tracing::warn!(%error, "cannot ask the kernel for its sockets");
+    }
+    answer
 }
 
 fn is_unicast(addr: IpAddr) -> bool {

@@ -1,9 +1,10 @@
 //! Asks the kernel by `sock_diag(7)` for its own TCP sockets.
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 use towpath_fast::KernelListener;
 use towpath_tcp::flow::FourTuple;
@@ -48,7 +49,22 @@ impl SockDiag {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0, listed: HashMap::new() })
+        let mut diag = Self { socket, sequence: 0, listed: HashMap::new() };
+        diag.check()?;
+        Ok(diag)
+    }
+
+    /// A kernel without `tcp_diag` finds nothing, and says no more than that.
+    fn check(&mut self) -> io::Result<()> {
+        let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        rustix::net::listen(&listener, 0)?;
+        let local = net::SocketAddr::try_from(rustix::net::getsockname(&listener)?)?;
+        match self.is_listening(sockopt::socket_cookie(&listener)?, local.ip(), local.port())? {
+            true => Ok(()),
+            false => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel has no tcp_diag (CONFIG_INET_TCP_DIAG)"))
+            }
+        }
     }
 
     /// Has the kernel a connection with this tuple, in any state from SYN-SENT to TIME-WAIT? One whose socket is bound to

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use rustix::fd::AsFd;
-use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
-use std::net::{self, TcpListener, TcpStream};
+use rustix::net::ipproto;
+use std::net::{TcpListener, TcpStream};
 
 fn cookie_of(socket: impl AsFd) -> u64 {
     sockopt::socket_cookie(socket).unwrap()
