@@ -63,11 +63,13 @@ impl Lab {
     pub fn on_client(&self, program: Program) -> Program {
         program.under(&["ip", "netns", "exec", &self.client])
     }
-    /// Makes the server's kernel drop all TCP on eth1, so that only another stack can carry it.
+    /// Makes the server's kernel drop all TCP on eth1 but first SYNs, so that only another stack can carry it. Listening
+    /// sockets see first SYNs, and name the listener; the kernel's answers to them are dropped.
     pub fn drop_kernel_tcp(&self) {
         crate::require_program("nft", "nftables");
         let rules = "add table inet proof;
             add chain inet proof in { type filter hook input priority -300; };
+            add rule inet proof in iifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept;
             add rule inet proof in iifname eth1 meta l4proto tcp drop;
             add chain inet proof out { type filter hook output priority -300; };
             add rule inet proof out oifname eth1 meta l4proto tcp drop;";
