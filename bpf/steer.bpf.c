@@ -8,7 +8,8 @@
 //   3. A first SYN of a four-tuple that is PASSIVE in `flows` passes to the kernel, whose listening socket names the listener.
 //   4. Every other segment of a four-tuple in `flows`, or of one that is ours in `half_open`, is ours.
 //   5. An ICMP error that quotes a segment of a four-tuple in `flows` is ours: only the stack knows the connection.
-//   6. The rest passes: SSH, kernel servers, first SYNs, the kernel's resets for closed ports.
+//   6. With ALL_TCP in `settings`, so is every other TCP segment: the kernel has no device for the VLAN, and ignores them.
+//   7. The rest passes: SSH, kernel servers, first SYNs, the kernel's resets for closed ports.
 //
 // A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
 // reset it. So a connection survives a moment without a reader.
@@ -72,6 +73,8 @@ struct icmp {
 
 enum { STEERED, PASSED, TAKEN, STALE, FULL, STATS };
 enum { VLAN, SETTINGS };
+// In the setting beside the VLAN's number.
+#define ALL_TCP (1u << 31)
 // Values of `flows`: who sent the first SYN.
 enum { ACTIVE = 1, PASSIVE };
 // What `towpath_listen` returns.
@@ -229,7 +232,7 @@ static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *flow
     return half && !half->kernels && bpf_ktime_get_ns() < half->until;
 }
 
-static __always_inline int is_ours4(struct iphdr *ip, void *end)
+static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
 {
     if ((void *)(ip + 1) > end || ip->ihl < 5)
         return 0;
@@ -245,10 +248,10 @@ static __always_inline int is_ours4(struct iphdr *ip, void *end)
         return 0;
 
     struct flow flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, (void *)ports, end);
+    return all || is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, (void *)ports, end);
 }
 
-static __always_inline int is_ours6(struct ipv6hdr *ip, void *end)
+static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
 {
     __be16 *ports = (void *)(ip + 1);
     if ((void *)(ports + 2) > end)
@@ -259,7 +262,7 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end)
         return 0;
 
     struct flow6 flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, (void *)ports, end);
+    return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, (void *)ports, end);
 }
 
 static __always_inline int is_ours(struct xdp_md *ctx)
@@ -283,13 +286,14 @@ static __always_inline int is_ours(struct xdp_md *ctx)
     }
     __u32 index = VLAN;
     __u32 *wanted = bpf_map_lookup_elem(&settings, &index);
-    if (!wanted || *wanted != tag)
+    if (!wanted || (*wanted & ~ALL_TCP) != tag)
         return 0;
+    int all = (*wanted & ALL_TCP) != 0;
 
     if (type == bpf_htons(ETH_P_IP))
-        return is_ours4(packet, end);
+        return is_ours4(packet, end, all);
     if (type == bpf_htons(ETH_P_IPV6))
-        return is_ours6(packet, end);
+        return is_ours6(packet, end, all);
     return 0;
 }
 

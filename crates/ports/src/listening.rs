@@ -68,14 +68,13 @@ impl Listening {
         self.tripwire.set(0, port.as_fd().as_raw_fd(), 0)
     }
 
-    /// Takes SYNs that come over the interface with this index, and over no other. It is the kernel's device for the VLAN
-    /// that is steered, if there is one.
-    pub fn serve(&mut self, interface: Option<u32>) -> io::Result<()> {
+    /// Takes SYNs that come over the interface with this index, and over no other.
+    pub(crate) fn serve(&mut self, interface: Option<u32>) -> Result<(), MapError> {
         if let Some(old) = self.interface.take() {
-            self.served.remove(&old).map_err(io::Error::other)?;
+            self.served.remove(&old)?;
         }
         if let Some(new) = interface {
-            self.served.insert(new, 1, 0).map_err(io::Error::other)?;
+            self.served.insert(new, 1, 0)?;
         }
         self.interface = interface;
         Ok(())

@@ -31,6 +31,8 @@ const ACTIVE: u32 = 1;
 const PASSIVE: u32 = 2;
 /// Index of the map `settings`.
 const VLAN: u32 = 0;
+/// In that setting, beside the VLAN's number.
+const ALL_TCP: u32 = 1 << 31;
 
 /// `struct half_open` of the program.
 #[derive(Clone, Copy)]
@@ -142,6 +144,7 @@ pub struct Steering {
     half_open6: HashMap<MapData, FlowKey6, HalfOpen>,
     listening: Listening,
     settings: Array<MapData, u32>,
+    vlan: Option<u16>,
     stats: PerCpuArray<MapData, u64>,
     _program: Ebpf,
 }
@@ -181,6 +184,7 @@ impl Steering {
             listening,
             settings: program.take_map("settings").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             stats: program.take_map("stats").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            vlan: None,
             interface: found,
             _program: program,
         })
@@ -211,7 +215,17 @@ impl Steering {
     /// Steers only frames with this IEEE 802.1Q tag, or only untagged ones. All others pass to the kernel.
     pub fn set_vlan(&mut self, vlan: Option<u16>) -> Result<(), SteerError> {
         let result = self.settings.set(VLAN, u32::from(vlan.unwrap_or(0)), 0);
+        self.vlan = vlan;
         result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
+    }
+
+    /// Takes first SYNs from listening sockets if they came over the device with this index: the interface, or the kernel's
+    /// device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
+    pub fn serve(&mut self, device: Option<u32>) -> Result<(), SteerError> {
+        let all = if device.is_none() { ALL_TCP } else { 0 };
+        let set = self.settings.set(VLAN, u32::from(self.vlan.unwrap_or(0)) | all, 0);
+        let result = set.and_then(|()| self.listening.serve(device));
+        result.map_err(|e| explain(&self.interface, "choosing the device of listeners", &e))
     }
 
     /// Adds, changes or (`None`) removes one connection. Doing so twice is no error.

@@ -26,7 +26,7 @@ fn open(network: &Network) -> (Steering, XskPort) {
         steering.bind(0, &port).unwrap();
         // SAFETY: the name is terminated.
         let index = unsafe { libc::if_nametoindex(c"wrvb".as_ptr()) };
-        steering.listening().serve(Some(index)).unwrap();
+        steering.serve(Some(index)).unwrap();
         steering.listening().beat();
         (steering, port)
     })
@@ -243,4 +243,30 @@ fn first_syns_of_passive_connections_are_shown_to_the_listener() {
         assert_eq!(steered(&mut port, TICK), None, "too late");
         assert_eq!(steering.listening().next(), None);
     }
+}
+
+#[test]
+fn all_tcp_of_a_vlan_without_a_device_is_ours() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    steering.set_vlan(Some(7)).unwrap();
+    steering.serve(None).unwrap();
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let (local, remote) = (SocketAddr::new(ours, 9000), SocketAddr::new(peer, 5555));
+        raw.send(&tagged(8, &frame(remote, local, 1, flags::SYN)));
+        raw.send(&frame(remote, local, 2, flags::SYN));
+        for (seq, flags) in [(3, flags::SYN), (4, flags::ACK)] {
+            raw.send(&tagged(7, &frame(remote, local, seq, flags)));
+            assert_eq!(steered(&mut port, SOON), Some(seq));
+        }
+    }
+    steering.serve(Some(1)).unwrap();
+    raw.send(&tagged(7, &frame(SocketAddr::new(PEER, 5555), SocketAddr::new(OURS, 9000), 5, flags::SYN)));
+    assert_eq!(steered(&mut port, TICK), None);
+}
+
+/// The frame with an IEEE 802.1Q tag.
+fn tagged(vlan: u8, frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0, 0, vlan], &frame[12..]].concat()
 }

@@ -192,6 +192,10 @@ impl Steer for Interfaces {
         Some(self.0.listening())
     }
 
+    fn serve(&mut self, device: Option<u32>) -> Result<(), SteerError> {
+        self.0.serve(device)
+    }
+
     fn syn_counts(&self) -> SynCounts {
         let stats = self.0.stats().unwrap_or_default();
         SynCounts { taken: stats.taken, passed_stale: stats.passed_stale, passed_full: stats.passed_full }

@@ -80,6 +80,10 @@ pub trait Network: Send {
     fn listens_in_kernel(&self) -> bool {
         false
     }
+    /// Are listeners found by their addresses, also those of the kernel? So it is where no kernel sees the packets.
+    fn finds_listeners(&self) -> bool {
+        !self.listens_in_kernel()
+    }
     /// The filter that takes SYNs from listening sockets, one more descriptor of it; `None`: no interface is served. It is
     /// attached to sockets that are not accepted yet, and stays attached to those of listeners that have ended. So it
     /// leaves the SYNs of all sockets to the kernel but of those that [`Network::take_syns`] names.

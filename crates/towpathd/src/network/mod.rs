@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use towpath_broker::Change;
 use towpath_fast::{KernelListener, Network, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
+use towpath_ports::steering::SteerError;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
 use towpath_service::stack_factory::NetworkWatcher;
@@ -47,6 +48,10 @@ pub trait Steer: Send {
     fn flow(&mut self, tuple: &FourTuple, steered: Steered);
     /// The filter for listening sockets.
     fn listening(&mut self) -> Option<&mut Listening>;
+    /// Takes first SYNs that come over this device; `None`: the kernel has no device, so all TCP is steered.
+    fn serve(&mut self, _device: Option<u32>) -> Result<(), SteerError> {
+        Ok(())
+    }
     /// What the filter has counted.
     fn syn_counts(&self) -> SynCounts {
         SynCounts::default()
@@ -168,7 +173,7 @@ impl HostNetwork {
             tracing::warn!(
                 vlan,
                 "the kernel has no device for this VLAN: routes are the interface's, its neighbours must be permanent, \
-                 and listeners get no connections from it"
+                 and no firewall of the kernel sees its packets"
             );
         }
         let link = network.netlink.link(index)?;
@@ -231,12 +236,16 @@ fn change(netlink: &mut Netlink, index: u32, hop: IpAddr, change: Change) -> io:
 }
 
 impl Served {
-    /// Takes SYNs of the device whose sockets the kernel shows them to. Without a device for the VLAN there is none.
+    /// Has the kernel a device for the frames that we serve? Otherwise it ignores them, and listeners are found by their
+    /// addresses.
+    fn has_device(&self) -> bool {
+        self.vlan.is_none() || self.index != self.port
+    }
+
+    /// Takes SYNs of that device.
     fn take_syns(&mut self) {
-        let device = (self.vlan.is_none() || self.index != self.port).then_some(self.index);
-        if let Some(listening) = self.steer.listening()
-            && let Err(error) = listening.serve(device)
-        {
+        let device = self.has_device().then_some(self.index);
+        if let Err(error) = self.steer.serve(device) {
             tracing::warn!(%error, "the listeners of the interface are left to the kernel");
         }
     }
@@ -334,6 +343,10 @@ impl Network for HostNetwork {
 
     fn listens_in_kernel(&self) -> bool {
         true
+    }
+
+    fn finds_listeners(&self) -> bool {
+        self.served.as_ref().is_none_or(|served| !served.has_device())
     }
 
     fn listener_filter(&mut self) -> io::Result<Option<OwnedFd>> {
