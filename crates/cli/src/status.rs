@@ -81,6 +81,7 @@ fn page(first: &Status, s: &Status) -> String {
     if !kernel.is_empty() {
         let _ = writeln!(out, "left to the kernel: {}", kernel.join(", "));
     }
+    listeners(&mut out, s);
     if !s.stacks.is_empty() {
         let given: u64 = s.kernel.iter().filter(|(name, _)| elsewhere(name)).map(|(_, n)| n).sum();
         let stacks =
@@ -123,6 +124,29 @@ fn flood(out: &mut String, first: &Status, s: &Status) {
              clients of yours, the server's listen() needs a larger backlog",
             between_us / 1000
         );
+    }
+}
+
+/// The halves of listeners that the kernel has, too.
+fn listeners(out: &mut String, s: &Status) {
+    let count = |name| s.listeners.get(name).unwrap_or_default();
+    let accepted = count("accepted_by_kernel");
+    if accepted > 0 {
+        let _ = writeln!(
+            out,
+            "accepted by the kernel's half of listeners: {} (from programs without Towpath, or by other interfaces)",
+            counted(accepted, "connection")
+        );
+    }
+    let lost = [
+        ("passed_stale", "left to the kernel while the service was stuck"),
+        ("passed_full", "left to the kernel because too many waited"),
+        ("unknown_listener", "dropped because the listener had ended"),
+    ];
+    let lost: Vec<_> = lost.iter().filter(|(name, _)| count(name) > 0).collect();
+    if !lost.is_empty() {
+        let lost: Vec<_> = lost.iter().map(|(name, why)| format!("{} {why}", count(name))).collect();
+        let _ = writeln!(out, "SYNs for listeners: {} taken, {}", count("taken"), lost.join(", "));
     }
 }
 
@@ -253,6 +277,7 @@ mod tests {
             },
             slow: Tally::default(),
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
+            listeners: named(&[("accepted_by_kernel", 2), ("taken", 9), ("passed_stale", 0), ("passed_full", 3)]),
             stacks: vec![
                 OtherStackStatus { name: "blue".into(), kind: "kernel".into(), socket: "/b".into(), running: true },
                 OtherStackStatus { name: "guest".into(), kind: "uml".into(), socket: "/c".into(), running: false },
@@ -277,6 +302,8 @@ flow group 0: 25 % busy, 1 connection, 3 sleeps
   port memory: 6 in, 7 out, dropped 0 in, 1 out
 slow path:
 left to the kernel: no_listener 3, elsewhere 1
+accepted by the kernel's half of listeners: 2 connections (from programs without Towpath, or by other interfaces)
+SYNs for listeners: 9 taken, 3 left to the kernel because too many waited
 other stacks: blue (kernel, runs), guest (uml); given to them: 5
 policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:

@@ -54,6 +54,11 @@ impl AppLine {
     pub fn flush(&self) -> &AtomicU32 {
         &self.held_tail
     }
+    /// Of a listener: connections that the kernel's half of it has accepted, since its socket has listened.
+    #[inline]
+    pub fn kernel_accepts(&self) -> &AtomicU32 {
+        &self.tx_tail
+    }
     /// In a client's region: position after the newest record (`MSG_EOR`). Valid with [`app_flags::RECORD`], and stored
     /// before that flag and before the `tx_tail` that covers it.
     #[inline]

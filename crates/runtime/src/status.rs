@@ -59,6 +59,17 @@ pub struct ConnectionStatus {
     pub flow_group: Option<usize>,
     /// It is a direct connection.
     pub direct: bool,
+    /// It is a listener that the kernel has, too.
+    pub halves: Option<Halves>,
+}
+
+/// Connections that the two halves of a listener have accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halves {
+    /// Those that the stack has carried, or joined directly.
+    pub accelerated: u32,
+    /// Those of the kernel, as the program says.
+    pub kernel: u32,
 }
 
 /// The details that `ss -ti` shows of a connection.
@@ -222,7 +233,8 @@ pub struct Status {
     pub panics: u64,
     /// Commands of applications that were left to the kernel, by reason (`towpath_ring::command::not_ours`).
     pub not_ours: [u64; REASONS],
-    /// First SYNs for listeners that stay the kernel's, by what became of them.
+    /// Of listeners that stay the kernel's: first SYNs, by what became of them, and connections that the kernel has
+    /// accepted.
     pub listeners: NamedCounts,
     /// The clients.
     pub clients: Vec<ClientStatus>,

@@ -227,6 +227,7 @@ fn socket(c: &ConnectionStatus) -> api::SocketStatus {
         flow_group: c.flow_group,
         direct: c.direct,
         tcp: c.tcp,
+        halves: c.halves,
     }
 }
 
@@ -253,6 +254,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         sizing: state.threads.sizing(state.stack.name(), false),
         slow: status.slow,
         kernel: not_ours.collect(),
+        listeners: status.listeners,
         stacks: state.settings.stacks.all().iter().map(other_stack).collect(),
         policy: state.settings.policy.totals(),
         auto: state.settings.auto.rows(|owner| operator || owner == uid),

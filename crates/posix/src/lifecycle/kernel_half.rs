@@ -111,6 +111,7 @@ pub unsafe fn accept(
             table::set(new, Descriptor::Kernel);
             take_filter_off(new);
             fallback::count(Count::AcceptedKernel);
+            listener.app().kernel_accepts().fetch_add(1, Ordering::Relaxed);
             measure::accepted_by_kernel_half(new, listener);
             Ok(Some(new))
         }

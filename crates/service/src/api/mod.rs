@@ -15,7 +15,7 @@ pub use sizing::{CoreChange, Seen, Sizing};
 pub use status::{NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
-pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, PortStatus, Tally, TcpStatus, WorkerStatus};
+pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
 
 /// Longest command line that the service reads, bytes.
 pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
@@ -175,6 +175,9 @@ pub struct SocketStatus {
     pub direct: bool,
     /// Details of an established connection.
     pub tcp: Option<TcpStatus>,
+    /// Connections accepted, of a listener that the kernel has, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halves: Option<Halves>,
 }
 
 /// The setting of [`Command::Cores`].

@@ -40,6 +40,11 @@ pub struct Status {
     /// were given to another stack.
     #[serde(default)]
     pub kernel: NamedCounts,
+    /// Of listeners that the kernel has, too: first SYNs taken from the kernel (`taken`), left to it because the service
+    /// was stuck or had gone (`passed_stale`) or because too many waited (`passed_full`), or dropped because the
+    /// listener had ended (`unknown_listener`), and connections that the kernel has accepted (`accepted_by_kernel`).
+    #[serde(default)]
+    pub listeners: NamedCounts,
     /// The other stacks that the configuration names.
     #[serde(default)]
     pub stacks: Vec<OtherStackStatus>,

@@ -144,6 +144,7 @@ impl Stack for RecordingStack {
             rx_queue: 0,
             flow_group: None,
             direct: false,
+            halves: None,
         };
         self.listed.lock().unwrap().iter().map(connection).collect()
     }

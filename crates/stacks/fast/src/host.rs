@@ -152,14 +152,6 @@ impl SlowHost {
             }
         }
     }
-    /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
-    pub fn leave_to_kernel(&mut self, owner: Owner) {
-        if let Some(cookie) = self.kernel_listeners.remove(owner)
-            && let Err(error) = self.network.take_syns(cookie, false)
-        {
-            tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
-        }
-    }
     /// Fills the words that `getsockname` and the like show.
     pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
         let (local, remote) =

@@ -1,11 +1,16 @@
 //! Listeners whose descriptors stay listening sockets of the kernel. The kernel names one, by its cookie, for each SYN.
 
 use crate::api::SynCounts;
+use crate::host::SlowHost;
+use crate::owner::split;
 use crate::slow::SlowThread;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use towpath_ring::command::Accepted;
 use towpath_runtime::ListenerProof;
 use towpath_runtime::named_counts::NamedCounts;
+use towpath_runtime::status::Halves;
 use towpath_tcp::flow::Owner;
 use towpath_tcp::time::Micros;
 use towpath_wire::parse;
@@ -23,6 +28,8 @@ pub struct KernelListeners {
     by_owner: BTreeMap<u64, ListenerProof>,
     /// SYNs that named none of them.
     unknown: u64,
+    /// Connections that the kernel's halves of listeners that have ended had accepted.
+    accepted_before: u64,
 }
 
 impl KernelListeners {
@@ -56,14 +63,43 @@ impl KernelListeners {
         (!self.by_owner.is_empty()).then(|| now.after(LOOK_US))
     }
     /// What became of their SYNs.
-    pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts) -> NamedCounts {
+    fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
         let counts = [
+            ("accepted_by_kernel", self.accepted_before + accepted),
             ("taken", taken),
             ("passed_stale", passed_stale),
             ("passed_full", passed_full),
             ("unknown_listener", self.unknown),
         ];
         counts.into_iter().collect()
+    }
+}
+
+impl SlowHost {
+    /// What the two halves of a listener have accepted.
+    pub fn halves(&self, owner: Owner) -> Option<Halves> {
+        let (index, raw) = split(owner);
+        self.kernel_listeners.by_owner.get(&owner.0)?;
+        let region = &self.clients.get(index as usize)?.as_ref()?.shared.region;
+        let app = region.app(region.slot(raw)?);
+        let accelerated = app.rx_head.load(Ordering::Relaxed) / Accepted::BYTES as u32;
+        Some(Halves { accelerated, kernel: app.kernel_accepts().load(Ordering::Relaxed) })
+    }
+    /// What became of the SYNs of listeners that stay the kernel's, and what the kernel has accepted.
+    pub fn listener_counts(&self) -> NamedCounts {
+        let live = self.kernel_listeners.from(Owner(0)).filter_map(|(owner, _)| self.halves(owner));
+        let accepted = live.map(|halves| u64::from(halves.kernel)).sum();
+        self.kernel_listeners.counts(self.network.syn_counts(), accepted)
+    }
+    /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
+    pub fn leave_to_kernel(&mut self, owner: Owner) {
+        let accepted = self.halves(owner).map_or(0, |halves| halves.kernel);
+        if let Some(cookie) = self.kernel_listeners.remove(owner) {
+            self.kernel_listeners.accepted_before += u64::from(accepted);
+            if let Err(error) = self.network.take_syns(cookie, false) {
+                tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
+            }
+        }
     }
 }
 

@@ -61,6 +61,7 @@ impl SlowThread {
             rx_queue,
             flow_group: snapshot.and(slot).map(|s| s.own.flow_group),
             direct: end.is_some(),
+            halves: info.owner.and_then(|owner| self.host.halves(owner)),
         }
     }
 }

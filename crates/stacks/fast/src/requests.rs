@@ -48,7 +48,7 @@ impl SlowThread {
                     slow: tally(self.slow.counters()),
                     panics: self.panics.load(Ordering::Relaxed),
                     not_ours: self.not_ours,
-                    listeners: self.host.kernel_listeners.counts(self.host.network.syn_counts()),
+                    listeners: self.host.listener_counts(),
                     clients: self.host.clients.iter().flatten().map(SlowClient::status).collect(),
                 });
             }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use towpath_runtime::named_counts::NamedCounts;
 use towpath_runtime::policy::Limit;
 use towpath_runtime::sampler::Achieved;
-use towpath_runtime::status::{FlowGroupStatus, PortStatus, Tally, TcpStatus, WorkerStatus};
+use towpath_runtime::status::{FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
 use towpath_runtime::{ClientId, ClientStatus, ConnectionStatus, Status, Verdict};
 
 /// Most elements of a list, and most bytes of a text.

@@ -188,6 +188,7 @@ fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<Conn
         }
     };
     Some(ConnectionStatus {
+        halves: None,
         local: entry.own.local,
         remote: entry.own.remote,
         state,
