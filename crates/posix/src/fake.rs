@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_ring::command::{Accepted, NOT_OURS, V6ONLY, op};
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::dirty::acknowledge;
@@ -82,6 +82,7 @@ pub fn serve(path: &Path, geometry: Geometry, features: u32, stop: impl Fn() -> 
     let direct = direct::Direct::default();
     let mut fake = Fake { geometry, features, clients, listeners, connections, direct, next_port: 40_000 };
     let mut turns = 0u32;
+    let mut looked = Instant::now();
     while !stop() {
         let mut busy = fake.step();
         turns += 1;
@@ -91,6 +92,10 @@ pub fn serve(path: &Path, geometry: Geometry, features: u32, stop: impl Fn() -> 
                 busy = true;
             }
             busy |= fake.requests()?;
+        }
+        if features != 0 && looked.elapsed() > Duration::from_millis(100) {
+            fake.look_at_kernel_halves();
+            looked = Instant::now();
         }
         if !busy {
             std::thread::sleep(Duration::from_micros(50));
@@ -174,6 +179,24 @@ impl Fake {
             }
         }
         Ok(busy)
+    }
+
+    /// Ends the listeners whose kernel half listens no longer.
+    fn look_at_kernel_halves(&mut self) {
+        let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(|list| std::fs::read_to_string(list).unwrap_or_default());
+        // Each line has a number, the local address and port, the remote ones, and the state (0A = LISTEN).
+        let listening = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let (local, _, state) = (words.next()?, words.next()?, words.next()?);
+            let port = u16::from_str_radix(local.rsplit(':').next()?, 16).ok()?;
+            (state == "0A").then_some(port)
+        };
+        let ports: Vec<u16> = lists.iter().flat_map(|list| list.lines().filter_map(listening)).collect();
+        let ended = self.listeners.iter().filter(|(_, (_, port), _)| !ports.contains(port));
+        for (at, slot) in ended.map(|(end, ..)| *end).collect::<Vec<_>>() {
+            let generation = self.clients[at].region.stack(slot).generation.load(Relaxed);
+            self.close((at, slot), generation, 0);
+        }
     }
 
     fn step(&mut self) -> bool {

@@ -20,10 +20,20 @@ struct Stack {
 
 impl Stack {
     fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    /// A stack whose listeners keep a kernel half.
+    fn with_halves(name: &str) -> Self {
+        Self::start_with(&format!("{name}-halves"), &["halves"])
+    }
+
+    fn start_with(name: &str, options: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("towpath-programs-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
         let socket = dir.join("s");
-        let process = Command::new(built("examples/fake-stack")).arg(&socket).spawn().expect("fake-stack");
+        let process =
+            Command::new(built("examples/fake-stack")).arg(&socket).args(options).spawn().expect("fake-stack");
         let start = Instant::now();
         while !socket.exists() {
             assert!(start.elapsed() < Duration::from_secs(60), "the stack does not start");
@@ -44,10 +54,12 @@ impl Stack {
         command.stdin(Stdio::null()).output().expect("timeout and python3 (apt-get install coreutils python3)")
     }
 
-    fn passes(&self, script: &str) {
+    /// Runs a script that must succeed. Returns what it wrote to standard error.
+    fn passes(&self, script: &str) -> String {
         let output = self.python(script);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && out.ends_with("done\n"), "{}\n{out}\n{err}", output.status);
+        err.into_owned()
     }
 }
 
@@ -62,26 +74,42 @@ impl Drop for Stack {
 #[test]
 fn http_between_threads() {
     Stack::start("http").passes(include_str!("programs/http.py"));
+    Stack::with_halves("http").passes(include_str!("programs/http.py"));
 }
 
 #[test]
 fn a_server_that_forks_and_closes_everything_it_does_not_know() {
     Stack::start("fork").passes(include_str!("programs/fork.py"));
+    Stack::with_halves("fork").passes(include_str!("programs/fork.py"));
 }
 
 #[test]
 fn event_loops() {
     Stack::start("asyncio").passes(include_str!("programs/asyncio_echo.py"));
+    Stack::with_halves("asyncio").passes(include_str!("programs/asyncio_echo.py"));
 }
 
 #[test]
 fn children_that_only_execute_do_not_disturb() {
     Stack::start("spawn").passes(include_str!("programs/spawn.py"));
+    Stack::with_halves("spawn").passes(include_str!("programs/spawn.py"));
 }
 
 #[test]
 fn nothing_hangs_when_the_service_dies() {
     Stack::start("death").passes(include_str!("programs/death.py"));
+    Stack::with_halves("death").passes(include_str!("programs/death.py"));
+}
+
+#[test]
+fn listeners_go_on_with_their_kernel_half_when_the_service_dies() {
+    let errors = Stack::with_halves("survive").passes(include_str!("programs/survive.py"));
+    assert_eq!(errors.matches("towpath: the service is gone").count(), 1, "{errors}");
+}
+
+#[test]
+fn listeners_with_a_kernel_half_are_inherited() {
+    Stack::with_halves("inherit").passes(include_str!("programs/inherit.py"));
 }
 
 #[test]

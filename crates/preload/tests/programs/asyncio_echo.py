@@ -10,10 +10,10 @@ async def main():
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
-    check(accelerated(server.sockets[0]))
 
     async def client(n):
         reader, writer = await asyncio.open_connection(*address)
+        check(accelerated(writer.get_extra_info("socket")))
         data = bytes([n]) * 400_000
 
         async def send():
