@@ -3,6 +3,7 @@
 mod direct_peer;
 mod epoll;
 pub mod halves;
+mod halves_fork;
 mod hostile;
 mod kernel_half;
 mod marks;
