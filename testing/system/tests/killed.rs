@@ -1,10 +1,10 @@
-//! A process is killed after the stack's answer to `connect` or `listen`, before the service has its socketpair. Its
-//! connection or listener ends with it, even if other processes of the client live on.
+//! A process is killed after the stack's answer to `connect`, before the service has its socketpair, or after the answer to
+//! `listen`. Its connection or listener ends with it, even if other processes of the client live on.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::{Service, require_program};
 
-/// The child dies at its next `socketpair`, which the library calls just after the stack's answer.
+/// `die_at_socketpair`: the library calls it just after the stack's answer to `connect`.
 const PROGRAM: &str = r#"
 import ctypes, os, signal, socket, struct, time
 
@@ -16,18 +16,21 @@ def die_at_socketpair():
     assert libc.prctl(38, 1, 0, 0, 0) == 0
     assert libc.prctl(22, 2, program) == 0
 
-def killed_in(call):
+def killed_in(call, by):
     child = os.fork()
     if child == 0:
-        die_at_socketpair()
         call()
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS, status
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == by, status
+
+def connect():
+    die_at_socketpair()
+    socket.socket().connect(("127.0.0.1", PORT))
 
 listener = socket.create_server(("127.0.0.1", PORT))
 listener.settimeout(3)
-killed_in(lambda: socket.socket().connect(("127.0.0.1", PORT)))
+killed_in(connect, signal.SIGSYS)
 try:
     server, _ = listener.accept()
     server.settimeout(60)
@@ -41,7 +44,8 @@ def listen():
     s = socket.socket()
     s.bind(("127.0.0.1", PORT + 1))
     s.listen()
-killed_in(listen)
+    os.kill(os.getpid(), signal.SIGKILL)
+killed_in(listen, signal.SIGKILL)
 end = time.monotonic() + 60
 while True:
     try:
