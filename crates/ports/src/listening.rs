@@ -99,7 +99,7 @@ impl Listening {
     }
 
     /// The next SYN. SYNs without a usable header are skipped.
-    pub fn next(&mut self) -> Option<Syn> {
+    pub fn next_syn(&mut self) -> Option<Syn> {
         while let Some(record) = self.syns.next() {
             if let Some(syn) = Syn::read(&record) {
                 return Some(syn);

@@ -71,7 +71,7 @@ fn next(steering: &mut Steering) -> Option<Syn> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one complete pollfd that outlives the call.
     unsafe { libc::poll(&raw mut poll, 1, SOON.as_millis() as i32) };
-    steering.listening().next()
+    steering.listening().next_syn()
 }
 
 fn frame(from: SocketAddr, to: SocketAddr, seq: u32, flags: u8) -> Vec<u8> {
@@ -138,7 +138,7 @@ fn syns_over_the_interface_are_taken_and_all_else_is_accepted_by_the_kernel() {
         listener.accept().unwrap().0.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"hi");
         assert_eq!(connect(&network.peer, SocketAddr::new(ours, 9001), SOON).err(), Some(ErrorKind::ConnectionRefused));
-        while steering.listening().next().is_some() {}
+        while steering.listening().next_syn().is_some() {}
     }
     let stats = steering.stats().unwrap();
     assert!(stats.taken >= 2 && stats.passed_stale + stats.passed_full == 0, "{stats:?}");
@@ -174,7 +174,7 @@ fn a_firewall_of_the_host_judges_each_syn() {
     let done = Command::new("ip").args(["netns", "exec", &network.ours, "nft", rules]).status().unwrap();
     assert!(done.success(), "the command `nft` runs (apt-get install nftables)");
     assert_eq!(connect(&network.peer, SocketAddr::new(OURS, 9000), TICK).err(), Some(ErrorKind::TimedOut));
-    assert_eq!(steering.listening().next(), None);
+    assert_eq!(steering.listening().next_syn(), None);
 }
 
 #[test]
@@ -199,13 +199,13 @@ fn the_kernel_accepts_when_the_service_is_stuck_full_or_dead() {
     steering.listening().beat();
     drop(connect(&network.peer, to, SOON).unwrap());
     assert!(steering.stats().unwrap().passed_full > 0);
-    let taken = std::iter::from_fn(|| steering.listening().next()).count() as u64;
+    let taken = std::iter::from_fn(|| steering.listening().next_syn()).count() as u64;
     assert_eq!(taken, steering.stats().unwrap().taken);
     // The kernel has answered some. Their repetitions are the kernel's, too.
     let full = steering.stats().unwrap().passed_full;
     raw.send(&frame(SocketAddr::new(PEER, 10_000 + 8999), to, 1, flags::SYN));
     std::thread::sleep(TICK);
-    assert_eq!((steering.listening().next(), steering.stats().unwrap().passed_full), (None, full));
+    assert_eq!((steering.listening().next_syn(), steering.stats().unwrap().passed_full), (None, full));
     drop(port);
     drop(connect(&network.peer, to, SOON).unwrap());
     assert_eq!(steering.stats().unwrap().passed_stale, 2, "dead");
@@ -241,7 +241,7 @@ fn first_syns_of_passive_connections_are_shown_to_the_listener() {
         steering.steer_half_open(local, remote, Duration::ZERO).unwrap();
         raw.send(&frame(remote, local, 8, flags::ACK));
         assert_eq!(steered(&mut port, TICK), None, "too late");
-        assert_eq!(steering.listening().next(), None);
+        assert_eq!(steering.listening().next_syn(), None);
     }
 }
 

@@ -60,7 +60,7 @@ impl KernelListeners {
     }
     /// When the slow thread must look at them next.
     pub fn next_deadline(&self, now: Micros) -> Option<Micros> {
-        (!self.by_owner.is_empty()).then(|| now.after(LOOK_US))
+        (!self.is_empty()).then(|| now.after(LOOK_US))
     }
     /// What became of their SYNs.
     fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {

@@ -359,7 +359,7 @@ impl Network for HostNetwork {
 
     fn next_syn(&mut self) -> Option<TakenSyn> {
         let served = self.served.as_mut()?;
-        let syn = served.steer.listening()?.next()?;
+        let syn = served.steer.listening()?.next_syn()?;
         Some(TakenSyn { cookie: syn.cookie, queue: syn.queue, port: WIRE, frame: syn.frame(served.vlan) })
     }
 

@@ -1,0 +1,212 @@
+//! A listener that stays a listening socket of the kernel: its SYNs come from the kernel, by its cookie.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::{fs::File, io};
+use towpath_contract_tests::app::{App, Sock, eventually, small};
+use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, TakenSyn};
+use towpath_ports::memory::{Loopback, MemoryPort, pair};
+use towpath_ports::{Port, TxOffload};
+use towpath_ring::wake::{doorbell, notify};
+use towpath_runtime::{ListenerProof, OrphanLimits, Proof, Reservation, Stack};
+use towpath_tcp::flow::{FourTuple, Link, PortId};
+use towpath_tcp::slow::{Route, SlowConfig, Steered};
+use towpath_wire::{Header, Options, Segment, emit, fill_checksum, flags, parse};
+
+const US: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const COOKIE: u64 = 4711;
+
+/// What the kernel knows.
+#[derive(Default)]
+struct Kernel {
+    syns: VecDeque<TakenSyn>,
+    accelerated: BTreeSet<u64>,
+    steered: HashMap<FourTuple, Steered>,
+    /// The listening socket is closed.
+    closed: bool,
+}
+
+struct KernelNetwork(Arc<Mutex<Kernel>>, OwnedFd);
+
+impl Network for KernelNetwork {
+    fn route(&mut self, _: IpAddr, local: Option<IpAddr>) -> Route {
+        let link = Link { port: PortId(1), source: OUR_MAC, destination: PEER_MAC, vlan: None };
+        Route::Via { link, source: local.unwrap_or(US), mtu: 1500 }
+    }
+    fn is_local(&self, addr: IpAddr) -> bool {
+        addr == US
+    }
+    fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
+        let mut kernel = self.0.lock().unwrap();
+        match steered {
+            Steered::No => kernel.steered.remove(tuple),
+            _ => kernel.steered.insert(*tuple, steered),
+        };
+    }
+    fn steer_listener(&mut self, _: IpAddr, _: u16, _: bool) {
+        panic!("listening ports are the kernel's");
+    }
+    fn shares_ports_with_kernel(&self) -> bool {
+        true
+    }
+    fn listens_in_kernel(&self) -> bool {
+        true
+    }
+    fn take_syns(&mut self, cookie: u64, on: bool) -> io::Result<()> {
+        let mut kernel = self.0.lock().unwrap();
+        let changed = if on { kernel.accelerated.insert(cookie) } else { kernel.accelerated.remove(&cookie) };
+        assert!(changed, "{cookie} {on} twice");
+        Ok(())
+    }
+    fn next_syn(&mut self) -> Option<TakenSyn> {
+        self.0.lock().unwrap().syns.pop_front()
+    }
+    fn syns(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.1.as_fd())
+    }
+    fn syn_counts(&self) -> SynCounts {
+        SynCounts { taken: 5, passed_stale: 6, passed_full: 7 }
+    }
+    fn is_listening(&mut self, _: u64, _: IpAddr, _: u16) -> bool {
+        !self.0.lock().unwrap().closed
+    }
+    fn changed(&mut self) -> bool {
+        false
+    }
+}
+
+/// A stack with a cable to the peer, and the kernel's side.
+struct Bench {
+    kernel: Arc<Mutex<Kernel>>,
+    bell: OwnedFd,
+    peer: MemoryPort,
+    stack: FastStack,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (ours, peer) = pair(1500);
+        let (kernel, bell) = (Arc::new(Mutex::default()), doorbell().unwrap());
+        let config = FastStackConfig {
+            flow_groups: 1,
+            max_flows: 64,
+            spin_us: 600_000_000, // the cable wakes nobody
+            delayed_ack_us: 1000,
+            cpus: Vec::new(),
+            direct: false,
+            orphans: OrphanLimits::default(),
+            slow: SlowConfig::default(),
+        };
+        let network = KernelNetwork(Arc::clone(&kernel), bell.try_clone().unwrap());
+        let ports: Vec<Box<dyn Port>> = vec![Box::new(Loopback::new()), Box::new(ours)];
+        let stack = FastStack::start(config, vec![ports], Box::new(network)).unwrap();
+        Self { kernel, bell, peer, stack }
+    }
+    /// A listener of which the service has shown the socket.
+    fn listen(&self, app: &Arc<App>) -> Sock {
+        let proof = ListenerProof { cookie: COOKIE, addr: US, port: 80, dual: false };
+        let held = File::open("/dev/null").unwrap().into();
+        let slot = app.region.layout().app_slots().next().unwrap().raw();
+        let seq = app.region.command(app.region.slot(slot).unwrap()).read().0 + 1;
+        self.stack.reserve(app.id, slot, seq, Reservation { port: None, held, proof: Proof::Listener(proof) });
+        app.listen(US, 80, 8).unwrap()
+    }
+    fn syn(&self, cookie: u64, port: u16) {
+        let frame = frame(port, 5000, 0, flags::SYN).into();
+        self.kernel.lock().unwrap().syns.push_back(TakenSyn { cookie, queue: Some(3), port: PortId(1), frame });
+        notify(self.bell.as_fd());
+    }
+    fn send(&mut self, frame: &[u8]) {
+        let out = self.peer.reserve().unwrap();
+        out[..frame.len()].copy_from_slice(frame);
+        self.peer.commit(frame.len(), TxOffload::default());
+        self.peer.flush();
+    }
+    /// The next frame for the peer.
+    fn next(&mut self) -> Segment {
+        let mut frames = Vec::new();
+        eventually("a frame", || {
+            self.peer.receive(&mut frames, 1);
+            !frames.is_empty()
+        });
+        let segment = parse(self.peer.bytes(&frames[0])).unwrap();
+        self.peer.release(&frames);
+        segment
+    }
+    fn steered(&self, port: u16) -> Option<Steered> {
+        let tuple = FourTuple { local: US, local_port: 80, remote: PEER, remote_port: port };
+        self.kernel.lock().unwrap().steered.get(&tuple).copied()
+    }
+}
+
+/// A frame from the peer's port to our port 80.
+fn frame(port: u16, seq: u32, ack: u32, flags: u8) -> Vec<u8> {
+    let header = Header {
+        source_mac: PEER_MAC,
+        destination_mac: OUR_MAC,
+        vlan: None,
+        source: PEER,
+        destination: US,
+        source_port: port,
+        destination_port: 80,
+        seq,
+        ack,
+        flags,
+        window: 8192,
+        ident: 1,
+        tos: 0,
+        ttl: 64,
+        urgent: 0,
+        options: Options::default(),
+    };
+    let mut frame = vec![0; header.wire_bytes()];
+    emit(&header, 0, &mut frame).unwrap();
+    fill_checksum(&mut frame);
+    frame
+}
+
+#[test]
+fn a_syn_that_names_the_listener_opens_a_connection() {
+    let mut bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let mut listener = bench.listen(&app);
+    assert_eq!(bench.kernel.lock().unwrap().accelerated, BTreeSet::from([COOKIE]));
+    bench.syn(COOKIE + 1, 4000);
+    bench.syn(COOKIE, 4001);
+    let answer = bench.next();
+    assert_eq!((answer.flags, answer.destination_port), (flags::SYN | flags::ACK, 4001), "no answer to the other one");
+    assert_eq!((bench.steered(4001), bench.steered(4000)), (Some(Steered::ButFirstSyns), None));
+    bench.send(&frame(4001, 5001, answer.seq.wrapping_add(1), flags::ACK));
+    let accepted = listener.accept();
+    let counts: Vec<_> = bench.stack.status().listeners.iter().map(|(_, count)| count).collect();
+    assert_eq!(counts, [5, 6, 7, 1], "taken, stale, full, unknown");
+
+    // A half-open connection ends with the listener; an accepted one goes on.
+    bench.syn(COOKIE, 4002);
+    assert_eq!(bench.next().destination_port, 4002);
+    listener.close();
+    let reset = bench.next();
+    assert_eq!((reset.flags, reset.destination_port), (flags::RST | flags::ACK, 4002));
+    eventually("the SYNs are the kernel's again", || bench.kernel.lock().unwrap().accelerated.is_empty());
+    assert_eq!((bench.steered(4001), bench.steered(4002)), (Some(Steered::ButFirstSyns), None));
+    accepted.abort();
+    assert_ne!(bench.next().flags & flags::RST, 0);
+    eventually("nothing is steered", || bench.steered(4001).is_none());
+}
+
+#[test]
+fn a_listener_ends_with_its_socket() {
+    let bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let _listener = bench.listen(&app);
+    bench.kernel.lock().unwrap().closed = true;
+    eventually("the SYNs are the kernel's again", || bench.kernel.lock().unwrap().accelerated.is_empty());
+}
