@@ -4,19 +4,22 @@
 //
 // `towpath_steer` is attached to the interface. Its rules, in order:
 //   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
-//   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension headers.
-//   3. A first SYN of a four-tuple that is PASSIVE in `flows` passes to the kernel, whose listening socket names the listener.
+//   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension
+//      headers.
+//   3. A first SYN of a four-tuple that is PASSIVE in `flows` passes to the kernel, whose listening socket names the
+//      listener.
 //   4. Every other segment of a four-tuple in `flows`, or of one that is ours in `half_open`, is ours.
 //   5. An ICMP error that quotes a segment of a four-tuple in `flows` is ours: only the stack knows the connection.
-//   6. With ALL_TCP in `settings`, so is every other TCP segment: the kernel has no device for the VLAN, and ignores them.
+//   6. With ALL_TCP in `settings`, so is every other TCP segment: the kernel has no device for the VLAN, and ignores
+//      them.
 //   7. The rest passes: SSH, kernel servers, first SYNs, the kernel's resets for closed ports.
 //
 // A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
 // reset it. So a connection survives a moment without a reader.
 //
-// `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came over
-// a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and has
-// chosen the socket.
+// `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
+// over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
+// has chosen the socket.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -340,7 +343,8 @@ static __always_inline int cannot_take(void *flows, void *half_opens, void *flow
     return leave_to_kernel(half_opens, flow);
 }
 
-static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *flow, struct tcphdr *tcp, int v6)
+static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *flow, struct tcphdr *tcp,
+                                int v6)
 {
     struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
     if (half && half->kernels && bpf_ktime_get_ns() < half->until)
@@ -353,10 +357,10 @@ static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_o
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
         return cannot_take(flows, half_opens, flow, FULL);
-    __u32 tcp_bytes = tcp->doff * 4;
+    __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
     if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
-        bpf_skb_load_bytes_relative(skb, 0, syn->ip, v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), BPF_HDR_START_NET)) {
+        bpf_skb_load_bytes_relative(skb, 0, syn->ip, ip_bytes, BPF_HDR_START_NET)) {
         bpf_ringbuf_discard(syn, 0);
         return KERNELS;
     }
@@ -392,7 +396,8 @@ int towpath_listen(struct __sk_buff *skb)
         return take(skb, &flows, &half_open, &flow, &tcp, 0);
     }
     struct ipv6hdr ip;
-    if (skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
+    if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+        bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
         return KERNELS;
     // The segments that follow would pass `towpath_steer`, which reads no extension headers.
     if (ip.nexthdr != IPPROTO_TCP)

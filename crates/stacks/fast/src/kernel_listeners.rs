@@ -1,22 +1,13 @@
 //! Listeners whose descriptors stay listening sockets of the kernel. The kernel names one, by its cookie, for each SYN.
 
 use crate::api::SynCounts;
-use crate::host::SlowHost;
-use crate::owner::split;
-use crate::slow::SlowThread;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
-use towpath_ring::command::Accepted;
 use towpath_runtime::ListenerProof;
 use towpath_runtime::named_counts::NamedCounts;
-use towpath_runtime::status::Halves;
 use towpath_tcp::flow::Owner;
 use towpath_tcp::time::Micros;
-use towpath_wire::parse;
 
-/// SYNs taken in one turn.
-const BATCH: usize = 256;
 /// The slow thread looks at least so often after its listeners, µs. SYNs are left to the kernel after three seconds without it.
 const LOOK_US: u64 = 1_000_000;
 
@@ -27,9 +18,9 @@ pub struct KernelListeners {
     /// Ordered, so that all see them in the same order.
     by_owner: BTreeMap<u64, ListenerProof>,
     /// SYNs that named none of them.
-    unknown: u64,
+    pub unknown: u64,
     /// Connections that the kernel's halves of listeners that have ended had accepted.
-    accepted_before: u64,
+    pub accepted_before: u64,
 }
 
 impl KernelListeners {
@@ -54,6 +45,10 @@ impl KernelListeners {
     pub fn is_empty(&self) -> bool {
         self.by_owner.is_empty()
     }
+    /// Is `owner` one?
+    pub fn has(&self, owner: Owner) -> bool {
+        self.by_owner.contains_key(&owner.0)
+    }
     /// The listeners from this owner on, in order.
     pub fn from(&self, first: Owner) -> impl Iterator<Item = (Owner, &ListenerProof)> {
         self.by_owner.range(first.0..).map(|(owner, proof)| (Owner(*owner), proof))
@@ -63,7 +58,7 @@ impl KernelListeners {
         (!self.is_empty()).then(|| now.after(LOOK_US))
     }
     /// What became of their SYNs.
-    fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
+    pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
         let counts = [
             ("accepted_by_kernel", self.accepted_before + accepted),
             ("taken", taken),
@@ -75,59 +70,31 @@ impl KernelListeners {
     }
 }
 
-impl SlowHost {
-    /// What the two halves of a listener have accepted.
-    pub fn halves(&self, owner: Owner) -> Option<Halves> {
-        let (index, raw) = split(owner);
-        self.kernel_listeners.by_owner.get(&owner.0)?;
-        let region = &self.clients.get(index as usize)?.as_ref()?.shared.region;
-        let app = region.app(region.slot(raw)?);
-        let accelerated = app.rx_head.load(Ordering::Relaxed) / Accepted::BYTES as u32;
-        Some(Halves { accelerated, kernel: app.kernel_accepts().load(Ordering::Relaxed) })
-    }
-    /// What became of the SYNs of listeners that stay the kernel's, and what the kernel has accepted.
-    pub fn listener_counts(&self) -> NamedCounts {
-        let live = self.kernel_listeners.from(Owner(0)).filter_map(|(owner, _)| self.halves(owner));
-        let accepted = live.map(|halves| u64::from(halves.kernel)).sum();
-        self.kernel_listeners.counts(self.network.syn_counts(), accepted)
-    }
-    /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
-    pub fn leave_to_kernel(&mut self, owner: Owner) {
-        let accepted = self.halves(owner).map_or(0, |halves| halves.kernel);
-        if let Some(cookie) = self.kernel_listeners.remove(owner) {
-            self.kernel_listeners.accepted_before += u64::from(accepted);
-            if let Err(error) = self.network.take_syns(cookie, false) {
-                tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
-            }
-        }
+/// The round of questions that goes on.
+#[derive(Debug)]
+pub struct ListenerCheck {
+    /// When the next question is due.
+    pub at: Micros,
+    /// When the next round begins.
+    pub round_at: Micros,
+    /// The first listener that has not been asked for in this round; 0: the round begins.
+    pub from: u64,
+}
+
+impl Default for ListenerCheck {
+    fn default() -> Self {
+        Self { at: Micros(0), round_at: Micros(0), from: 0 }
     }
 }
 
-impl SlowThread {
-    /// Takes waiting SYNs, and returns how many.
-    pub fn syns(&mut self, now: Micros) -> usize {
-        if !self.host.network.listens_in_kernel() {
-            return 0;
-        }
-        self.host.network.beat();
-        let mut work = 0;
-        while work < BATCH
-            && let Some(syn) = self.host.network.next_syn()
-        {
-            work += 1;
-            let Ok(segment) = parse(&syn.frame) else { continue };
-            let (addr, port) = (segment.destination, segment.destination_port);
-            let Some(listener) = self.host.kernel_listeners.find(syn.cookie, addr, port) else {
-                // It has ended since, or shall at once: the peer repeats the SYN, and the kernel has it.
-                self.host.kernel_listeners.unknown += 1;
-                self.listener_check.soon(now);
-                continue;
-            };
-            let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
-            self.slow.on_syn(now, flow_group, syn.port, syn.frame, listener, &mut self.host);
-            self.later(now);
-        }
-        work
+impl ListenerCheck {
+    /// A process has ended, which may have had the only copy of a listener.
+    pub fn soon(&mut self, now: Micros) {
+        *self = Self { at: now, round_at: now, from: 0 };
+    }
+    /// When the slow thread must ask again.
+    pub fn next_deadline(&self) -> Micros {
+        self.at
     }
 }
 

@@ -1,6 +1,7 @@
 //! Listeners that stay the kernel's end with their sockets. Nobody tells the stack that a socket is closed or has stopped
 //! listening in another process, so the kernel is asked.
 
+use crate::kernel_listeners::ListenerCheck;
 use crate::owner::split;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
@@ -11,34 +12,6 @@ use towpath_tcp::time::Micros;
 const ROUND_US: u64 = 1_000_000;
 /// How many listeners are asked for in one turn.
 const BATCH: usize = 64;
-
-/// The round of questions that goes on.
-#[derive(Debug)]
-pub struct ListenerCheck {
-    /// When the next question is due.
-    at: Micros,
-    /// When the next round begins.
-    round_at: Micros,
-    /// The first listener that has not been asked for in this round; 0: the round begins.
-    from: u64,
-}
-
-impl Default for ListenerCheck {
-    fn default() -> Self {
-        Self { at: Micros(0), round_at: Micros(0), from: 0 }
-    }
-}
-
-impl ListenerCheck {
-    /// A process has ended, which may have had the only copy of a listener.
-    pub fn soon(&mut self, now: Micros) {
-        *self = Self { at: now, round_at: now, from: 0 };
-    }
-    /// When the slow thread must ask again.
-    pub fn next_deadline(&self) -> Micros {
-        self.at
-    }
-}
 
 impl SlowThread {
     /// Ends the listeners whose sockets listen no longer.

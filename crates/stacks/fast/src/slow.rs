@@ -4,7 +4,7 @@ use crate::client::{OfClient, SlowClient, now};
 use crate::clients::ClientShared;
 use crate::flood_notice::FloodNotice;
 use crate::host::{Later, SlowHost};
-use crate::listener_check::ListenerCheck;
+use crate::kernel_listeners::ListenerCheck;
 use crate::mailbox::{Doorbell, Receiver};
 use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};

@@ -5,7 +5,7 @@ use crate::capture::FastCapture;
 use crate::flood_notice::FloodNotice;
 use crate::group::{FlowGroup, Scratch};
 use crate::host::{GroupLink, SlowHost};
-use crate::listener_check::ListenerCheck;
+use crate::kernel_listeners::ListenerCheck;
 use crate::mailbox::{Doorbell, mailbox};
 use crate::metrics::Metrics;
 use crate::portset::PortSet;

@@ -86,7 +86,7 @@ impl Network for KernelNetwork {
 /// A stack with a cable to the peer, and the kernel's side.
 struct Bench {
     kernel: Arc<Mutex<Kernel>>,
-    bell: OwnedFd,
+    arrival: OwnedFd,
     peer: MemoryPort,
     stack: FastStack,
 }
@@ -94,7 +94,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (ours, peer) = pair(1500);
-        let (kernel, bell) = (Arc::new(Mutex::default()), doorbell().unwrap());
+        let (kernel, arrival) = (Arc::new(Mutex::default()), doorbell().unwrap());
         let config = FastStackConfig {
             flow_groups: 1,
             max_flows: 64,
@@ -105,10 +105,10 @@ impl Bench {
             orphans: OrphanLimits::default(),
             slow: SlowConfig::default(),
         };
-        let network = KernelNetwork(Arc::clone(&kernel), bell.try_clone().unwrap());
+        let network = KernelNetwork(Arc::clone(&kernel), arrival.try_clone().unwrap());
         let ports: Vec<Box<dyn Port>> = vec![Box::new(Loopback::new()), Box::new(ours)];
         let stack = FastStack::start(config, vec![ports], Box::new(network)).unwrap();
-        Self { kernel, bell, peer, stack }
+        Self { kernel, arrival, peer, stack }
     }
     /// A listener of which the service has shown the socket.
     fn listen(&self, app: &Arc<App>) -> Sock {
@@ -122,7 +122,7 @@ impl Bench {
     fn syn(&self, cookie: u64, port: u16) {
         let frame = frame(port, 5000, 0, flags::SYN).into();
         self.kernel.lock().unwrap().syns.push_back(TakenSyn { cookie, queue: Some(3), port: PortId(1), frame });
-        notify(self.bell.as_fd());
+        notify(self.arrival.as_fd());
     }
     fn send(&mut self, frame: &[u8]) {
         let out = self.peer.reserve().unwrap();
@@ -187,7 +187,7 @@ fn a_syn_that_names_the_listener_opens_a_connection() {
     bench.send(&frame(4001, 5001, answer.seq.wrapping_add(1), flags::ACK));
     let accepted = listener.accept();
     let counts: Vec<_> = bench.stack.status().listeners.iter().map(|(_, count)| count).collect();
-    assert_eq!(counts, [5, 6, 7, 1], "taken, stale, full, unknown");
+    assert_eq!(counts, [0, 5, 6, 7, 1], "accepted by the kernel, taken, stale, full, unknown");
 
     // A half-open connection ends with the listener; an accepted one goes on.
     bench.syn(COOKIE, 4002);

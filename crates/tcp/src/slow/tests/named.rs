@@ -48,7 +48,8 @@ fn the_named_listener_gets_the_connection() {
 
 #[test]
 fn a_half_open_connection_is_steered_until_it_ends() {
-    let ends: [(&str, fn(&mut Bench)); 4] = [
+    type End = fn(&mut Bench);
+    let ends: [(&str, End); 4] = [
         ("reset", |bench| bench.for_server(4000, Peer { seq: 5001, flags: flags::RST, ..Peer::default() })),
         ("time-out", |bench| bench.pass_ms(63_100)),
         ("another SYN", |bench| bench.syn_for(SERVER, 4000, syn(6000))),

@@ -1,0 +1,73 @@
+//! SYNs that the kernel's listening sockets have let us take, and what the two halves of listeners have done.
+
+use crate::host::SlowHost;
+use crate::owner::split;
+use crate::slow::SlowThread;
+use std::sync::atomic::Ordering;
+use towpath_ring::command::Accepted;
+use towpath_runtime::named_counts::NamedCounts;
+use towpath_runtime::status::Halves;
+use towpath_tcp::flow::Owner;
+use towpath_tcp::time::Micros;
+use towpath_wire::parse;
+
+/// SYNs taken in one turn.
+const BATCH: usize = 256;
+
+impl SlowHost {
+    /// What the two halves of a listener have accepted.
+    pub fn halves(&self, owner: Owner) -> Option<Halves> {
+        let (index, raw) = split(owner);
+        if !self.kernel_listeners.has(owner) {
+            return None;
+        }
+        let region = &self.clients.get(index as usize)?.as_ref()?.shared.region;
+        let app = region.app(region.slot(raw)?);
+        let accelerated = app.rx_head.load(Ordering::Relaxed) / Accepted::BYTES as u32;
+        Some(Halves { accelerated, kernel: app.kernel_accepts().load(Ordering::Relaxed) })
+    }
+    /// What became of the SYNs of listeners that stay the kernel's, and what the kernel has accepted.
+    pub fn listener_counts(&self) -> NamedCounts {
+        let live = self.kernel_listeners.from(Owner(0)).filter_map(|(owner, _)| self.halves(owner));
+        let accepted = live.map(|halves| u64::from(halves.kernel)).sum();
+        self.kernel_listeners.counts(self.network.syn_counts(), accepted)
+    }
+    /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
+    pub fn leave_to_kernel(&mut self, owner: Owner) {
+        let accepted = self.halves(owner).map_or(0, |halves| halves.kernel);
+        if let Some(cookie) = self.kernel_listeners.remove(owner) {
+            self.kernel_listeners.accepted_before += u64::from(accepted);
+            if let Err(error) = self.network.take_syns(cookie, false) {
+                tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
+            }
+        }
+    }
+}
+
+impl SlowThread {
+    /// Takes waiting SYNs, and returns how many.
+    pub fn syns(&mut self, now: Micros) -> usize {
+        if !self.host.network.listens_in_kernel() {
+            return 0;
+        }
+        self.host.network.beat();
+        let mut work = 0;
+        while work < BATCH
+            && let Some(syn) = self.host.network.next_syn()
+        {
+            work += 1;
+            let Ok(segment) = parse(&syn.frame) else { continue };
+            let (addr, port) = (segment.destination, segment.destination_port);
+            let Some(listener) = self.host.kernel_listeners.find(syn.cookie, addr, port) else {
+                // It has ended since, or shall at once: the peer repeats the SYN, and the kernel has it.
+                self.host.kernel_listeners.unknown += 1;
+                self.listener_check.soon(now);
+                continue;
+            };
+            let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
+            self.slow.on_syn(now, flow_group, syn.port, syn.frame, listener, &mut self.host);
+            self.later(now);
+        }
+        work
+    }
+}
