@@ -28,7 +28,7 @@ impl Child {
         }
     }
 
-    fn is_well(self) -> bool {
+    fn ends_well(self) -> bool {
         let mut status = -1;
         // SAFETY: `status` is a local.
         unsafe { libc::waitpid(self.0, &raw mut status, 0) };
@@ -40,7 +40,7 @@ impl Child {
 fn a_child_that_closes_its_listener_leaves_the_parents_watch_alone() {
     let (halves, epfd) = (Halves::new(), epoll());
     control(epfd, ADD, halves.fd, EPOLLIN, 3).expect("add");
-    assert!(Child::new(|| close(halves.fd).is_ok() && close(epfd).is_ok()).is_well());
+    assert!(Child::new(|| close(halves.fd).is_ok() && close(epfd).is_ok()).ends_well());
     let waiting = halves.by_kernel();
     assert_eq!(wait(epfd, 60_000), [(3, EPOLLIN)]);
     assert!(halves.accept());
@@ -54,7 +54,7 @@ fn a_child_waits_on_an_inherited_epoll_descriptor() {
     let (halves, epfd) = (Halves::new(), epoll());
     control(epfd, ADD, halves.fd, EPOLLIN, 4).expect("add");
     let waiting = halves.by_kernel();
-    assert!(Child::new(|| wait(epfd, 60_000) == [(4, EPOLLIN)] && halves.accept()).is_well());
+    assert!(Child::new(|| wait(epfd, 60_000) == [(4, EPOLLIN)] && halves.accept()).ends_well());
     assert_eq!(wait(epfd, 0), [], "the child has accepted it");
     drop(waiting);
     close(epfd).expect("close");
@@ -77,7 +77,7 @@ fn a_child_is_told_of_a_listener_that_the_parent_has_added_since() {
     control(epfd, ADD, second.fd, EPOLLIN, 6).expect("add");
     let waiting = second.by_kernel();
     write.write_all(b"x").expect("write");
-    assert!(child.is_well());
+    assert!(child.ends_well());
     drop(end);
     assert_eq!(done.read(&mut [0; 2]).expect("read"), 1);
     drop(waiting);
