@@ -87,10 +87,16 @@ pub trait Source: sealed::Sealed {}
 
 pub(crate) mod sealed {
     use super::Socket;
+    use crate::kernel_half::KernelHalf;
+    use std::sync::Arc;
 
     pub trait Sealed {
         fn socket(&self) -> &Socket;
         /// Is it a connection whose outcome the program has not asked for?
         fn is_awaited(&self) -> bool;
+        /// The kernel's socket of a listener.
+        fn kernel_half(&self) -> Option<&Arc<KernelHalf>> {
+            None
+        }
     }
 }

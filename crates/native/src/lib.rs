@@ -27,6 +27,8 @@
 //!   connection or a listener. Everything else says `WouldBlock`.
 //! - **Errors** are those that Linux gives for sockets.
 //! - **The end of a process** ends its connections. The service notices every kind of end.
+//! - **Listeners** are for connections that the stack carries. Others of this host, which the kernel accepts for them,
+//!   are reset.
 //! - **Not here:** features that need descriptors (`epoll`, descriptor passing, `fork` with open connections), and
 //!   out-of-band data, which is read in line.
 
@@ -36,6 +38,7 @@ mod connection;
 mod error;
 mod event;
 mod half;
+mod kernel_half;
 mod listener;
 mod rings;
 mod span;

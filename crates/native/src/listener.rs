@@ -4,15 +4,17 @@ use crate::address::{from_contract, to_contract};
 use crate::connection::{begin, close};
 use crate::error::errno;
 use crate::event::{Source, sealed::Sealed};
+use crate::kernel_half::KernelHalf;
 use crate::{Connection, Stack};
 use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
+use std::sync::Arc;
 use towpath_client::accept;
 use towpath_client::socket::Socket;
-use towpath_ring::command::{Command, V6ONLY, op};
+use towpath_ring::command::{Accepted, Command, V6ONLY, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::options::{Options, option_flags};
 
@@ -24,6 +26,7 @@ const INHERITED: u32 = app_flags::NODELAY | app_flags::CORK;
 /// A listener. Dropping it releases its port a moment later.
 pub struct Listener {
     socket: Socket,
+    kernels: Option<Arc<KernelHalf>>,
 }
 
 impl Listener {
@@ -40,8 +43,7 @@ impl Listener {
     }
 
     fn listen(stack: &Stack, local: SocketAddr, backlog: u32, shared: bool) -> io::Result<Self> {
-        // A bound kernel socket that does not listen reserves the port. It is made by system calls, whatever is
-        // preloaded.
+        // A kernel socket has the port. It is made by system calls, whatever is preloaded.
         let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let reservation = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         if local.is_ipv6() {
@@ -65,11 +67,22 @@ impl Listener {
             ..Command::default()
         };
         let options = Options { flags: if shared { option_flags::REUSEPORT } else { 0 }, ..Options::default() };
-        Ok(Self { socket: begin(stack, &command, &options, Some(reservation.as_raw_fd()))? })
+        if !stack.session().listens_in_kernel() {
+            let socket = begin(stack, &command, &options, Some(reservation.as_raw_fd()))?;
+            return Ok(Self { socket, kernels: None });
+        }
+        let kernels = KernelHalf::listen(reservation, command.backlog)?;
+        let socket = begin(stack, &command, &options, Some(kernels.as_fd().as_raw_fd()))?;
+        Ok(Self { socket, kernels: Some(Arc::new(kernels)) })
     }
 
     /// Takes the next connection. `WouldBlock` = none is waiting.
     pub fn accept(&mut self) -> io::Result<(Connection, SocketAddr)> {
+        if let Some(kernels) = &self.kernels
+            && (self.socket.readable() as usize) < Accepted::BYTES
+        {
+            kernels.refuse();
+        }
         let listener = &self.socket;
         let next = accept::next(listener, |socket| {
             Socket::reset(socket.session, socket.slot, listener.app().flags.load(Ordering::Relaxed) & INHERITED);
@@ -106,6 +119,9 @@ impl Sealed for Listener {
     }
     fn is_awaited(&self) -> bool {
         false
+    }
+    fn kernel_half(&self) -> Option<&Arc<KernelHalf>> {
+        self.kernels.as_ref()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::errno;
 use crate::event::{Event, Readiness, Source};
+use crate::kernel_half::KernelHalf;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use towpath_client::context;
 use towpath_client::context::Context;
@@ -50,6 +52,8 @@ pub struct Stack {
     later: VecDeque<u32>,
     /// Slots whose peer holds bytes back that will be due (`TCP_CORK` of a direct connection).
     held: Vec<u32>,
+    /// The kernel's sockets of watched listeners.
+    kernels: Vec<Weak<KernelHalf>>,
     /// Number of the latest collection. Each token is reported once in it, so that the program may free its state on
     /// an event.
     collection: u32,
@@ -74,7 +78,17 @@ impl Stack {
         let context = Context::open(session).ok_or_else(|| errno(libc::ENFILE))?;
         let entries = vec![Entry::default(); session.geometry.slots as usize].into_boxed_slice();
         let (later, held) = (VecDeque::new(), Vec::new());
-        Ok(Self { session, context: Some(context), entries, later, held, collection: 0, armed: false, ended: false })
+        Ok(Self {
+            session,
+            context: Some(context),
+            entries,
+            later,
+            held,
+            kernels: Vec::new(),
+            collection: 0,
+            armed: false,
+            ended: false,
+        })
     }
 
     pub(crate) fn session(&self) -> &'static Session {
@@ -95,6 +109,11 @@ impl Stack {
         let (queued, told) = (entry.queued, entry.told);
         *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued, told };
         socket.subscribe(bit);
+        if let Some(kernels) = source.kernel_half() {
+            let kernels = Arc::downgrade(kernels);
+            self.kernels.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&kernels));
+            self.kernels.push(kernels);
+        }
         self.look_later(socket.slot);
         Ok(())
     }
@@ -265,8 +284,15 @@ impl Stack {
     fn sleep_armed(&self, time: Duration) -> io::Result<bool> {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let doorbell = self.as_fd();
-        let mut waiting = [PollFd::new(&doorbell, PollFlags::IN)];
+        let kernels: Vec<_> = self.kernels.iter().filter_map(Weak::upgrade).collect();
+        let mut waiting: Vec<_> = [PollFd::from_borrowed_fd(doorbell, PollFlags::IN)].into();
+        waiting.extend(kernels.iter().map(|half| PollFd::from_borrowed_fd(half.as_fd(), PollFlags::IN)));
         let woken = poll(&mut waiting, Some(&time))? > 0;
+        kernels
+            .iter()
+            .zip(&waiting[1..])
+            .filter(|(_, it)| !it.revents().is_empty())
+            .for_each(|(half, _)| half.refuse());
         // No process is left to notify: most likely the service has gone.
         if waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
             self.session.check_alive();
