@@ -364,9 +364,10 @@ while True:
 a.sendall(b"own"); print(ready(), b.recv(10))
 """
 one, other = socket.socketpair()
-first = subprocess.Popen([PYTHON, "-c", sender], stdin=one)
+first = subprocess.Popen([PYTHON, "-c", sender], stdin=one, stdout=subprocess.PIPE)
 print(subprocess.run([PYTHON, "-c", receiver], stdin=other, stdout=subprocess.PIPE).stdout.decode())
-print(first.wait())
+print(first.communicate()[0].decode())
+print(first.returncode)
 "#;
     as_the_kernel(script, 10);
 }

@@ -13,8 +13,10 @@ use towpath_ring::lines::app_flags;
 pub fn is_read_from_kernel(level: c_int, name: c_int) -> bool {
     let ours = matches!(
         (level, name),
-        // The kernel may lack the algorithm, and shows a filter that the program has not set.
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_CC_INFO) | (libc::SOL_SOCKET, libc::SO_GET_FILTER)
+        // The kernel may lack the algorithm, knows its own connections only, and shows a filter that the program has not
+        // set.
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_CC_INFO | libc::TCP_INFO)
+            | (libc::SOL_SOCKET, libc::SO_GET_FILTER)
     );
     !ours && !options::table::is_refused(level, name)
 }

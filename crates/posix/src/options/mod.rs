@@ -117,6 +117,9 @@ pub unsafe fn get(
                 values::give(values::time_of(&private.receive_timeout_us), out, len)
             }
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => values::give(values::time_of(&private.send_timeout_us), out, len),
+            (libc::IPPROTO_TCP, libc::TCP_INFO) if socket.kernel_half() => {
+                values::give(tcp_info::of_halves(fd, socket), out, len)
+            }
             (libc::IPPROTO_TCP, libc::TCP_INFO) => values::give(tcp_info::tcp_info(socket), out, len),
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => values::give(stack::congestion_name(socket), out, len),
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {

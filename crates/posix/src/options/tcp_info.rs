@@ -3,10 +3,11 @@
 use crate::options::stack;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use libc::c_int;
 use towpath_client::direct::Direct;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
-use towpath_client::{command, stack_info};
+use towpath_client::{command, stack_info, sys};
 use towpath_ring::CountsLine;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, observed, state, status};
@@ -182,6 +183,13 @@ fn of_listener(socket: &Socket) -> TcpInfo {
         max_pacing_rate: stack::max_pacing(socket),
         ..TcpInfo::default()
     }
+}
+
+/// The answer for a listener with a kernel half, whose descriptor is `fd`: connections wait in both halves.
+pub fn of_halves(fd: c_int, listener: &Socket) -> TcpInfo {
+    let info = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, of_listener(listener));
+    let here = of_listener(listener);
+    info.map_or(here, |info| TcpInfo { unacked: info.unacked.saturating_add(here.unacked), ..info })
 }
 
 /// The answer to `getsockopt(TCP_INFO)`. Fields that the stack does not tell are zero.

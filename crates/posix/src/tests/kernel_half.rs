@@ -209,6 +209,21 @@ fn options_hold_for_both_halves() {
     drop(client);
 }
 
+#[test]
+fn tcp_info_counts_the_connections_that_wait_in_both_halves() {
+    /// `tcpi_unacked`, the seventh word.
+    const WAITING: usize = 6;
+    let (listening, port) = listener(0);
+    let info = || get_option::<[u32; 26]>(listening, libc::IPPROTO_TCP, libc::TCP_INFO).expect("option");
+    assert_eq!(info()[WAITING], 0);
+    let clients = [0; 2].map(|_| plain(port));
+    let ours = accelerated(listening, port);
+    eventually(|| info()[WAITING] == 3);
+    assert_eq!(info()[0].to_ne_bytes()[0], 10, "LISTEN");
+    end(&[ours, listening]);
+    drop(clients);
+}
+
 /// The stack cannot carry what such an option asks for, so the listener is the kernel's from then on.
 #[test]
 fn an_option_that_no_slot_can_have_leaves_the_listener_to_the_kernel() {
