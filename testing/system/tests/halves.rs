@@ -8,7 +8,7 @@ use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, until};
 
 /// The address of the server side on a second link, which is not served.
-const ASIDE: &str = "10.78.0.1";
+const BESIDE: &str = "10.78.0.1";
 /// The server's port.
 const PORT: u16 = 7800;
 
@@ -123,10 +123,10 @@ impl Halves {
         let lab = Lab::new();
         lab.add_ipv6();
         let (server, client) = (&lab.server, &lab.client);
-        let aside = "type veth peer name eth2 netns";
+        let beside = "type veth peer name eth2 netns";
         for line in [
-            format!("ip link add eth2 netns {server} {aside} {client}"),
-            format!("ip -n {server} addr add {ASIDE}/24 dev eth2"),
+            format!("ip link add eth2 netns {server} {beside} {client}"),
+            format!("ip -n {server} addr add {BESIDE}/24 dev eth2"),
             format!("ip -n {client} addr add 10.78.0.2/24 dev eth2"),
             format!("ip -n {server} link set eth2 up"),
             format!("ip -n {client} link set eth2 up"),
@@ -185,7 +185,7 @@ enum Side {
     /// A plain program of this host, at this address.
     Local(&'static str),
     /// A program in another namespace, by the link that is not served.
-    Aside,
+    Beside,
     /// A program in another namespace, by the served interface, at this address.
     Wire(&'static str),
     /// An accelerated program of this host, at this address.
@@ -196,7 +196,7 @@ const EVERYBODY: [Side; 7] = [
     Side::Local("127.0.0.1"),
     Side::Local("::1"),
     Side::Local(SERVER),
-    Side::Aside,
+    Side::Beside,
     Side::Wire(SERVER),
     Side::Wire("fd77::1"),
     Side::Joined("127.0.0.1"),
@@ -211,7 +211,7 @@ impl Side {
         let (lab, plain) = (&halves.lab, || Program::new(&["python3", "-c", ASKING]));
         let (program, at) = match self {
             Self::Local(at) => (lab.on_server(plain()), at),
-            Self::Aside => (lab.on_client(plain()), ASIDE),
+            Self::Beside => (lab.on_client(plain()), BESIDE),
             Self::Wire(at) => (lab.on_client(plain()), at),
             Self::Joined(at) => (lab.on_server(halves.service.accelerated("python3 -c").arg(ASKING)), at),
         };
