@@ -42,12 +42,6 @@ struct flow6 {
     __be16 remote_port, local_port;
 };
 
-// Whose a connection is that has no entry in `flows`, until this time (CLOCK_MONOTONIC, ns).
-struct half_open {
-    __u64 until;
-    __u64 kernels; // 0: ours, and we have answered its SYN with a cookie
-};
-
 // A first SYN, for the service.
 struct syn {
     __u64 cookie; // of the listening socket
@@ -113,19 +107,36 @@ struct {
     __type(value, __u32);
 } flows6 SEC(".maps");
 
+// The four-tuples whose SYNs we have answered with a cookie, until this time (CLOCK_MONOTONIC, ns).
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, 1 << 16);
     __type(key, struct flow);
-    __type(value, struct half_open);
+    __type(value, __u64);
 } half_open SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, 1 << 16);
     __type(key, struct flow6);
-    __type(value, struct half_open);
+    __type(value, __u64);
 } half_open6 SEC(".maps");
+
+// The four-tuples whose SYNs the kernel has answered, likewise. They are apart, so that a flood of them ends none of
+// ours.
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow);
+    __type(value, __u64);
+} kernels SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow6);
+    __type(value, __u64);
+} kernels6 SEC(".maps");
 
 // Cookies of the listening sockets whose SYNs are taken.
 struct {
@@ -231,8 +242,8 @@ static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *flow
         return !first || *value == ACTIVE;
     if (first)
         return 0;
-    struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
-    return half && !half->kernels && bpf_ktime_get_ns() < half->until;
+    __u64 *until = bpf_map_lookup_elem(half_opens, flow);
+    return until && bpf_ktime_get_ns() < *until;
 }
 
 static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
@@ -326,37 +337,38 @@ static __always_inline int service_runs(void)
 }
 
 // The kernel answers this SYN, so its repetitions are the kernel's, too.
-static __always_inline int leave_to_kernel(void *half_opens, void *flow)
+static __always_inline int leave_to_kernel(void *half_opens, void *kernels, void *flow)
 {
-    struct half_open kernels = { bpf_ktime_get_ns() + KERNELS_HANDSHAKE, 1 };
-    bpf_map_update_elem(half_opens, flow, &kernels, BPF_ANY);
+    __u64 until = bpf_ktime_get_ns() + KERNELS_HANDSHAKE;
+    bpf_map_update_elem(kernels, flow, &until, BPF_ANY);
+    bpf_map_delete_elem(half_opens, flow);
     return KERNELS;
 }
 
 // The service cannot have this SYN. If it has the connection, the SYN is dropped: two SYN-ACKs would not agree. The peer
 // repeats it.
-static __always_inline int cannot_take(void *flows, void *half_opens, void *flow, __u32 why)
+static __always_inline int cannot_take(void *flows, void *half_opens, void *kernels, void *flow, __u32 why)
 {
     count(why);
     if (service_exists() && bpf_map_lookup_elem(flows, flow))
         return OURS;
-    return leave_to_kernel(half_opens, flow);
+    return leave_to_kernel(half_opens, kernels, flow);
 }
 
-static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *flow, struct tcphdr *tcp,
-                                int v6)
+static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *kernels, void *flow,
+                                struct tcphdr *tcp, int v6)
 {
-    struct half_open *half = bpf_map_lookup_elem(half_opens, flow);
-    if (half && half->kernels && bpf_ktime_get_ns() < half->until)
+    __u64 *until = bpf_map_lookup_elem(kernels, flow);
+    if (until && bpf_ktime_get_ns() < *until)
         return KERNELS;
     __u64 cookie = bpf_get_socket_cookie(skb);
     if (!bpf_map_lookup_elem(&accelerated, &cookie))
-        return leave_to_kernel(half_opens, flow);
+        return leave_to_kernel(half_opens, kernels, flow);
     if (!service_runs())
-        return cannot_take(flows, half_opens, flow, STALE);
+        return cannot_take(flows, half_opens, kernels, flow, STALE);
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
-        return cannot_take(flows, half_opens, flow, FULL);
+        return cannot_take(flows, half_opens, kernels, flow, FULL);
     __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
     if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
@@ -393,7 +405,7 @@ int towpath_listen(struct __sk_buff *skb)
         if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
             return KERNELS;
         struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-        return take(skb, &flows, &half_open, &flow, &tcp, 0);
+        return take(skb, &flows, &half_open, &kernels, &flow, &tcp, 0);
     }
     struct ipv6hdr ip;
     if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
@@ -403,7 +415,7 @@ int towpath_listen(struct __sk_buff *skb)
     if (ip.nexthdr != IPPROTO_TCP)
         return KERNELS;
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return take(skb, &flows6, &half_open6, &flow, &tcp, 1);
+    return take(skb, &flows6, &half_open6, &kernels6, &flow, &tcp, 1);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

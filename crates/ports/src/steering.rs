@@ -34,18 +34,6 @@ const VLAN: u32 = 0;
 /// In that setting, beside the VLAN's number.
 const ALL_TCP: u32 = 1 << 31;
 
-/// `struct half_open` of the program.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct HalfOpen {
-    /// CLOCK_MONOTONIC, ns.
-    until: u64,
-    kernels: u64,
-}
-
-// SAFETY: the fields are integers of one size, so there is no padding and every bit pattern is valid.
-unsafe impl aya::Pod for HalfOpen {}
-
 /// Which segments of a connection are ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
@@ -140,8 +128,8 @@ pub struct Steering {
     sockets: XskMap<MapData>,
     flows: HashMap<MapData, FlowKey, u32>,
     flows6: HashMap<MapData, FlowKey6, u32>,
-    half_open: HashMap<MapData, FlowKey, HalfOpen>,
-    half_open6: HashMap<MapData, FlowKey6, HalfOpen>,
+    half_open: HashMap<MapData, FlowKey, u64>,
+    half_open6: HashMap<MapData, FlowKey6, u64>,
     listening: Listening,
     settings: Array<MapData, u32>,
     vlan: Option<u16>,
@@ -250,10 +238,10 @@ impl Steering {
         remote: SocketAddr,
         within: Duration,
     ) -> Result<(), SteerError> {
-        let entry = HalfOpen { until: (monotonic() + within).as_nanos() as u64, kernels: 0 };
+        let until = (monotonic() + within).as_nanos() as u64;
         let result = match Key::of(local, remote) {
-            Key::V4(key) => self.half_open.insert(key, entry, 0),
-            Key::V6(key) => self.half_open6.insert(key, entry, 0),
+            Key::V4(key) => self.half_open.insert(key, until, 0),
+            Key::V6(key) => self.half_open6.insert(key, until, 0),
         };
         result.map_err(|e| explain(&self.interface, "steering a half-open connection", &e))
     }

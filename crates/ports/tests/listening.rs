@@ -270,3 +270,23 @@ fn all_tcp_of_a_vlan_without_a_device_is_ours() {
 fn tagged(vlan: u8, frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0, vlan], &frame[12..]].concat()
 }
+
+#[test]
+fn syns_that_the_kernel_answers_end_none_of_our_half_open_connections() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    let listener = within(&network.ours, || TcpListener::bind((OURS, 9000)).unwrap());
+    attach(&mut steering, &listener);
+    let (local, remote) = (SocketAddr::new(OURS, 9000), SocketAddr::new(PEER, 5555));
+    steering.steer_half_open(local, remote, SOON).unwrap();
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for other in 0..40_000 {
+        raw.send(&frame(SocketAddr::new(PEER, 10_000 + other), local, 1, flags::SYN));
+    }
+    raw.send(&frame(remote, local, 7, flags::ACK));
+    assert_eq!(steered(&mut port, SOON), Some(7));
+    // Its own SYN, if the kernel answers that.
+    raw.send(&frame(remote, local, 8, flags::SYN));
+    raw.send(&frame(remote, local, 9, flags::ACK));
+    assert_eq!(steered(&mut port, TICK), None);
+}

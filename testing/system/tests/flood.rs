@@ -180,7 +180,6 @@ fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
     let line = service.accelerated("python3 -u -c").arg(SERVER_SCRIPT).arg(SERVER).arg(PORT.to_string());
     let mut server = lab.on_server(line).start(service.scratch.path("server.log"));
     server.wait_for("up", 20);
-    lab.drop_kernel_tcp();
     // The forged sources have addresses on the wire, so each SYN could be answered.
     let macs = [mac(&lab, false), mac(&lab, true)];
     let neighbour: Vec<String> = macs[0].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -194,6 +193,8 @@ fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
     let bulk = client(BULK_SCRIPT).start(service.scratch.path("bulk.log"));
     let taken = || bulk.output().lines().last().and_then(|line| line.parse::<u64>().ok()).unwrap_or(0);
     until("the transfer runs", 20, || taken() > 1_000_000);
+    // SYNs that the service has no room for are answered by the kernel.
+    assert!(service.segments() > 100, "the transfer is accelerated");
     let rate = |seconds: u64, during: &mut dyn FnMut()| {
         let (before, start) = (taken(), Instant::now());
         during();
