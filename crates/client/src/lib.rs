@@ -28,6 +28,7 @@ pub mod private;
 pub mod process;
 pub mod query;
 pub mod session;
+pub mod signals;
 pub mod single_threaded;
 pub mod sleep;
 pub mod socket;

@@ -10,6 +10,7 @@ use libc::{c_int, pollfd};
 use towpath_client::context::Context;
 use towpath_client::direct;
 use towpath_client::liveness::LIFE_CHECK;
+use towpath_client::signals::Blocked;
 use towpath_client::sleep::Sleep;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
@@ -30,10 +31,13 @@ pub fn until_acceptable(fd: c_int, listener: &Socket, deadline: Deadline) -> Sys
     if direct::spin(listener.session, waiting) {
         return Ok(());
     }
-    let subscription = Box::into_raw(Box::new(Subscription::to(listener)));
-    let asleep = Sleep::on(None, Undo::Number(poll::unsubscribe, subscription.expose_provenance()));
-    // SAFETY: the box lives until `asleep`, which outlasts this reference, is dropped.
-    let subscription = unsafe { &*subscription };
+    let (asleep, subscription) = {
+        let _blocked = Blocked::now();
+        let subscription = Box::into_raw(Box::new(Subscription::to(listener)));
+        let asleep = Sleep::on(None, Undo::Number(unsubscribe, subscription.expose_provenance()));
+        // SAFETY: the box lives until `asleep`, which outlasts this reference, is dropped.
+        (asleep, unsafe { &*subscription })
+    };
     let longest = if subscription.is_subscribed() { LIFE_CHECK } else { WITHOUT_CONTEXT };
     let wake = subscription.doorbell(listener.session.number);
     loop {
@@ -65,6 +69,12 @@ pub fn until_acceptable(fd: c_int, listener: &Socket, deadline: Deadline) -> Sys
             }
         }
     }
+}
+
+/// Ends a subscription at its address. `accept` is safe in signal handlers, and so handlers may jump out of it.
+fn unsubscribe(subscription: usize) {
+    let _blocked = Blocked::now();
+    poll::unsubscribe(subscription);
 }
 
 /// A descriptor of a listener: `fd` if it is one, else another. In the kernel a call in flight keeps its socket, however
