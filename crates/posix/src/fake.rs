@@ -3,6 +3,8 @@
 
 #[path = "fake_direct.rs"]
 mod direct;
+#[path = "fake_halves.rs"]
+mod halves;
 
 pub use direct::DIRECT;
 use std::collections::HashMap;
@@ -179,24 +181,6 @@ impl Fake {
             }
         }
         Ok(busy)
-    }
-
-    /// Ends the listeners whose kernel half listens no longer.
-    fn look_at_kernel_halves(&mut self) {
-        let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(|list| std::fs::read_to_string(list).unwrap_or_default());
-        // Each line has a number, the local address and port, the remote ones, and the state (0A = LISTEN).
-        let listening = |line: &str| {
-            let mut words = line.split_whitespace().skip(1);
-            let (local, _, state) = (words.next()?, words.next()?, words.next()?);
-            let port = u16::from_str_radix(local.rsplit(':').next()?, 16).ok()?;
-            (state == "0A").then_some(port)
-        };
-        let ports: Vec<u16> = lists.iter().flat_map(|list| list.lines().filter_map(listening)).collect();
-        let ended = self.listeners.iter().filter(|(_, (_, port), _)| !ports.contains(port));
-        for (at, slot) in ended.map(|(end, ..)| *end).collect::<Vec<_>>() {
-            let generation = self.clients[at].region.stack(slot).generation.load(Relaxed);
-            self.close((at, slot), generation, 0);
-        }
     }
 
     fn step(&mut self) -> bool {
@@ -448,7 +432,7 @@ impl FakeClient {
                 self.pairs.insert(slot, (generation, UnixStream::from(fd)));
             }
             // A socket that listens is its program's alone, or nobody would see its end.
-            (Request::Reserve { slot, .. }, Some(fd)) if !listens(&fd) => {
+            (Request::Reserve { slot, .. }, Some(fd)) if !halves::listens(&fd) => {
                 self.reserved.insert(slot, fd);
             }
             (Request::Context, _) => {
@@ -516,10 +500,6 @@ impl FakeClient {
         stack.state.store(state, Release);
         generation
     }
-}
-
-fn listens(socket: &OwnedFd) -> bool {
-    rustix::net::sockopt::socket_acceptconn(socket).unwrap_or(false)
 }
 
 fn hung_up(pair: &UnixStream) -> bool {

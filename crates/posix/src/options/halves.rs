@@ -34,8 +34,8 @@ pub unsafe fn set(
     len: socklen_t,
 ) -> Sys<c_int> {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_DETACH_FILTER) {
-        // The filter there is the stack's.
-        return Err(libc::ENOENT);
+        // The filter there is the stack's. Linux wants a number that means nothing.
+        return Err(if (len as usize) < size_of::<c_int>() { libc::EINVAL } else { libc::ENOENT });
     }
     if matches!((level, name), (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF)) {
         // A socket has one filter.

@@ -87,6 +87,8 @@ fn set_other(socket: &Socket, level: c_int, name: c_int, number: c_int) -> Sys<(
             Ok(())
         }
         (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => Ok(()),
+        // A socket with a filter would be the kernel's.
+        (libc::SOL_SOCKET, libc::SO_DETACH_FILTER) => Err(libc::ENOENT),
         (libc::SOL_SOCKET, libc::SO_PASSCRED) => Err(libc::EOPNOTSUPP),
         (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) => Err(libc::EINVAL),
         _ => Err(libc::ENOPROTOOPT),
