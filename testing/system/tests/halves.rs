@@ -161,11 +161,14 @@ impl Halves {
         (accelerated * u64::from(each), (sides.len() as u64 - accelerated) * u64::from(each))
     }
 
+    fn listeners(&self) -> Vec<Value> {
+        let sockets = self.service.sockets();
+        sockets["sockets"].as_array().expect("a list").iter().filter(|s| s["state"] == "LISTEN").cloned().collect()
+    }
+
     /// What the halves of all listeners have accepted.
     fn accepted(&self) -> (u64, u64) {
-        let sockets = self.service.sockets();
-        let listeners = sockets["sockets"].as_array().expect("a list").iter().filter(|s| s["state"] == "LISTEN");
-        let halves: Vec<Value> = listeners.map(|listener| listener["halves"].clone()).collect();
+        let halves: Vec<Value> = self.listeners().iter().map(|listener| listener["halves"].clone()).collect();
         assert!(halves.iter().all(Value::is_object), "all have a kernel half: {halves:?}");
         let sum = |name: &str| halves.iter().map(|halves| halves[name].as_u64().unwrap()).sum();
         (sum("accelerated"), sum("kernel"))
@@ -264,13 +267,13 @@ fn what_can_be_accelerated_is_and_the_kernel_shows_the_listener() {
 #[test]
 fn a_listener_ends_with_its_last_process_however_that_ends() {
     let halves = Halves::new();
-    let mut server = halves.server("herd");
+    let mut server = halves.server("prefork");
     server.first.signal(libc::SIGKILL);
     server.first.wait_end(20);
     let expected = halves.connect(3, &EVERYBODY);
     halves.expect_accepted(expected, "three of four processes are left");
     server.kill_others();
-    until("the stack has no listener", 20, || halves.service.sockets()["sockets"].as_array().unwrap().is_empty());
+    until("the stack has no listener", 20, || halves.listeners().is_empty());
     let refused = "import socket\ntry: socket.create_connection(('10.77.0.1',7800),timeout=20)\n\
                    except ConnectionRefusedError: print('refused')";
     let plain = || Program::new(&["python3", "-c", refused]);
