@@ -51,7 +51,7 @@ pub unsafe fn set(
         kernel_half::give_back(fd, listener);
         return set;
     }
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of `setsockopt`.
     let here = unsafe { options::set(fd, listener, level, name, value, len) };
     // The stack need not know what the kernel knows.
     if by_stack { here } else { set }

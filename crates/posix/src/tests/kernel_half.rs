@@ -349,7 +349,7 @@ fn an_accept_in_flight_goes_on_when_the_descriptor_is_closed() {
     eventually(|| TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
-/// What the stack has given up is an ordinary kernel listener at the next call.
+/// A listener that the stack has given up is an ordinary one of the kernel at the next call.
 #[test]
 fn a_listener_that_the_stack_has_ended_is_the_kernels() {
     let (listening, port) = listener(0);
