@@ -74,7 +74,7 @@ enum { VLAN, SETTINGS };
 #define ALL_TCP (1u << 31)
 // Values of `flows`: who sent the first SYN.
 enum { ACTIVE = 1, PASSIVE };
-// What `towpath_listen` returns.
+// Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
 
 #define SECOND 1000000000ULL

@@ -52,7 +52,7 @@ pub struct TakenSyn {
     pub frame: Box<[u8]>,
 }
 
-/// What became of the SYNs for listening sockets whose SYNs we take.
+/// Counts of the SYNs for listening sockets whose SYNs we take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynCounts {
     /// Taken from the kernel.
@@ -107,7 +107,7 @@ pub trait Network: Send {
     /// This service is alive: SYNs are left to the kernel when this has not been called for some seconds. Called at
     /// least once a second.
     fn beat(&mut self) {}
-    /// What became of SYNs.
+    /// Counts of SYNs, since the service began.
     fn syn_counts(&self) -> SynCounts {
         SynCounts::default()
     }

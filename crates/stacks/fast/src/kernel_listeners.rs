@@ -57,7 +57,7 @@ impl KernelListeners {
     pub fn next_deadline(&self, now: Micros) -> Option<Micros> {
         (!self.is_empty()).then(|| now.after(LOOK_US))
     }
-    /// What became of their SYNs.
+    /// The counts of their SYNs, by name.
     pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
         let counts = [
             ("accepted_by_kernel", self.accepted_before + accepted),

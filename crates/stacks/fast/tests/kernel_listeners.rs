@@ -24,7 +24,7 @@ const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const COOKIE: u64 = 4711;
 
-/// What the kernel knows.
+/// The kernel's side.
 #[derive(Default)]
 struct Kernel {
     syns: VecDeque<TakenSyn>,

@@ -52,7 +52,7 @@ pub trait Steer: Send {
     fn serve(&mut self, _device: Option<u32>) -> Result<(), SteerError> {
         Ok(())
     }
-    /// What the filter has counted.
+    /// The filter's counts.
     fn syn_counts(&self) -> SynCounts {
         SynCounts::default()
     }
