@@ -29,10 +29,10 @@ pub fn service_process() -> u32 {
 }
 
 /// [`port_proof::prove`].
-pub fn prove(shown: &OwnedFd, listens: bool, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
-    let Some(broker) = broker() else { return port_proof::prove(shown, listens, home) };
-    let (own, Held { addr, port, dual, listens }) = broker.prove(shown.as_fd(), listens)?;
-    Ok((own, Grant { addr, port, dual, listens }))
+pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
+    let Some(broker) = broker() else { return port_proof::prove(shown, home) };
+    let (own, Held { addr, port, dual }) = broker.prove(shown.as_fd())?;
+    Ok((own, Grant { addr, port, dual }))
 }
 
 /// [`proc_links::program_of`].

@@ -60,11 +60,11 @@ fn errno(error: &std::io::Error) -> i32 {
 }
 
 impl Privileges for ServicePrivileges {
-    fn prove(&mut self, shown: OwnedFd, listens: bool) -> Result<(OwnedFd, Held), i32> {
+    fn prove(&mut self, shown: OwnedFd) -> Result<(OwnedFd, Held), i32> {
         // The worker has a copy, so this close is not the last one; if it is, it does not wait.
         let shown = received::HeldSocket::new(shown);
-        let (own, grant) = port_proof::prove(shown.socket(), listens, self.namespace)?;
-        Ok((own, Held { addr: grant.addr, port: grant.port, dual: grant.dual, listens: grant.listens }))
+        let (own, grant) = port_proof::prove(shown.socket(), self.namespace)?;
+        Ok((own, Held { addr: grant.addr, port: grant.port, dual: grant.dual }))
     }
 
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32> {
@@ -140,17 +140,17 @@ mod tests {
     fn a_port_is_bound_only_beside_a_socket_that_has_it() {
         let mut privileges = without_interface();
         let unbound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        assert!(privileges.prove(unbound, false).is_err());
+        assert!(privileges.prove(unbound).is_err());
         let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(privileges.prove(end.into(), false).is_err());
-        assert!(privileges.prove(std::fs::File::open("/dev/null").unwrap().into(), true).is_err());
+        assert!(privileges.prove(end.into()).is_err());
+        assert!(privileges.prove(std::fs::File::open("/dev/null").unwrap().into()).is_err());
         let listens = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, another) = (listens.local_addr().unwrap(), listens.try_clone().unwrap());
-        assert!(privileges.prove(another.into(), true).is_err(), "somebody listens there");
+        assert!(privileges.prove(another.into()).is_err(), "somebody listens there");
         drop(listens);
         let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&bound, &address).unwrap();
-        let (_own, held) = privileges.prove(bound, false).unwrap();
-        assert_eq!((held.addr, held.port, held.listens), (address.ip(), address.port(), false));
+        let (_own, held) = privileges.prove(bound).unwrap();
+        assert_eq!((held.addr, held.port), (address.ip(), address.port()));
     }
 }
