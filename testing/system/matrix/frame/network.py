@@ -3,10 +3,12 @@ import subprocess
 
 from .place import Place, kill, system
 
-# Like place.REFUSE, but at the interface: drops all TCP that the kernel would send or receive.
+# Like place.REFUSE, but at the interface: drops all TCP that the kernel would send or receive, but first SYNs. Those pass
+# through the kernel to the listening socket, whose filter gives them to the stack.
 DROP = """
 add table inet proof
 add chain inet proof in { type filter hook input priority -300; }
+add rule inet proof in iifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept
 add rule inet proof in iifname eth1 meta l4proto tcp counter drop
 add chain inet proof out { type filter hook output priority -300; }
 add rule inet proof out oifname eth1 meta l4proto tcp counter drop
