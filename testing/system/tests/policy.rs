@@ -227,19 +227,19 @@ fn listen(raw: &mut RawClient, slot: u32, port: u16) -> i32 {
 fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
     let service = service();
     let program = std::env::current_exe().expect("own path");
-    policy(&service, &format!("add deny connect program {} to 127.0.0.0/8 port 7506", program.display())).ok();
+    policy(&service, &format!("add deny connect program {} to 127.0.0.0/8 port 7513", program.display())).ok();
     policy(&service, &format!("add deny listen program {} port 7507", program.display())).ok();
     policy(&service, &format!("add kernel listen program {} port 7508", program.display())).ok();
     let mut raw = RawClient::new(&service);
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let connect = |port| Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
-    assert_eq!(raw.command(0, &connect(7506)), -libc::EPERM);
+    assert_eq!(raw.command(0, &connect(7513)), -libc::EPERM);
     assert_eq!(listen(&mut raw, 0, 7507), -libc::EACCES);
     assert_eq!(listen(&mut raw, 0, 7508), NOT_OURS + not_ours::POLICY as i32);
-    assert_eq!(listen(&mut raw, 0, 7509), 0, "a listener that no rule denies is allowed, in the same slot");
-    assert_eq!(raw.command(1, &connect(7509)), 0);
+    assert_eq!(listen(&mut raw, 0, 7514), 0, "a listener that no rule denies is allowed, in the same slot");
+    assert_eq!(raw.command(1, &connect(7514)), 0);
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
-    assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "both ends of the earlier connection count");
+    assert_eq!(raw.command(2, &connect(7514)), -libc::EAGAIN, "both ends of the earlier connection count");
     assert_eq!((hits(&service, 1), hits(&service, 2), hits(&service, 3), hits(&service, 4)), (1, 1, 1, 1));
 }
 
@@ -251,10 +251,10 @@ fn a_rule_chooses_the_congestion_control_whatever_the_application_sets() {
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let number = |name| congestion::NAMES.iter().position(|known| *known == name).expect("a name") as u32;
     let options = Options { congestion: number("cubic"), ..Options::default() };
-    for (slot, port) in [(0, 7511), (1, 7512)] {
+    for (slot, port) in [(0, 7511), (1, 7515)] {
         assert_eq!(listen(&mut raw, slot, port), 0);
     }
-    for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7512, "cubic")] {
+    for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7515, "cubic")] {
         let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
         raw.region.options(raw.region.slot(slot).expect("slot")).post(&options);
         assert_eq!(raw.command(slot, &connect), 0);

@@ -23,7 +23,7 @@ fn service() -> Service {
 /// The service serves honest programs, has lost no thread, and forgets those that have gone.
 fn check(service: &Service) {
     let script = "import socket, threading
-l = socket.create_server(('127.0.0.1', 7391)); c = socket.create_connection(('127.0.0.1', 7391)); s, _ = l.accept()
+l = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(l.getsockname()); s, _ = l.accept()
 threading.Thread(target=lambda: c.sendall(b'x' * 300000)).start()
 got = 0
 while got < 300000: got += len(s.recv(65536))
@@ -193,6 +193,7 @@ fn what_is_asked_for_in_excess_is_refused_and_given_back() {
     // More connections than have a right to be, which say nothing.
     let silent: Vec<_> = (0..300).map(|_| Attacker::connect(&service)).collect();
     drop((silent, attacker, ends, end, theirs));
+    until("the silent ones are forgotten", 60, || Attacker::joined(&service, 0).is_ok());
     let attacker = Attacker::registered(&service);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     // Reservations that no command uses. Beyond the user's share they are dropped.

@@ -440,7 +440,7 @@ fn what_a_stack_cannot_do_fails_and_no_other_stack_takes_it() {
     let mut impostor = python(IMPOSTOR).arg(&path).start(&log);
     impostor.wait_for("listening", 30);
     let text = format!(
-        "policy = [\"stack other connect to 127.0.0.1 port 7708\", \"stack absent connect to 127.0.0.1 port 7709\", \"stack other listen port 7711\"]\n\
+        "policy = [\"stack other connect to 127.0.0.1 port 7708\", \"stack absent connect to 127.0.0.1 port 7709\", \"stack other listen port 7719\"]\n\
          [stacks.other]\nsocket = {path:?}\n[stacks.absent]\nstack = \"kernel\"\nnetns = \"no-such-namespace\"\n"
     );
     let (service, _file) = with_file(&text);
@@ -461,7 +461,7 @@ import errno, socket
 for port in (7708, 7709):
     try: socket.create_connection(('127.0.0.1', port), timeout=60); print('connected')
     except OSError as e: print(errno.errorcode[e.errno])
-l = socket.socket(); l.bind(('0.0.0.0', 7711))
+l = socket.socket(); l.bind(('0.0.0.0', 7719))
 try: l.listen(); print('listens')
 except OSError as e: print(errno.errorcode[e.errno])
 ";

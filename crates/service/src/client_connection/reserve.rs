@@ -22,6 +22,8 @@ pub struct HeldPort {
     slot: u32,
     /// The cookie of the kernel's listening socket, of a listener that keeps one.
     listener: Option<u64>,
+    /// Has its end been awaited in vain?
+    stays: bool,
     /// The client's socket, if it holds the port.
     _shown: Option<HeldSocket>,
     freed: OwnedFd,
@@ -105,12 +107,14 @@ impl ClientConnection<'_> {
         Ok(Known { proof: Proof::Listener(proof), shown: None, own: None })
     }
 
-    /// A program that has just ended a listener may listen on its socket again. The stack may still be ending it.
+    /// A program that has just ended a listener may listen on its socket again. The stack may still be ending it. Each
+    /// listener is waited for once in vain: a client that shows one socket many times must not keep its thread.
     fn await_end_of(&mut self, cookie: u64) {
-        let ending = self.reservations.iter().find(|(_, held)| held.listener == Some(cookie));
+        let ending = self.reservations.iter_mut().find(|(_, held)| held.listener == Some(cookie) && !held.stays);
         let Some((number, held)) = ending.map(|(number, held)| (*number, held)) else { return };
         let ended = poll(&mut [PollFd::new(&held.freed, PollFlags::empty())], Some(&LISTENER_ENDS));
-        if matches!(ended, Ok(n) if n > 0) {
+        held.stays = !matches!(ended, Ok(n) if n > 0);
+        if !held.stays {
             self.freed(number);
         }
     }
@@ -139,7 +143,7 @@ impl ClientConnection<'_> {
             self.end_listener(listener);
             return None;
         };
-        self.reservations.insert(number, HeldPort { slot, listener, _shown: shown, freed, in_stack });
+        self.reservations.insert(number, HeldPort { slot, listener, stays: false, _shown: shown, freed, in_stack });
         Some(number)
     }
 
