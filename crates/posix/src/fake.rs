@@ -187,6 +187,8 @@ impl Fake {
         let mut busy = false;
         for at in 0..self.clients.len() {
             while let Some(slot) = self.clients[at].pop_command() {
+                // As in the service, what was shown for a command is seen and closed before the command is answered.
+                self.requests().expect("clients that can be answered");
                 self.command((at, slot));
                 busy = true;
             }
