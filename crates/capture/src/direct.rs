@@ -89,6 +89,11 @@ impl Watch {
         self.tap.name(name);
     }
 
+    /// A frame has been received that no port has shown: the kernel has handed it over.
+    pub fn received(&mut self, place: u16, frame: &[u8]) {
+        self.tap.frame(place, false, now_ns(), frame);
+    }
+
     /// A connection begins; `ends[0]` has opened it. If its memory cannot be mapped it is not shown.
     pub fn opens(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
         let Some(region) = self.region(place) else { return };

@@ -206,21 +206,21 @@ fn limits_what_runs(service: &Service, port: u16, least: f64) {
     until("it is faster without the limit", 20, || sent() - before > 3 * u64::from(rate as u32));
 }
 
-/// A socket that is bound to this port of 127.0.0.1.
-fn bound(port: u16) -> OwnedFd {
+/// A socket of the kernel that listens on this port of 127.0.0.1.
+fn listening(port: u16) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
     rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).expect("bind");
+    rustix::net::listen(&socket, 8).expect("listen");
     socket
 }
 
-/// The answer to a LISTEN command, whose port is shown as the library shows it.
-fn listen(raw: &mut RawClient, slot: u32, port: u16) -> i32 {
-    raw.show(slot, raw.next_seq(slot), true, bound(port));
+/// The answer to a LISTEN command, and the kernel's socket, which is shown as the library shows it.
+fn listen(raw: &mut RawClient, slot: u32, port: u16) -> (i32, OwnedFd) {
+    let socket = listening(port);
+    raw.show(slot, raw.next_seq(slot), true, &socket);
     let local_addr = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
-    raw.command(
-        slot,
-        &Command { op: op::LISTEN, local_addr, local_port: port.into(), backlog: 8, ..Command::default() },
-    )
+    let command = Command { op: op::LISTEN, local_addr, local_port: port.into(), backlog: 8, ..Command::default() };
+    (raw.command(slot, &command), socket)
 }
 
 #[test]
@@ -234,9 +234,10 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let connect = |port| Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
     assert_eq!(raw.command(0, &connect(7513)), -libc::EPERM);
-    assert_eq!(listen(&mut raw, 0, 7507), -libc::EACCES);
-    assert_eq!(listen(&mut raw, 0, 7508), NOT_OURS + not_ours::POLICY as i32);
-    assert_eq!(listen(&mut raw, 0, 7514), 0, "a listener that no rule denies is allowed, in the same slot");
+    assert_eq!(listen(&mut raw, 0, 7507).0, -libc::EACCES);
+    assert_eq!(listen(&mut raw, 0, 7508).0, NOT_OURS + not_ours::POLICY as i32);
+    let (allowed, _listener) = listen(&mut raw, 0, 7514);
+    assert_eq!(allowed, 0, "a listener that no rule denies is allowed, in the same slot");
     assert_eq!(raw.command(1, &connect(7514)), 0);
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
     assert_eq!(raw.command(2, &connect(7514)), -libc::EAGAIN, "both ends of the earlier connection count");
@@ -251,9 +252,8 @@ fn a_rule_chooses_the_congestion_control_whatever_the_application_sets() {
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let number = |name| congestion::NAMES.iter().position(|known| *known == name).expect("a name") as u32;
     let options = Options { congestion: number("cubic"), ..Options::default() };
-    for (slot, port) in [(0, 7511), (1, 7515)] {
-        assert_eq!(listen(&mut raw, slot, port), 0);
-    }
+    let listeners = [(0, 7511), (1, 7515)].map(|(slot, port)| listen(&mut raw, slot, port));
+    assert!(listeners.iter().all(|(answer, _)| *answer == 0));
     for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7515, "cubic")] {
         let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
         raw.region.options(raw.region.slot(slot).expect("slot")).post(&options);

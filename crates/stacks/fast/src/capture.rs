@@ -1,6 +1,7 @@
 //! Captures. Flow groups tap their ports; the slow thread says whose connections are, and when a direct one begins and
 //! ends.
 
+use crate::api::TakenSyn;
 use crate::direct_end::DirectEnd;
 use crate::host::SlowHost;
 use crate::messages::ToGroup;
@@ -121,6 +122,13 @@ impl SlowHost {
             let [local, remote] = ends(tuple);
             let (pid, uid, program) = (client.shared.pid, client.shared.uid, client.shared.name.clone());
             lock(watch).name(&Name { local, remote, pid, uid, program });
+        }
+    }
+
+    /// Shows a SYN that the kernel has handed over.
+    pub fn watch_syn(&self, syn: &TakenSyn) {
+        if let Some(watch) = &self.watch {
+            lock(watch).received(syn.port.0.into(), &syn.frame);
         }
     }
 

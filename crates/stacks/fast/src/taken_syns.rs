@@ -64,6 +64,7 @@ impl SlowThread {
                 self.listener_check.soon(now);
                 continue;
             };
+            self.host.watch_syn(&syn);
             let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
             self.slow.on_syn(now, flow_group, syn.port, syn.frame, listener, &mut self.host);
             self.later(now);
