@@ -34,28 +34,28 @@ const NO_WINDOW_SCALE: u32 = 0xf;
 const TS_SACK: u32 = 1 << 4;
 const TS_ECN: u32 = 1 << 5;
 
-/// Makes the cookie for a peer's SYN, which is our initial sequence number.
-fn make(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, peer_mss: u16) -> Seq {
+/// Makes the cookie for a peer's SYN to a listener of this user. It is our initial sequence number.
+fn make(secrets: &Secrets, now: Micros, tuple: &FourTuple, user: u32, irs: Seq, peer_mss: u16) -> Seq {
     let (period, index) = (period(now), sizes(tuple).iter().rposition(|mss| *mss <= peer_mss).unwrap_or(0) as u32);
-    let tail = secrets.cookie(tuple, irs, period).wrapping_add(index) & ((1 << BITS) - 1);
+    let tail = secrets.cookie(tuple, user, irs, period).wrapping_add(index) & ((1 << BITS) - 1);
     Seq(base(secrets, tuple, irs).wrapping_add(period << BITS).wrapping_add(tail))
 }
 
-/// The MSS in a cookie; `None` if it is not ours, not for this peer and SYN, or too old.
-fn check(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, cookie: Seq) -> Option<u16> {
+/// The MSS in a cookie; `None` if it is not ours, not for this peer, user and SYN, or too old.
+fn check(secrets: &Secrets, now: Micros, tuple: &FourTuple, user: u32, irs: Seq, cookie: Seq) -> Option<u16> {
     let rest = cookie.0.wrapping_sub(base(secrets, tuple, irs));
     let age = period(now).wrapping_sub(rest >> BITS) & 0xff;
     if age >= PERIODS {
         return None;
     }
-    let tail = secrets.cookie(tuple, irs, period(now).wrapping_sub(age));
+    let tail = secrets.cookie(tuple, user, irs, period(now).wrapping_sub(age));
     let index = rest.wrapping_sub(tail) & ((1 << BITS) - 1);
     sizes(tuple).get(index as usize).copied()
 }
 
 /// The part of a cookie that makes the numbers of one tuple rise, as RFC 9293 §3.4.1 requires.
 fn base(secrets: &Secrets, tuple: &FourTuple, irs: Seq) -> u32 {
-    secrets.cookie(tuple, Seq(0), u32::MAX).wrapping_add(irs.0)
+    secrets.cookie(tuple, 0, Seq(0), u32::MAX).wrapping_add(irs.0)
 }
 
 fn sizes(tuple: &FourTuple) -> [u16; 4] {
@@ -90,7 +90,8 @@ impl SlowPath {
             (opening.our_shift, opening.peer_shift) = (None, None);
             (opening.sack, opening.ecn) = (false, false);
         }
-        let seq = make(&secrets, now, &arrival.tuple, opening.irs, opening.peer_mss);
+        let user = opening.listener.map_or(0, |listener| host.user(listener));
+        let seq = make(&secrets, now, &arrival.tuple, user, opening.irs, opening.peer_mss);
         let mut syn = Reply::bare(seq, opening.irs.add(1), flags::SYN | flags::ACK);
         (syn.window, syn.options) = (opening.window(), opening.options(now));
         syn.flags |= opening.ecn_flags();
@@ -115,13 +116,20 @@ impl SlowPath {
         // Check only if a cookie may have been sent. Otherwise an attacker could try numbers.
         let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
         let sends = |listener: &&Listener| listener.overflow.is_some_and(recent);
-        // If the host has chosen the listener, it may be another one of a group.
-        let listener = answers.then(|| self.listeners.candidates(&tuple).find(sends)).flatten();
-        let Some(listener) = listener else { return Some(arrival) };
-        let (parent, options) = (listener.owner, listener.options);
-        let turned_away = listener.turned_away.is_some_and(recent);
         let secrets = self.secrets(host);
-        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else {
+        let first = answers.then(|| self.listeners.candidates(&tuple).find(sends)).flatten();
+        let Some(first) = first else { return Some(arrival) };
+        let turned_away = first.turned_away.is_some_and(recent);
+        // If the host has chosen the listener, it may be another one of a group, and so of the same user. A listener of
+        // another user is one that listens no longer, though nobody has said so yet. It gets no connection.
+        let mut tried = None;
+        let found = self.listeners.candidates(&tuple).filter(sends).find_map(|listener| {
+            let user = host.user(listener.owner);
+            let fresh = tried.replace(user) != Some(user);
+            let peer_mss = fresh.then(|| check(&secrets, now, &tuple, user, irs, cookie)).flatten()?;
+            Some((listener.owner, listener.options, peer_mss))
+        });
+        let Some((parent, options, peer_mss)) = found else {
             // It may follow the first data of a peer that found the accept queue full. Only that first segment can be
             // checked, and the peer sends it again. A reset would end a connection that waits for room.
             if turned_away {
@@ -200,13 +208,14 @@ mod tests {
     fn a_cookie_is_good_for_its_peer_and_syn_and_up_to_two_minutes() {
         let (keys, made) = (secrets(1), Micros(1_000 * PERIOD_US + 59_000_000));
         for (peer_mss, said) in [(88, 536), (536, 536), (1299, 536), (1300, 1300), (1460, 1460), (9000, 1460)] {
-            let cookie = make(&keys, made, &tuple(4000), Seq(77), peer_mss);
-            let at = |us| check(&keys, made.after(us), &tuple(4000), Seq(77), cookie);
+            let cookie = make(&keys, made, &tuple(4000), 5, Seq(77), peer_mss);
+            let at = |us| check(&keys, made.after(us), &tuple(4000), 5, Seq(77), cookie);
             assert_eq!([0, 60_000_000].map(at), [Some(said); 2]);
             assert_eq!([61_000_000, 120_000_000, 1 << 40].map(at), [None; 3]);
-            assert_eq!(check(&keys, made, &tuple(4001), Seq(77), cookie), None);
-            assert_eq!(check(&keys, made, &tuple(4000), Seq(78), cookie), None);
-            assert_eq!(check(&secrets(2), made, &tuple(4000), Seq(77), cookie), None);
+            assert_eq!(check(&keys, made, &tuple(4001), 5, Seq(77), cookie), None);
+            assert_eq!(check(&keys, made, &tuple(4000), 6, Seq(77), cookie), None, "another user's listener");
+            assert_eq!(check(&keys, made, &tuple(4000), 5, Seq(78), cookie), None);
+            assert_eq!(check(&secrets(2), made, &tuple(4000), 5, Seq(77), cookie), None);
         }
     }
 
@@ -214,7 +223,7 @@ mod tests {
     fn hardly_any_other_number_is_a_cookie() {
         let (keys, now) = (secrets(1), Micros(5 * PERIOD_US));
         let good = (0..4_000_000u32)
-            .filter(|i| check(&keys, now, &tuple(4000), Seq(77), Seq(i.wrapping_mul(2_654_435_761))).is_some());
+            .filter(|i| check(&keys, now, &tuple(4000), 5, Seq(77), Seq(i.wrapping_mul(2_654_435_761))).is_some());
         assert!(good.count() <= 1, "8 of 2^32 are");
     }
 }

@@ -64,7 +64,8 @@ pub trait Host {
     }
     /// The host need not hold these ports any more.
     fn give_back_ports(&mut self, _ports: Vec<u16>) {}
-    /// The user whose share of the held ports this owner's connections use.
+    /// The user of this owner: his share of the held ports its connections use, and his listeners' cookies are valid for
+    /// each other.
     fn user(&self, _owner: Owner) -> u32 {
         0
     }

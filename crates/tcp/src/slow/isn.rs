@@ -29,10 +29,10 @@ impl Secrets {
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
-    /// Part of a SYN cookie. It differs for every tuple, initial sequence number of the peer, and `period`.
-    pub(super) fn cookie(&self, tuple: &FourTuple, irs: Seq, period: u32) -> u32 {
+    /// Part of a SYN cookie. It differs for every tuple, `user`, initial sequence number of the peer, and `period`.
+    pub(super) fn cookie(&self, tuple: &FourTuple, user: u32, irs: Seq, period: u32) -> u32 {
         let salt = u64::from(irs.0) << 32 | u64::from(period);
-        hash([self.cookie[0], self.cookie[1] ^ salt], tuple) as u32
+        hash([self.cookie[0] ^ u64::from(user), self.cookie[1] ^ salt], tuple) as u32
     }
     /// It is the same for every incarnation of a tuple, so that timestamps keep rising from one to the next.
     pub(super) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {

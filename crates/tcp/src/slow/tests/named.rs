@@ -110,6 +110,30 @@ fn the_answer_to_a_cookie_is_steered_and_finds_its_listener() {
     assert_eq!((counters.cookies_sent, counters.cookies_accepted), (8, 8));
 }
 
+/// Of two users, one has just stopped to listen, which the stack does not know yet, and the other has got the port.
+#[test]
+fn the_answer_to_a_cookie_goes_to_no_other_users_listener() {
+    const USERS: [Owner; 2] = [Owner(1001), Owner(2001)];
+    let mut bench = Bench::new();
+    bench.world.names = true;
+    for owner in USERS {
+        bench.slow.listen(bench.now, owner, US, 80, false, 8, &mut bench.world).unwrap();
+        for port in 0..9 {
+            bench.syn_for(owner, owner.0 as u16 * 10 + port, syn(1));
+        }
+    }
+    bench.frames();
+    for (number, port) in (4000..4016).enumerate() {
+        let listener = USERS[number % 2];
+        bench.syn_for(listener, port, syn(5000));
+        let answer = bench.frame();
+        let timestamps = answer.options.timestamps.map(|ours| Timestamps { value: 2, echo: ours.value });
+        let options = Options { timestamps, ..Options::default() };
+        bench.for_server(port, Peer { options, ..last_ack(answer.seq) });
+        assert_eq!(bench.world.parents.pop(), Some(listener), "{port}");
+    }
+}
+
 /// A connection of the listener that is in TIME-WAIT. RCV.NXT is 5002.
 fn in_time_wait(bench: &mut Bench) {
     bench.syn_for(SERVER, 4000, syn(5000));

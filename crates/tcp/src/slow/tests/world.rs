@@ -49,6 +49,8 @@ pub struct World {
     pub names: bool,
     pub listening: BTreeSet<(IpAddr, u16)>,
     pub children: BTreeSet<u64>,
+    /// The listeners of accepted connections.
+    pub parents: Vec<Owner>,
     pub setups: HashMap<FlowId, FlowSetup>,
     /// Steps of ports that the host can hold.
     pub ports: Vec<Vec<u16>>,
@@ -144,8 +146,9 @@ impl Host for World {
     fn accept_queue_full(&mut self, _: Owner) -> bool {
         self.accept_full
     }
-    fn accepted(&mut self, _: Owner, child: Owner, _: &FourTuple) -> bool {
+    fn accepted(&mut self, parent: Owner, child: Owner, _: &FourTuple) -> bool {
         if !self.accept_full {
+            self.parents.push(parent);
             assert!(self.children.remove(&child.0), "{child:?} accepted but not reserved");
             self.said.push(Said::Accepted(child));
         }
