@@ -177,6 +177,10 @@ impl Steer for Interfaces {
         let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
         let result = match steered {
             Steered::No => self.0.steer_flow(local, remote, None),
+            Steered::Kernels => self
+                .0
+                .steer_flow(local, remote, None)
+                .and_then(|()| self.0.steer_half_open(local, remote, Duration::ZERO)),
             Steered::All => self.0.steer_flow(local, remote, Some(Segments::All)),
             Steered::ButFirstSyns => self.0.steer_flow(local, remote, Some(Segments::ButFirstSyns)),
             Steered::AnswerToCookie => self.0.steer_half_open(local, remote, COOKIE_LIFE),

@@ -253,7 +253,7 @@ impl Host for Sockets {
 
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let key = (tuple.local, tuple.local_port, tuple.remote, tuple.remote_port);
-        if steered != Steered::No {
+        if !matches!(steered, Steered::No | Steered::Kernels) {
             self.steered.insert(key);
         } else {
             self.steered.remove(&key);

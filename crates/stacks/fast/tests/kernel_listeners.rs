@@ -47,7 +47,7 @@ impl Network for KernelNetwork {
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let mut kernel = self.0.lock().unwrap();
         match steered {
-            Steered::No => kernel.steered.remove(tuple),
+            Steered::No | Steered::Kernels => kernel.steered.remove(tuple),
             _ => kernel.steered.insert(*tuple, steered),
         };
     }

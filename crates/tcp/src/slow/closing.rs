@@ -125,10 +125,20 @@ impl SlowPath {
     }
 
     /// Has a listener that is not ours taken a later SYN of this tuple? The host's kernel shows SYNs to its own listeners,
-    /// too. The peer repeats the segment, which the kernel gets once the tuple is no longer steered.
-    fn is_the_kernels(&self, entry: &TimeWait, arrival: &Arrival, host: &mut dyn Host) -> bool {
-        let of_another = arrival.has(flags::ACK) && !arrival.has(flags::SYN) && arrival.ack() != entry.snd_nxt;
-        of_another && !host.finds_listeners(arrival.port) && host.kernel_has(&arrival.tuple)
+    /// too. The peer repeats the segment, which the kernel gets once the tuple is no longer steered. A half-open connection
+    /// of ours ends.
+    pub(super) fn is_the_kernels(&mut self, arrival: &Arrival, host: &mut dyn Host) -> bool {
+        let (tuple, id) = (&arrival.tuple, self.table.by_tuple(&arrival.tuple));
+        let mut passive = |id| self.table.opening(id).is_some_and(|opening| opening.listener.is_some());
+        if !id.is_none_or(&mut passive) || host.finds_listeners(arrival.port) || !host.kernel_has(tuple) {
+            return false;
+        }
+        if let Some(id) = id {
+            self.discard_opening(id, host);
+        }
+        self.time_wait.take(tuple);
+        host.steer(tuple, Steered::Kernels);
+        true
     }
 
     /// Handles a segment in TIME-WAIT. `closed`: the old flow has been removed, so a new one may replace it.
@@ -140,9 +150,8 @@ impl SlowPath {
         closed: bool,
         host: &mut dyn Host,
     ) {
-        if closed && self.is_the_kernels(&entry, arrival, host) {
-            self.time_wait.take(&arrival.tuple);
-            host.steer(&arrival.tuple, Steered::No);
+        let of_another = arrival.has(flags::ACK) && !arrival.has(flags::SYN) && arrival.ack() != entry.snd_nxt;
+        if closed && of_another && self.is_the_kernels(arrival, host) {
             return self.counters.drop(Drop::NoSocket);
         }
         let answer = entry.judge(arrival);

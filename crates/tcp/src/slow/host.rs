@@ -40,6 +40,8 @@ pub enum Admission {
 pub enum Steered {
     /// None.
     No,
+    /// None, nor any that would answer a cookie: the host's kernel has a connection of the tuple.
+    Kernels,
     /// All. We have sent the first SYN.
     All,
     /// All but first SYNs. The host hands them over by [`super::SlowPath::on_syn`], as it names the listener of each.

@@ -305,10 +305,12 @@ impl SlowPath {
         }
     }
 
-    /// Answers a segment with RST, if it may get one and the rate limit allows it.
+    /// Answers a segment with RST, if it may get one and the rate limit allows it, and the host's kernel does not have the
+    /// connection.
     fn refuse(&mut self, now: Micros, arrival: &Arrival, host: &mut dyn Host) {
         if let Some(reset) = Reply::reset_for(arrival)
             && self.may_reset(now, host)
+            && !self.is_the_kernels(arrival, host)
         {
             self.counters.resets += 1;
             self.transmit(arrival.flow_group, &arrival.tuple, &arrival.way_back(), &reset, host);

@@ -185,6 +185,42 @@ fn a_connection_of_the_kernel_gets_its_segments_although_the_tuple_was_in_time_w
     bench.pass_ms(120_000);
 }
 
+/// The listener that has sent the cookie has ended, and one of the kernel's own has taken the SYN's repetition.
+#[test]
+fn a_connection_of_the_kernel_is_not_reset_although_a_cookie_was_sent() {
+    let mut bench = two();
+    for port in 0..8 {
+        bench.syn_for(OTHER, 10_000 + port, syn(1));
+    }
+    bench.frames();
+    for kernel_has in [false, true] {
+        bench.world.kernel_has = kernel_has;
+        bench.syn_for(OTHER, 4000, syn(5000));
+        assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+        bench.for_server(4000, last_ack(77));
+        assert_eq!(bench.frames().len(), usize::from(!kernel_has), "a reset");
+        assert_eq!(bench.world.half_open.contains(&tuple(4000)), !kernel_has);
+    }
+}
+
+/// The repetition of its SYN went to a listener of the kernel's own.
+#[test]
+fn a_connection_of_the_kernel_ends_our_half_open_one() {
+    let mut bench = two();
+    for (kernel_has, port) in [(false, 4000), (true, 4001)] {
+        bench.world.kernel_has = kernel_has;
+        bench.syn_for(SERVER, port, syn(5000));
+        assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+        bench.for_server(port, last_ack(77));
+        assert_eq!(bench.frames().len(), usize::from(!kernel_has), "a reset");
+        assert_eq!(bench.world.steered.contains_key(&tuple(port)), !kernel_has);
+    }
+    assert_eq!(bench.world.children.len(), 1);
+    bench.world.kernel_has = false;
+    bench.pass_ms(120_000);
+    assert!(bench.world.children.is_empty());
+}
+
 #[test]
 fn listeners_are_never_in_each_others_way() {
     let mut bench = two();

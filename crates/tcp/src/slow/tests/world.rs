@@ -100,6 +100,11 @@ impl Host for World {
                 self.half_open.insert(*tuple);
                 return;
             }
+            Steered::Kernels => {
+                let steered = self.steered.remove(tuple).is_some();
+                assert!(self.half_open.remove(tuple) || steered || self.kernel_has, "it was not ours");
+                return;
+            }
             Steered::No => self.steered.remove(tuple),
             _ => self.steered.insert(*tuple, steered),
         };
