@@ -6,8 +6,8 @@
 //   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
 //   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension
 //      headers.
-//   3. A first SYN of a four-tuple that is PASSIVE in `flows` passes to the kernel, whose listening socket names the
-//      listener.
+//   3. A first SYN of a four-tuple that is PASSIVE in `flows`, or in none, passes to the kernel, whose listening socket
+//      names the listener. It is noted in `seen`.
 //   4. Every other segment of a four-tuple in `flows`, or of one that is ours in `half_open`, is ours.
 //   5. An ICMP error that quotes a segment of a four-tuple in `flows` is ours: only the stack knows the connection.
 //   6. With ALL_TCP in `settings`, so is every other TCP segment: the kernel has no device for the VLAN, and ignores
@@ -19,7 +19,8 @@
 //
 // `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
 // over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
-// has chosen the socket.
+// has chosen the socket. A SYN that has not come here as it is was translated (NAT) or decrypted (IPsec): only the kernel
+// can carry its connection.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -138,6 +139,21 @@ struct {
     __type(value, __u64);
 } kernels6 SEC(".maps");
 
+// The first SYNs that have passed here last, with their sequence numbers.
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow);
+    __type(value, __u32);
+} seen SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow6);
+    __type(value, __u32);
+} seen6 SEC(".maps");
+
 // Cookies of the listening sockets whose SYNs are taken.
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -235,13 +251,18 @@ static __always_inline int is_first_syn(struct tcphdr *tcp)
 }
 
 // `value`: of the flow's entry, or 0.
-static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *flow, struct tcphdr *tcp, void *end)
+static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *seen, void *flow, struct tcphdr *tcp,
+                                      void *end)
 {
-    int first = (void *)(tcp + 1) <= end && is_first_syn(tcp);
-    if (value)
-        return !first || *value == ACTIVE;
-    if (first)
+    if ((void *)(tcp + 1) <= end && is_first_syn(tcp)) {
+        if (value && *value == ACTIVE)
+            return 1;
+        __u32 seq = tcp->seq;
+        bpf_map_update_elem(seen, flow, &seq, BPF_ANY);
         return 0;
+    }
+    if (value)
+        return 1;
     __u64 *until = bpf_map_lookup_elem(half_opens, flow);
     return until && bpf_ktime_get_ns() < *until;
 }
@@ -262,7 +283,7 @@ static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
         return 0;
 
     struct flow flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return all || is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, (void *)ports, end);
+    return all || is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &seen, &flow, (void *)ports, end);
 }
 
 static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
@@ -276,7 +297,7 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
         return 0;
 
     struct flow6 flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, (void *)ports, end);
+    return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &seen6, &flow, (void *)ports, end);
 }
 
 static __always_inline int is_ours(struct xdp_md *ctx)
@@ -355,9 +376,12 @@ static __always_inline int cannot_take(void *flows, void *half_opens, void *kern
     return leave_to_kernel(half_opens, kernels, flow);
 }
 
-static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *kernels, void *flow,
-                                struct tcphdr *tcp, int v6)
+static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *kernels, void *seen,
+                                void *flow, struct tcphdr *tcp, int v6)
 {
+    __u32 *seq = bpf_map_lookup_elem(seen, flow);
+    if (!seq || *seq != tcp->seq)
+        return KERNELS;
     __u64 *until = bpf_map_lookup_elem(kernels, flow);
     if (until && bpf_ktime_get_ns() < *until)
         return KERNELS;
@@ -405,7 +429,7 @@ int towpath_listen(struct __sk_buff *skb)
         if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
             return KERNELS;
         struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-        return take(skb, &flows, &half_open, &kernels, &flow, &tcp, 0);
+        return take(skb, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
     }
     struct ipv6hdr ip;
     if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
@@ -415,7 +439,7 @@ int towpath_listen(struct __sk_buff *skb)
     if (ip.nexthdr != IPPROTO_TCP)
         return KERNELS;
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return take(skb, &flows6, &half_open6, &kernels6, &flow, &tcp, 1);
+    return take(skb, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

@@ -3,6 +3,7 @@
 //! The kernel judges a SYN by its own rules and chooses the socket that gets it. A filter on that socket takes the SYN if it
 //! came over the served interface. While this service is dead, stuck or too slow, the filter leaves SYNs to the kernel.
 
+use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::syn::Syn;
 use crate::xsk::XskPort;
 use aya::Ebpf;
@@ -38,6 +39,9 @@ pub struct Listening {
     /// The interface in `served`.
     interface: Option<u32>,
     syns: RingBuf<MapData>,
+    /// The tuples whose SYNs the kernel has answered, and until when their repetitions are the kernel's, too.
+    kernels: HashMap<MapData, FlowKey, u64>,
+    kernels6: HashMap<MapData, FlowKey6, u64>,
     tripwire: XskMap<MapData>,
     heartbeat: Array<MapData, u64>,
     beaten: Option<Duration>,
@@ -57,6 +61,8 @@ impl Listening {
             served: map("served")?.try_into().map_err(|_| LoadError::Missing)?,
             interface: None,
             syns: map("syns")?.try_into().map_err(|_| LoadError::Missing)?,
+            kernels: map("kernels")?.try_into().map_err(|_| LoadError::Missing)?,
+            kernels6: map("kernels6")?.try_into().map_err(|_| LoadError::Missing)?,
             tripwire: map("tripwire")?.try_into().map_err(|_| LoadError::Missing)?,
             heartbeat: map("heartbeat")?.try_into().map_err(|_| LoadError::Missing)?,
             beaten: None,
@@ -98,14 +104,25 @@ impl Listening {
         }
     }
 
-    /// The next SYN. SYNs without a usable header are skipped.
+    /// The next SYN. SYNs without a usable header are skipped, and those that have waited for so long that the kernel has
+    /// answered their repetition: it may have the connection by now.
     pub fn next_syn(&mut self) -> Option<Syn> {
-        while let Some(record) = self.syns.next() {
-            if let Some(syn) = Syn::read(&record) {
+        loop {
+            let record = self.syns.next()?;
+            let syn = Syn::read(&record);
+            drop(record);
+            if let Some(syn) = syn.filter(|syn| !self.is_the_kernels(syn)) {
                 return Some(syn);
             }
         }
-        None
+    }
+
+    fn is_the_kernels(&self, syn: &Syn) -> bool {
+        let until = match syn.key() {
+            Key::V4(key) => self.kernels.get(&key, 0),
+            Key::V6(key) => self.kernels6.get(&key, 0),
+        };
+        until.is_ok_and(|until| (monotonic().as_nanos() as u64) < until)
     }
 
     /// The descriptor that becomes readable when a SYN waits.

@@ -1,5 +1,7 @@
 //! A first SYN as the filter writes it, and the frame that it stands for.
 
+use crate::keys::Key;
+use std::net::{IpAddr, SocketAddr};
 use towpath_wire::checksum;
 use towpath_wire::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, TCP_BYTES, VLAN_BYTES};
 
@@ -13,6 +15,9 @@ const IP: usize = V6 + 2;
 const TCP: usize = IP + IPV6_BYTES;
 const MAX_TCP: usize = 60;
 const SIZE: usize = 136;
+/// Offsets of the addresses in the IP headers: the source's and the destination's.
+const ADDRESSES_V4: usize = 12;
+const ADDRESSES_V6: usize = 8;
 
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
@@ -57,6 +62,17 @@ impl Syn {
         })
     }
 
+    /// The key of its connection.
+    pub(crate) fn key(&self) -> Key {
+        let ends: [IpAddr; 2] = if self.v6 {
+            [0, 1].map(|end| octets::<16>(&self.ip, ADDRESSES_V6 + 16 * end).into())
+        } else {
+            [0, 1].map(|end| octets::<4>(&self.ip, ADDRESSES_V4 + 4 * end).into())
+        };
+        let [remote_port, local_port] = [0, 2].map(|at| u16::from_be_bytes(octets(&self.tcp, at)));
+        Key::of(SocketAddr::new(ends[1], local_port), SocketAddr::new(ends[0], remote_port))
+    }
+
     /// The frame with this IEEE 802.1Q tag, without IP options and payload. The checksum of its TCP header is the
     /// sender's: it may be partial, or cover a payload.
     pub fn frame(&self, vlan: Option<u16>) -> Box<[u8]> {
@@ -84,4 +100,9 @@ impl Syn {
         frame.extend_from_slice(&self.tcp[..self.tcp_bytes]);
         frame.into()
     }
+}
+
+/// The octets of a header from an offset on, which lies in it.
+fn octets<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|n| header[at + n])
 }

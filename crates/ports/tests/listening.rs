@@ -99,6 +99,14 @@ fn frame(from: SocketAddr, to: SocketAddr, seq: u32, flags: u8) -> Vec<u8> {
     frame
 }
 
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The sequence number of the next frame that is steered to us.
 fn steered(port: &mut XskPort, time: Duration) -> Option<u32> {
     let end = Instant::now() + time;
@@ -209,6 +217,46 @@ fn the_kernel_accepts_when_the_service_is_stuck_full_or_dead() {
     drop(port);
     drop(connect(&network.peer, to, SOON).unwrap());
     assert_eq!(steering.stats().unwrap().passed_stale, 2, "dead");
+}
+
+/// The service stands still. What it has taken before, it must not answer later: the peer is connected by then.
+#[test]
+fn a_syn_whose_repetition_the_kernel_has_answered_is_not_taken_any_more() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let to = SocketAddr::new(ours, 9000);
+        let _listener = listen(&network, &mut steering, ours, 9000);
+        steering.listening().beat();
+        let taken = steering.stats().unwrap().taken;
+        for port in [5555, 5556] {
+            raw.send(&frame(SocketAddr::new(peer, port), to, 1, flags::SYN));
+        }
+        until("both are taken", || steering.stats().unwrap().taken == taken + 2);
+        std::thread::sleep(Duration::from_millis(3100));
+        let stale = steering.stats().unwrap().passed_stale;
+        raw.send(&frame(SocketAddr::new(peer, 5555), to, 1, flags::SYN));
+        until("the kernel has it", || steering.stats().unwrap().passed_stale == stale + 1);
+        let left = steering.listening().next_syn().map(|syn| parse(&syn.frame(None)).unwrap().source_port);
+        assert_eq!((left, steering.listening().next_syn()), (Some(5556), None));
+    }
+}
+
+/// The frames of such a connection would come and go under other addresses than the kernel knows.
+#[test]
+fn syns_that_the_kernel_has_translated_are_the_kernels() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    let _listener = listen(&network, &mut steering, OURS, 9000);
+    let rules = "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; \
+                 add rule ip t in tcp dport 9002 redirect to :9000";
+    let done = Command::new("ip").args(["netns", "exec", &network.ours, "nft", rules]).status().unwrap();
+    assert!(done.success(), "the command `nft` runs (apt-get install nftables)");
+    connect(&network.peer, SocketAddr::new(OURS, 9002), SOON).expect("the kernel accepts");
+    assert_eq!(steering.listening().next_syn(), None);
+    assert_eq!(connect(&network.peer, SocketAddr::new(OURS, 9000), TICK).err(), Some(ErrorKind::TimedOut));
+    assert!(next(&mut steering).is_some(), "a SYN that nobody has changed");
 }
 
 #[test]
