@@ -107,6 +107,25 @@ impl Broker {
         }
     }
 
+    /// [`crate::Privileges::configuration`].
+    pub fn configuration(&self) -> io::Result<OwnedFd> {
+        match self.ask(Request::Configuration, None)? {
+            (Answer { result: 0, .. }, Some(text)) => Ok(text),
+            (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
+            (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
+        }
+    }
+
+    /// [`crate::Privileges::configuration_taken`].
+    pub fn configuration_taken(&self) -> io::Result<()> {
+        self.result(Request::ConfigurationTaken).map(drop)
+    }
+
+    /// [`crate::Privileges::open_sockets`].
+    pub fn open_sockets(&self, open: bool) -> io::Result<()> {
+        self.result(Request::OpenSockets { open }).map(drop)
+    }
+
     /// Tells the broker that clients are served.
     pub fn serving(&self) -> io::Result<()> {
         self.result(Request::Serving).map(drop)

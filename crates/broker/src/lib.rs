@@ -33,6 +33,14 @@ pub trait Privileges {
     /// Starts another stack of the configuration. This is called in a process of its own, which may wait. The error is a
     /// text for the operator.
     fn start_stack(&self, number: u32) -> Result<(), String>;
+    /// The text of the configuration file as it is now, in memory that nobody changes.
+    fn configuration(&mut self) -> Result<OwnedFd, i32>;
+    /// The text of the last [`Privileges::configuration`] is in force.
+    fn configuration_taken(&mut self);
+    /// The text that is in force, if it was read after the start. A worker begins with it.
+    fn configuration_in_force(&self) -> Option<String>;
+    /// Opens the service's sockets to every user, or to its own alone.
+    fn open_sockets(&mut self, open: bool) -> Result<(), i32>;
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);
 }

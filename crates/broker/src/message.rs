@@ -64,6 +64,15 @@ pub enum Request {
     },
     /// Clients are served.
     Serving,
+    /// The configuration file's text. The answer has a descriptor of memory with it.
+    Configuration,
+    /// The text that was asked for last is in force.
+    ConfigurationTaken,
+    /// Who may connect to the service's sockets.
+    OpenSockets {
+        /// Every user; else the service's own.
+        open: bool,
+    },
 }
 
 /// A request with its number, which the answer repeats.
@@ -196,6 +205,12 @@ impl Numbered {
                 to.word(number);
             }
             Request::Serving => head(&mut to, 7),
+            Request::Configuration => head(&mut to, 8),
+            Request::ConfigurationTaken => head(&mut to, 9),
+            Request::OpenSockets { open } => {
+                head(&mut to, 10);
+                to.word(open.into());
+            }
         }
         bytes
     }
@@ -224,6 +239,9 @@ impl Numbered {
             5 => Request::ReservePorts,
             6 => Request::StartStack { number: from.word()? },
             7 => Request::Serving,
+            8 => Request::Configuration,
+            9 => Request::ConfigurationTaken,
+            10 => Request::OpenSockets { open: from.flag()? },
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -283,7 +301,8 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
-        all.push(Request::Prove);
+        all.extend([Request::Prove, Request::Configuration, Request::ConfigurationTaken]);
+        all.extend([true, false].map(|open| Request::OpenSockets { open }));
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
         for change in [Change::Resolve, Change::Manage, Change::Release] {
@@ -344,7 +363,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 9;
+                bytes[0] = noise(&mut seed) % 12;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

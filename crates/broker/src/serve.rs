@@ -57,6 +57,18 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges) -> io::Result<Se
             }
             Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
         },
+        Request::Configuration => match privileges.configuration() {
+            Ok(text) => {
+                sent = Some(text);
+                Answer::plain(number, 0)
+            }
+            Err(error) => Answer::plain(number, error),
+        },
+        Request::ConfigurationTaken => {
+            privileges.configuration_taken();
+            Answer::plain(number, 0)
+        }
+        Request::OpenSockets { open } => plain(privileges.open_sockets(open)),
         Request::Serving => {
             served = Served::Serving;
             Answer::plain(number, 0)

@@ -3,7 +3,7 @@
 use crate::serve::{Served, serve};
 use crate::{Broker, Privileges};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -47,11 +47,22 @@ impl Deaths {
     }
 }
 
+/// What a worker begins with.
+#[derive(Debug)]
+pub struct Beginning {
+    /// Its way to the broker.
+    pub broker: Broker,
+    /// No worker before it has served.
+    pub first: bool,
+    /// [`Privileges::configuration_in_force`].
+    pub configuration: Option<String>,
+}
+
 /// Starts a worker, and another one when it has died. Returns the exit code of the last.
 ///
-/// `worker` runs in the child process. Its second argument says that no worker before it has served. The signals that end
-/// a service are blocked in both processes. This process gives them on to the worker.
-pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Broker, bool) -> u8) -> io::Result<u8> {
+/// `worker` runs in the child process. The signals that end a service, and SIGHUP, are blocked in both processes. This
+/// process gives them on to the worker.
+pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> u8) -> io::Result<u8> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);
@@ -61,13 +72,15 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Broker, bool) 
     let (mut served, mut deaths) = (false, Deaths::default());
     loop {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let broker = std::process::id();
+        let parent = std::process::id();
         // SAFETY: this process has one thread (no caller starts one before), so the child may do what it could.
         let child = match unsafe { libc::fork() } {
             0 => {
                 drop((ours, signals));
-                end_with(broker);
-                std::process::exit(worker(Broker::new(theirs), !served).into());
+                end_with(parent);
+                let broker = Broker::new(theirs);
+                let configuration = privileges.configuration_in_force();
+                std::process::exit(worker(Beginning { broker, first: !served, configuration }).into());
             }
             ..0 => return Err(io::Error::last_os_error()),
             child => child,
@@ -118,10 +131,28 @@ fn end_with(broker: u32) {
     }
 }
 
-/// Waits for a signal that ends the service.
+/// Waits for a signal that ends the service. SIGHUP does not: the next worker begins with the configuration in force, and
+/// there is nobody who could judge another.
 fn wait_for_signal(signals: &SignalFd, time: Duration) -> bool {
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&time)) {
+            Err(Errno::INTR) => {}
+            Ok(1..) => match signals.read_signal() {
+                Ok(Some(signal)) if !is_hangup(&signal) => return true,
+                Ok(Some(_)) => tracing::warn!("SIGHUP: no process serves now; send it again when one does"),
+                _ => {}
+            },
+            _ => return false,
+        }
+    }
+}
+
+/// Is it SIGHUP, which ends no service?
+pub fn is_hangup(signal: &siginfo) -> bool {
+    signal.ssi_signo.cast_signed() == libc::SIGHUP
 }
 
 struct Worker {
@@ -155,7 +186,9 @@ impl Worker {
             if ready[1]
                 && let Ok(Some(signal)) = signals.read_signal()
             {
-                self.told.get_or_insert_with(Instant::now);
+                if !is_hangup(&signal) {
+                    self.told.get_or_insert_with(Instant::now);
+                }
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal.ssi_signo.cast_signed()) {
                     let _ = rustix::process::pidfd_send_signal(&self.process, signal);
                 }

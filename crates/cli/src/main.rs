@@ -3,6 +3,7 @@
 
 mod bench;
 mod capture;
+mod check_config;
 mod daemon;
 mod doctor;
 mod exec;
@@ -11,6 +12,7 @@ mod locate;
 mod move_to;
 mod policy;
 mod receive_cpus;
+mod reload;
 mod run;
 mod serve;
 mod sockets;
@@ -62,6 +64,10 @@ enum Command {
     Exec(exec::Arguments),
     /// Move the connections of a stack to its standby, or back
     Move(move_to::Arguments),
+    /// Judge a configuration file and its policy
+    CheckConfig(check_config::Arguments),
+    /// Have the service read its configuration file again
+    Reload(reload::Arguments),
     /// End the service
     Stop(stop::Arguments),
     /// Check this host, and show which sockets of a program are accelerated, and why others are not
@@ -93,6 +99,8 @@ fn main() -> ExitCode {
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),
         Command::Exec(arguments) => exec::run(arguments),
         Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),
+        Command::CheckConfig(arguments) => check_config::run(&arguments),
+        Command::Reload(arguments) => report(reload::run(&arguments), arguments.json),
         Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),

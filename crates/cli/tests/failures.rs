@@ -23,6 +23,7 @@ fn with_json_an_error_is_an_object_on_standard_output() {
         ("status", 3),
         ("sockets -a", 3),
         ("stop", 3),
+        ("reload", 3),
         ("capture -w /dev/null", 3),
         ("capture -w /dev/null --bytecode x --json", 2),
         ("policy --socket /nonexistent/towpath.sock list --json", 3),
@@ -44,6 +45,26 @@ fn with_json_an_error_is_an_object_on_standard_output() {
     let why = "towpath: no Towpath service at /nonexistent/towpath.sock (the directory /nonexistent does not exist); \
                `towpath serve` starts one\n";
     assert_eq!((code, out.as_str(), err.as_str()), (3, "", why));
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_service() {
+    let file = std::env::temp_dir().join(format!("towpath-check-{}.toml", std::process::id()));
+    let (path, check) = (file.display().to_string(), format!("check-config {}", file.display()));
+    std::fs::write(&file, "policy = [\"deny connect port 25\", \"deny connect port 25\"]\n").unwrap();
+    let note = "note: policy: rule 2 is never asked: rule 1 is the same (deny connect port 25)\n";
+    assert_eq!(end(&mut towpath(&check)), (0, format!("{path}: good, 2 rules\n{note}"), String::new()));
+    let (code, out, _) = end(towpath(&check).arg("--json"));
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &object["rules"], &object["file"]), (0, &2.into(), &path.as_str().into()));
+    std::fs::write(&file, "cores = 1\npolicy = [\n  \"deny nothing\",\n]\n").unwrap();
+    let (code, out, err) = end(&mut towpath(&check));
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.starts_with(&format!("towpath: {path}:3: ")), "{err}");
+    let (code, out, said) = end(towpath(&check).arg("--json"));
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, format!("towpath: {}\n", object["error"].as_str().unwrap())), (2, said));
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

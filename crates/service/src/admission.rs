@@ -64,11 +64,19 @@ pub struct Admission {
 
 /// A name in `admit` that this machine does not know.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("admit: there is no {kind} {name:?} on this machine (see `getent {database}`)")]
+#[error("admit: {}", self.reason())]
 pub struct UnknownName {
     kind: &'static str,
     name: String,
     database: &'static str,
+}
+
+impl UnknownName {
+    /// The error without the key.
+    pub fn reason(&self) -> String {
+        let Self { kind, name, database } = self;
+        format!("there is no {kind} {name:?} on this machine (see `getent {database}`)")
+    }
 }
 
 impl Admission {

@@ -9,6 +9,7 @@ use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
 use crate::privileged;
 use crate::received;
+use crate::reload;
 use crate::state::ServiceState;
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, SocketFlags};
@@ -40,7 +41,7 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
         gid: credentials.gid.as_raw(),
         pid: credentials.pid.as_raw_nonzero().get(),
     };
-    let admission = &state.settings.admission;
+    let admission = state.settings.live.admission();
     if let Err(why) = admission.check(asker.uid, asker.gid) {
         return refuse(socket, why);
     }
@@ -95,14 +96,14 @@ fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::R
 /// The capture that an operator asks for by this line. It takes the conversation over.
 fn capture_request(state: &ServiceState, line: &str, asker: Asker) -> Option<CaptureRequest> {
     match api::parse_command(line) {
-        Ok(Command::Capture(request)) if state.settings.admission.is_operator(asker.uid) => Some(request),
+        Ok(Command::Capture(request)) if state.settings.live.admission().is_operator(asker.uid) => Some(request),
         _ => None,
     }
 }
 
 /// The answer to one command line, as JSON without a line feed.
 pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
-    let admission = &state.settings.admission;
+    let admission = state.settings.live.admission();
     let operator = admission.is_operator(asker.uid);
     if let Err(why) = admission.check(asker.uid, asker.gid) {
         return error(why);
@@ -124,6 +125,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             good(&hello(state))
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
+        Ok(Command::Reload) => error("only the service's own user and root may have it read its configuration".into()),
         // An operator's is not answered here.
         Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
         Ok(Command::Exec { program }) if operator => exec(state, &program),

@@ -6,17 +6,21 @@ use crate::auto::{Auto, Reach};
 use crate::background;
 use crate::config::{Config, ConfigError, StackKind};
 use crate::cpus;
+use crate::default_socket::default_socket;
 use crate::descriptor_table;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
+use crate::live::LiveSettings;
 use crate::log_filter;
+use crate::options::Options;
 use crate::other_stacks::OtherStacks;
-use crate::paths::{self, PathError};
+use crate::paths::PathError;
 use crate::policy::Policy;
 use crate::policy::list::{Entry, PROGRAM_IS_NO_BOUNDARY};
 use crate::privileged;
 use crate::sandbox::{self, Sandbox};
 use crate::server::{Ended, ListenError, Server, Sockets};
+use crate::source::Source;
 use crate::stack_factory::{NetworkWatcher, StackError, StackFactory};
 use crate::state::{ServiceState, Settings};
 use crate::stop_wait::stopped_within;
@@ -30,8 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use towpath_broker::Broker;
-use towpath_broker::supervise::supervise;
+use towpath_broker::supervise::{Beginning, supervise};
 use towpath_ring::Geometry;
 use towpath_runtime::AdmissionPolicy;
 
@@ -106,22 +109,24 @@ pub enum Startup<'a> {
 
 /// Runs a service to its end, reports errors on standard error, and returns the exit code. `tell` is called when
 /// clients are served, and with an error.
-pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
-    let config = start_log().and(config);
+pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
+    let config = start_log().and_then(|()| options.configuration());
     let entered = |config: Config| match &config.netns {
         Some(netns) => enter(netns).map(|()| config),
         None => Ok(config),
     };
     match config.map_err(ServiceError::from).and_then(entered) {
-        Ok(config) if sandbox::has_broker(&config) => supervised(&config, stacks, &tell),
-        config => ended(config.and_then(|config| run(&config, stacks, || tell(Startup::Serving))), &tell),
+        Ok(config) if sandbox::has_broker(&config) => supervised(&config, options, stacks, &tell),
+        config => ended(config.and_then(|config| run(&config, options, stacks, || tell(Startup::Serving))), &tell),
     }
 }
 
 /// Starts a worker, and stays as its broker.
-fn supervised(config: &Config, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
-    let worker = |broker: Broker, first: bool| {
+fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
+    let worker = |Beginning { broker, first, configuration }: Beginning| {
         privileged::set_broker(broker);
+        let reread = configuration.and_then(|text| options.configuration_of(&text).ok());
+        let config = &reread.map_or_else(|| config.clone(), |new| config.with_changeable_of(&new));
         let ready = || {
             // The broker knows it first: from then on it replaces a worker that dies.
             if let Some(broker) = privileged::broker() {
@@ -131,7 +136,7 @@ fn supervised(config: &Config, stacks: &impl StackFactory, tell: &impl Fn(Startu
                 tell(Startup::Serving);
             }
         };
-        exit_code(run(config, stacks, ready), &|startup| {
+        exit_code(run(config, options, stacks, ready), &|startup| {
             if first {
                 tell(startup)
             }
@@ -179,7 +184,12 @@ pub fn start_log() -> Result<(), ConfigError> {
 }
 
 /// Starts everything, serves until told to end, and ends everything.
-fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Result<Ended, ServiceError> {
+fn run(
+    config: &Config,
+    options: &Options,
+    factory: &impl StackFactory,
+    ready: impl FnOnce(),
+) -> Result<Ended, ServiceError> {
     cpus::check(config)?;
     // Signals are blocked before any thread starts, because threads inherit the mask.
     let signals = end_signals().map_err(doing("signals"))?;
@@ -210,6 +220,7 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     let sandbox = Arc::new(Sandbox::new(config, &socket));
     let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
     let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
+    let settings = Settings { source: Arc::new(Source::new(options.clone(), config.clone())), ..settings };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -226,7 +237,7 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     let affinity = affinity.transpose().map_err(doing("starting the service"))?;
     sandbox.before_clients();
     ready();
-    let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
+    let ended = server.run(Some(&signals)).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
         stack.stop();
     }
@@ -269,27 +280,16 @@ fn settings(
     Settings {
         socket,
         geometry,
-        admission,
+        live: LiveSettings::new(admission, config.clients_per_user, config.idle_exit.map(|time| time.to_std())),
+        source: Arc::default(),
         policy,
         stacks: Arc::new(stacks),
         auto,
         cores: config.cores,
         descriptors,
-        clients_per_user: config.clients_per_user,
-        idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),
         sandbox,
         ports: ["memory".to_owned()].into_iter().chain(config.interface.clone()).collect(),
-    }
-}
-
-/// The registration socket of a service for which none is named.
-pub fn default_socket(config: &Config) -> Result<PathBuf, PathError> {
-    match config.stack {
-        StackKind::Fast => paths::service_socket(config.interface.is_some()),
-        StackKind::Kernel => paths::kernel_stack_socket(None),
-        StackKind::Uml | StackKind::Qemu => paths::kernel_stack_socket(Some(config.stack.name())),
-        StackKind::Remote => paths::kernel_stack_socket(Some("remote")),
     }
 }
 

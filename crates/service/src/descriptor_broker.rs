@@ -20,7 +20,7 @@ pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &
             BrokerRequest::Context { token, done } => {
                 // The descriptor must leave the socket whether it is used or not.
                 let doorbell = received();
-                let operator = |uid| state.settings.admission.is_operator(uid);
+                let operator = |uid| state.settings.live.admission().is_operator(uid);
                 let context = doorbell.as_ref().and_then(|_| state.registry().take_context(token, operator));
                 let opened = doorbell.zip(context).map(|(doorbell, (id, number))| {
                     state.registry().keep_doorbell(token, number, &doorbell);

@@ -2,7 +2,7 @@
 
 use crate::admission::Admit;
 use crate::config::{Config, ConfigError, CoresSetting, SandboxSetting, StackKind};
-use crate::daemon::default_socket;
+use crate::default_socket::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
 use std::ffi::OsString;
@@ -91,10 +91,21 @@ pub struct Options {
 impl Options {
     /// The configuration of the file, or the default one, overridden by the flags.
     pub fn configuration(&self) -> Result<Config, ConfigError> {
-        let mut config = match &self.config {
+        self.over(match &self.config {
             Some(file) => Config::load(file)?,
             None => Config::default(),
-        };
+        })
+    }
+
+    /// [`Options::configuration`], with this text as that of the file.
+    pub fn configuration_of(&self, text: &str) -> Result<Config, ConfigError> {
+        self.over(match &self.config {
+            Some(file) => Config::of_text(file, text)?,
+            None => Config::default(),
+        })
+    }
+
+    fn over(&self, mut config: Config) -> Result<Config, ConfigError> {
         let this = self.clone();
         if let Some(name) = &this.stack_name {
             let home = match &config.socket {

@@ -1,7 +1,8 @@
 //! The paths of the service's sockets, and the checks that their directory is safe.
 
-use rustix::fs::{CWD, Mode, StatVfsMountFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -216,6 +217,20 @@ fn writable(directory: &Path) -> bool {
 pub fn set_socket_mode(socket: &Path, open: bool) -> io::Result<()> {
     let mode = if open { 0o666 } else { 0o600 };
     rustix::fs::chmod(socket, Mode::from_raw_mode(mode)).map_err(Into::into)
+}
+
+/// [`set_socket_mode`] for both sockets of a service that listens.
+pub fn set_socket_modes(socket: &Path, open: bool) -> io::Result<()> {
+    for path in [socket.to_path_buf(), control_socket(socket)] {
+        // The place of a socket may have become another file's, or lead to one.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::open(&path, flags, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        set_socket_mode(Path::new(&format!("/proc/self/fd/{}", found.as_raw_fd())), open)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What the service cannot do without privilege. A worker asks its broker; a service without one does it itself.
 
-use crate::{port_proof, proc_links};
+use crate::{config_text, paths, port_proof, proc_links};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use towpath_broker::{Broker, Held};
 use towpath_runtime::Grant;
@@ -33,6 +34,29 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32
     let Some(broker) = broker() else { return port_proof::prove(shown, home) };
     let (own, Held { addr, port, dual }) = broker.prove(shown.as_fd())?;
     Ok((own, Grant { addr, port, dual }))
+}
+
+/// The text of the configuration file as it is now.
+pub fn configuration(file: &Path) -> io::Result<String> {
+    let Some(broker) = broker() else { return config_text::read(file) };
+    let (memory, mut bytes) = (broker.configuration()?, vec![0; config_text::MOST_TEXT as usize]);
+    // The position of the descriptor is the broker's, at the end.
+    let length = rustix::io::pread(&memory, &mut bytes, 0)?;
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// The configuration that was read last is in force: the next worker begins with it.
+pub fn configuration_taken() -> io::Result<()> {
+    broker().map_or(Ok(()), Broker::configuration_taken)
+}
+
+/// [`paths::set_socket_modes`].
+pub fn open_sockets(socket: &Path, open: bool) -> io::Result<()> {
+    match broker() {
+        Some(broker) => broker.open_sockets(open),
+        None => paths::set_socket_modes(socket, open),
+    }
 }
 
 /// [`proc_links::program_of`].

@@ -5,9 +5,10 @@ use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
 use crate::policy::peer_process;
 use crate::state::{ServiceState, Settings};
-use crate::{control, descriptor_broker, paths, received};
+use crate::{control, descriptor_broker, paths, received, reload};
+use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use towpath_broker::supervise::is_hangup;
 use towpath_ring::control::{Reply, send_reply};
 use towpath_runtime::Stack;
 
@@ -183,7 +185,7 @@ impl Server {
     }
 
     /// Accepts until a signal is readable on `signals`, `stop` is commanded, or the idle exit is due.
-    pub fn run(&mut self, signals: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
+    pub fn run(&mut self, signals: Option<&SignalFd>) -> io::Result<Ended> {
         self.state.used();
         loop {
             let idle_left = self.idle_left();
@@ -218,8 +220,13 @@ impl Server {
             if self.state.stop_requested() {
                 return Ok(Ended::Stopped);
             }
-            if signals.is_some() && ready[fixed - 1] {
-                return Ok(Ended::Signal);
+            if let Some(signals) = signals.filter(|_| ready[fixed - 1])
+                && let Ok(Some(signal)) = signals.read_signal()
+            {
+                if !is_hangup(&signal) {
+                    return Ok(Ended::Signal);
+                }
+                reload::reload_apart(&self.state);
             }
             self.forget(expected.iter().zip(&ready[fixed..]).filter(|(_, ended)| **ended).map(|(process, _)| process));
             if ready[0] {
@@ -233,7 +240,7 @@ impl Server {
 
     /// Time until the idle exit. `None` if it cannot become due now.
     fn idle_left(&self) -> Option<Duration> {
-        let limit = self.state.settings.idle_exit?;
+        let limit = self.state.settings.live.values().idle_exit?;
         let registry = self.state.registry();
         if !registry.connections.is_empty() || !registry.expected.is_empty() {
             return None;
@@ -281,14 +288,14 @@ impl Server {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
         let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
         let socket = Arc::new(socket);
-        if let Err(why) = self.state.settings.admission.check_client(uid, gid) {
+        if let Err(why) = self.state.settings.live.admission().check_client(uid, gid) {
             return self.refuse(socket, Errno::PERM, &why);
         }
         if !self.state.take_descriptors(uid, 1) {
             let why = format!("uid {uid} has its share of descriptors; raise the limit with `ulimit -Hn`");
             return self.refuse(socket, Errno::NFILE, &why);
         }
-        let limit = self.state.settings.clients_per_user;
+        let limit = self.state.settings.live.values().clients_per_user;
         let Some(connection) = self.state.registry().add_connection(&socket, uid, limit) else {
             self.state.registry().budget.give_back(uid, 1);
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");

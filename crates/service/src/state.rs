@@ -1,16 +1,17 @@
 //! The state that the service's threads share: its settings, its clients and its stack.
 
-use crate::admission::Admission;
 use crate::auto::Auto;
 use crate::broker_handle::BrokerHandle;
 use crate::config::CoresSetting;
 use crate::conversation::Places;
 use crate::lease::{ClientLease, Full};
+use crate::live::LiveSettings;
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
 use crate::port_proof;
 use crate::registry::{RegisteredClient, Registry};
 use crate::sandbox::Sandbox;
+use crate::source::Source;
 use crate::threads::ThreadController;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -33,8 +34,10 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Sizes of a client's region.
     pub geometry: Geometry,
-    /// Users that are admitted.
-    pub admission: Admission,
+    /// What a reload changes.
+    pub live: LiveSettings,
+    /// What a reload reads.
+    pub source: Arc<Source>,
     /// The operator's policy.
     pub policy: Policy,
     /// The other stacks that the configuration names.
@@ -45,10 +48,6 @@ pub struct Settings {
     pub cores: CoresSetting,
     /// The limit on open files. The users' shares follow from it.
     pub descriptors: u64,
-    /// Most client processes of one user.
-    pub clients_per_user: u32,
-    /// The service ends after this time without a client.
-    pub idle_exit: Option<std::time::Duration>,
     /// The interface served.
     pub interface: Option<String>,
     /// What this process has given up.
@@ -132,7 +131,7 @@ impl ServiceState {
 
     /// Takes descriptors of the service's table for a user. False: he has his share.
     pub fn take_descriptors(&self, uid: u32, count: u64) -> bool {
-        let operator = self.settings.admission.is_operator(uid);
+        let operator = self.settings.live.admission().is_operator(uid);
         self.registry().budget.take(uid, operator, count)
     }
 
@@ -164,7 +163,7 @@ impl ServiceState {
 
     /// Postpones the idle exit until this process has ended: a program may compute for an hour before its first socket.
     pub fn hold(&self, pid: i32) {
-        if self.settings.idle_exit.is_none() {
+        if self.settings.live.values().idle_exit.is_none() {
             return;
         }
         let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
@@ -179,8 +178,8 @@ impl ServiceState {
 
     /// Registers a client with a new region. The descriptors are those of `Welcome`.
     pub fn new_client(&self, identity: Identity) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
-        let (uid, most) = (identity.uid, self.settings.clients_per_user);
-        let operator = self.settings.admission.is_operator(uid);
+        let live = self.settings.live.values();
+        let (uid, most, operator) = (identity.uid, live.clients_per_user, live.admission.is_operator(identity.uid));
         let cost = (client_descriptors(&self.settings.geometry), most);
         let shares = self.registry().shares();
         let lease = ClientLease::take(&shares, uid, operator, cost).map_err(|full| match full {

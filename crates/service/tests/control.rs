@@ -17,7 +17,9 @@ const STRANGER: u32 = 65_534;
 /// A service that belongs to the tests' user, with its control socket open to all.
 fn open_service(name: &str, admit: &[Admit]) -> Service {
     let own = rustix::process::geteuid().as_raw();
-    let service = Service::with(name, |settings| settings.admission = Admission::new(own, admit).unwrap());
+    let service = Service::with(name, |settings| {
+        settings.live.change(|live| live.admission = Admission::new(own, admit).unwrap().into())
+    });
     paths::set_socket_mode(&paths::control_socket(&service.scratch.socket()), true).unwrap();
     service
 }

@@ -109,7 +109,7 @@ fn sockets_that_linger_in_unread_messages_delay_nobody() {
 
 #[test]
 fn a_refused_client_leaves_nothing_to_the_main_loop() {
-    let service = Service::with("linger-refused", |settings| settings.clients_per_user = 0);
+    let service = Service::with("linger-refused", |settings| settings.live.change(|live| live.clients_per_user = 0));
     let (near, _far) = lingering();
     let socket = {
         // The main loop gets no further than this lock.
@@ -145,7 +145,7 @@ fn finishing() -> usize {
 
 #[test]
 fn what_refused_clients_leave_keeps_no_thread() {
-    let service = Service::with("linger-nested", |settings| settings.clients_per_user = 0);
+    let service = Service::with("linger-nested", |settings| settings.live.change(|live| live.clients_per_user = 0));
     let mut peers = Vec::new();
     for _ in 0..80 {
         let (near, peer) = holding_one();

@@ -286,7 +286,7 @@ fn who_asks_for_what_is_not_his_pair_is_refused_and_served_on() {
 
 #[test]
 fn the_number_of_clients_per_user_is_limited() {
-    let service = Service::with("limit", |settings| settings.clients_per_user = 3);
+    let service = Service::with("limit", |settings| settings.live.change(|live| live.clients_per_user = 3));
     let mut clients: Vec<_> = (0..3).map(|_| service.client()).collect();
     let refused = service.connect();
     assert_eq!(Client::welcomed(refused).unwrap_err(), Errno::USERS.raw_os_error());
@@ -297,8 +297,10 @@ fn the_number_of_clients_per_user_is_limited() {
 #[test]
 fn clients_that_share_one_memory_are_refused_to_other_users_even_to_root() {
     let service = Service::with("one-memory", |settings| {
-        settings.admission = Admission::new(rustix::process::geteuid().as_raw(), &[Admit::Uid(STRANGER)]).unwrap();
-        assert!(settings.admission.restrict_clients_to_one());
+        let own = rustix::process::geteuid().as_raw();
+        let mut admission = Admission::new(own, &[Admit::Uid(STRANGER)]).unwrap();
+        assert!(admission.restrict_clients_to_one());
+        settings.live.change(|live| live.admission = admission.into());
     });
     assert_eq!(Client::welcomed(service.connect()).unwrap_err(), Errno::PERM.raw_os_error());
 }
@@ -312,7 +314,8 @@ fn as_stranger(name: &str, admit: &[Admit]) -> Result<u64, i32> {
     let own = rustix::process::geteuid();
     let service = Service::with(name, |settings| {
         let service_uid = if own.is_root() { 0 } else { own.as_raw() + 1 };
-        settings.admission = Admission::new(service_uid, admit).unwrap();
+        let admission = Admission::new(service_uid, admit).unwrap();
+        settings.live.change(|live| live.admission = admission.into());
     });
     towpath_service::paths::set_socket_mode(&service.scratch.socket(), true).unwrap();
     let path = service.scratch.socket();
@@ -342,7 +345,8 @@ fn only_who_is_admitted_is_served() {
 #[test]
 fn the_control_interface_shows_others_only_their_own() {
     let service = Service::with("control", |settings| {
-        settings.admission = Admission::new(1000, &[Admit::Uid(1001), Admit::Uid(1002)]).unwrap();
+        let admission = Admission::new(1000, &[Admit::Uid(1001), Admit::Uid(1002)]).unwrap();
+        settings.live.change(|live| live.admission = admission.into());
     });
     for uid in [1000, 1001, 1001, 1002] {
         service.stack.listed.lock().unwrap().push(uid);

@@ -57,7 +57,7 @@ fn a_share_of_descriptors_bounds_clients_contexts_and_reservations() {
 
 #[test]
 fn clients_that_have_ended_count_until_the_stack_has_forgotten_them() {
-    let service = Service::with("drains", |settings| settings.clients_per_user = 2);
+    let service = Service::with("drains", |settings| settings.live.change(|live| live.clients_per_user = 2));
     service.stack.drains.store(true, Relaxed);
     for ended in 1..=2 {
         drop(service.client());

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
 use towpath_service::daemon::{ServiceError, Startup};
+use towpath_service::default_socket::default_socket;
 use towpath_service::options::Options;
 use towpath_service::paths::PathError;
 use towpath_service::{background, daemon, descriptor_table, paths};
@@ -25,6 +26,7 @@ use towpath_towpathd::stacks::Stacks;
 
 Exit codes: 0 ended as told; 1 could not start, or failed; 2 wrong command line or configuration;
 3 another service has the socket or the interface already.
+SIGTERM and SIGINT end it; SIGHUP has it read its configuration file again (`towpath reload`).
 TOWPATH_LOG=debug shows more."
 )]
 struct Arguments {
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
         // The caller may have left descriptors open, such as pipes whose reader waits for their end.
         let _ = descriptor_table::separate(&[]);
     }
-    daemon::main(arguments.options.configuration(), &Stacks, |startup| match (startup, arguments.ready_fd) {
+    daemon::main(&arguments.options, &Stacks, |startup| match (startup, arguments.ready_fd) {
         (Startup::Serving, Some(number)) => {
             if let Err(error) = write_to(number, READY) {
                 let _ = writeln!(std::io::stderr(), "towpathd: --ready-fd {number}: {error}");
@@ -104,7 +106,7 @@ fn background(options: &Options) -> Result<ExitCode, ServiceError> {
     let config: Config = options.configuration()?;
     let socket = match &config.socket {
         Some(path) => std::path::absolute(path).map_err(failed)?,
-        None => daemon::default_socket(&config)?,
+        None => default_socket(&config)?,
     };
     let log = paths::log_file(&socket);
     let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log);

@@ -5,14 +5,17 @@ use crate::interface::EPHEMERAL_PORTS;
 use crate::network::device;
 use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use towpath_broker::{Change, Held, Privileges};
 use towpath_service::config::Config;
+use towpath_service::default_socket::default_socket;
 use towpath_service::other_stacks::OtherStacks;
-use towpath_service::{daemon, port_proof, proc_links, received, server};
+use towpath_service::{config_text, paths, port_proof, proc_links, received, server};
 
 /// See the module.
 pub struct ServicePrivileges {
@@ -24,12 +27,17 @@ pub struct ServicePrivileges {
     namespace: Option<u64>,
     netlink: Option<Netlink>,
     ports: Option<ReservedPorts>,
+    file: Option<PathBuf>,
+    /// The text that was read last.
+    read: Option<String>,
+    /// The text in force, if it was read after the start.
+    in_force: Option<String>,
 }
 
 impl ServicePrivileges {
     /// For a service with this configuration, in this thread's network namespace.
     pub fn new(config: &Config) -> Self {
-        let socket = config.socket.clone().or_else(|| daemon::default_socket(config).ok());
+        let socket = config.socket.clone().or_else(|| default_socket(config).ok());
         let stacks = socket.as_deref().map(|socket| OtherStacks::of(config, socket)).unwrap_or_default();
         Self {
             stacks,
@@ -39,6 +47,9 @@ impl ServicePrivileges {
             namespace: port_proof::own_namespace(),
             netlink: None,
             ports: None,
+            file: config.file.clone(),
+            read: None,
+            in_force: None,
         }
     }
 
@@ -57,6 +68,15 @@ impl ServicePrivileges {
 
 fn errno(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Memory with this text, which nobody can change any more.
+fn sealed(text: &str) -> std::io::Result<OwnedFd> {
+    let memory = memfd_create("towpath-configuration", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = std::fs::File::from(memory);
+    file.write_all(text.as_bytes())?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(file.into())
 }
 
 impl Privileges for ServicePrivileges {
@@ -101,6 +121,27 @@ impl Privileges for ServicePrivileges {
     fn start_stack(&self, number: u32) -> Result<(), String> {
         let stack = self.stacks.all().get(number as usize).ok_or("there is no stack of this number")?;
         self.stacks.start(stack)
+    }
+
+    fn configuration(&mut self) -> Result<OwnedFd, i32> {
+        let file = self.file.as_deref().ok_or(libc::ENOENT)?;
+        let text = config_text::read(file).map_err(|error| errno(&error))?;
+        let memory = sealed(&text).map_err(|error| errno(&error))?;
+        self.read = Some(text);
+        Ok(memory)
+    }
+
+    fn configuration_taken(&mut self) {
+        self.in_force = self.read.take().or(self.in_force.take());
+    }
+
+    fn configuration_in_force(&self) -> Option<String> {
+        self.in_force.clone()
+    }
+
+    fn open_sockets(&mut self, open: bool) -> Result<(), i32> {
+        let socket = self.socket.as_deref().ok_or(libc::ENOENT)?;
+        paths::set_socket_modes(socket, open).map_err(|error| errno(&error))
     }
 
     fn worker_ended(&mut self, last: bool) {

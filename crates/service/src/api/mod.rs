@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod ask;
+mod reloaded;
 mod sizing;
 mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
+pub use reloaded::Reloaded;
 pub use sizing::{CoreChange, Seen, Sizing};
 pub use status::{NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
@@ -67,6 +69,8 @@ pub enum Command {
     /// Begins a capture (the service's own user and root only). It lasts as long as the conversation. The answer brings
     /// the memory in which the frames are left.
     Capture(CaptureRequest),
+    /// Reads the configuration file again (the service's own user and root only).
+    Reload,
     /// Ends the service (its own user and root only).
     Stop,
 }
@@ -208,7 +212,7 @@ pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
             "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, \
-             capture, stop"
+             capture, reload, stop"
         )
     })
 }

@@ -1,6 +1,6 @@
 //! The service's configuration: one TOML file. Every value has its unit, every default its reason.
 
-use self::toml_error::{explain, line_of};
+use self::toml_error::{explain, line_at, line_of, line_of_entry};
 use crate::admission::Admit;
 use crate::policy::Entry;
 use crate::policy::list::DefaultAction;
@@ -12,11 +12,13 @@ use towpath_tcp::slow::congestion::Algorithm;
 
 mod check;
 mod cores_setting;
+mod difference;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
 
 pub use cores_setting::CoresSetting;
+pub use difference::CHANGEABLE;
 pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
 
@@ -247,15 +249,21 @@ impl Config {
     /// Reads and checks a file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.into(), source })?;
+        Self::of_text(file, &text)
+    }
+
+    /// [`Config::load`] for a file with this text.
+    pub fn of_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let file_name = std::path::absolute(file).unwrap_or(file.into());
-        Ok(Self { file: Some(file_name), ..Self::parse(file, &text)? })
+        Ok(Self { file: Some(file_name), ..Self::parse(file, text)? })
     }
 
     /// Reads and checks a text; `file` is for messages.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let at = |line, message| ConfigError::Line { file: file.into(), line, message };
         let config: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
+            let line = line_of_entry(text, line).unwrap_or(line);
             at(line, explain(text, line, error.message()))
         })?;
         config.check().map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
@@ -278,10 +286,15 @@ impl Config {
     /// The error of a value that only the stack could check. It names the line of the configuration file, if there is
     /// one.
     pub fn error_at(&self, key: &str, message: String) -> ConfigError {
+        let text = self.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        self.error_in(&text.unwrap_or_default(), key, message)
+    }
+
+    /// [`Config::error_at`] for a configuration whose file has this text.
+    pub fn error_in(&self, text: &str, key: &str, message: String) -> ConfigError {
         let message = format!("{key}: {message}");
         let Some(file) = &self.file else { return ConfigError::Value(message) };
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        match toml_error::line_that_sets(&text, key) {
+        match toml_error::line_that_sets(text, key) {
             Some(line) => ConfigError::Line { file: file.clone(), line, message },
             // A flag has set it.
             None => ConfigError::Value(message),

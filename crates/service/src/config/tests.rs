@@ -125,6 +125,14 @@ fn golden_errors() {
             "admit = [\n  \"all\",\n  3,\n]\n",
             "towpath.toml:3: admit: its entries stand in quotes: admit = [\"uid:1000\"]",
         ),
+        (
+            "policy = [\n  \"deny connect port 25\",\n  \"deny connnect port 25\",\n]\n",
+            "towpath.toml:3: policy: \"connnect\" is nothing that can be attempted; write connect, listen, accept or all",
+        ),
+        (
+            "admit = [\n  \"all\",\n  \"alice\",\n]\n",
+            "towpath.toml:3: admit: \"alice\" names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"",
+        ),
         ("interface = eth0\n", "towpath.toml:1: interface: write it in quotes: interface = \"eth0\""),
         ("interface = 1\n", "towpath.toml:1: interface: write it in quotes: interface = \"1\""),
         (

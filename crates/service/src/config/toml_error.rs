@@ -1,6 +1,10 @@
 //! Explains an error of the TOML parser: the key, and the key that was probably meant.
 
 use super::KEYS;
+use crate::admission::Admit;
+use crate::policy::Entry;
+use serde::Deserialize;
+use toml::Spanned;
 
 /// The TOML parser's message in the words of this configuration: the key, and what to write. For an unknown key: the
 /// nearest known one.
@@ -62,6 +66,33 @@ fn right_form(key: &str, value: &str, message: &str) -> Option<String> {
         "usize" => whole(usize::MAX as u64),
         _ => return None,
     })
+}
+
+/// The lists whose entries have a form of their own.
+#[derive(Deserialize)]
+struct Lists {
+    #[serde(default)]
+    admit: Vec<Spanned<String>>,
+    #[serde(default)]
+    policy: Vec<Spanned<String>>,
+}
+
+/// The line of the first entry that has the wrong form, of the list that this line begins. The parser names only where the
+/// list begins.
+pub fn line_of_entry(text: &str, line: usize) -> Option<usize> {
+    let key = text.lines().nth(line - 1)?.split('=').next()?.trim();
+    let Lists { admit, policy } = toml::from_str(text).ok()?;
+    let wrong = match key {
+        "admit" => admit.iter().find(|entry| entry.get_ref().parse::<Admit>().is_err())?,
+        "policy" => policy.iter().find(|entry| entry.get_ref().parse::<Entry>().is_err())?,
+        _ => return None,
+    };
+    Some(line_at(text, wrong.span().start))
+}
+
+/// The line of this byte.
+pub fn line_at(text: &str, byte: usize) -> usize {
+    1 + text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
 }
 
 /// The line that sets `key`, or 1.

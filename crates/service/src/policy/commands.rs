@@ -50,6 +50,21 @@ impl Policy {
         Ok(true)
     }
 
+    /// Replaces the list. A refused list changes nothing.
+    pub fn replace(&self, entries: Vec<Entry>, default: DefaultAction) -> Result<(), String> {
+        let mut state = self.lock();
+        state.list.replace(entries, default)?;
+        state.forget_matches();
+        Ok(())
+    }
+
+    /// Is this the list?
+    pub fn is(&self, entries: &[Entry], default: DefaultAction) -> bool {
+        let state = self.lock();
+        let same = state.list.entries().iter().map(|counted| &counted.entry).eq(entries);
+        same && state.list.default == default
+    }
+
     /// The list with its counts.
     pub fn listing(&self) -> Listing {
         let state = self.lock();

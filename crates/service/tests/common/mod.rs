@@ -16,6 +16,7 @@ use towpath_runtime::{
     ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Proof, Reservation, Stack, Status,
 };
 use towpath_service::admission::Admission;
+use towpath_service::live::LiveSettings;
 use towpath_service::server::{Ended, Server, Sockets};
 use towpath_service::state::{ServiceState, Settings};
 
@@ -192,11 +193,10 @@ impl Service {
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
             stacks: Default::default(),
             auto: towpath_service::auto::Auto::new(towpath_service::auto::Reach::Network, false),
-            admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
+            live: LiveSettings::new(Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(), 300, None),
+            source: Default::default(),
             cores: towpath_service::config::CoresSetting::Fixed(1),
             descriptors: 1 << 20,
-            clients_per_user: 300,
-            idle_exit: None,
             interface: None,
             ports: vec!["memory".into()],
         };
