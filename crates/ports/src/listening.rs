@@ -11,6 +11,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, RingBuf, XskMap};
 use aya::programs::{ProgramFd, SocketFilter};
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use std::time::Duration;
 const PROGRAM: &str = "towpath_listen";
 /// How often the filter is told that this service lives. It waits for three seconds.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
+
+/// For so long the kernel answers repetitions of a SYN that it has. The program has the same number.
+const KERNELS_HANDSHAKE: Duration = Duration::from_secs(64);
 
 /// Why the filter could not be loaded.
 pub enum LoadError {
@@ -114,6 +118,16 @@ impl Listening {
             if let Some(syn) = syn.filter(|syn| !self.is_the_kernels(syn)) {
                 return Some(syn);
             }
+        }
+    }
+
+    /// Leaves the repetitions of the first SYN between these ends to the kernel, for as long as the kernel repeats its
+    /// answer.
+    pub fn leave(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<(), MapError> {
+        let until = (monotonic() + KERNELS_HANDSHAKE).as_nanos() as u64;
+        match Key::of(local, remote) {
+            Key::V4(key) => self.kernels.insert(key, until, 0),
+            Key::V6(key) => self.kernels6.insert(key, until, 0),
         }
     }
 

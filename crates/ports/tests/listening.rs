@@ -243,6 +243,26 @@ fn a_syn_whose_repetition_the_kernel_has_answered_is_not_taken_any_more() {
     }
 }
 
+#[test]
+fn a_syn_that_the_stack_leaves_is_the_kernels_when_it_is_repeated() {
+    let network = Network::new();
+    let (mut steering, _port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let (to, from) = (SocketAddr::new(ours, 9000), SocketAddr::new(peer, 5555));
+        let _listener = listen(&network, &mut steering, ours, 9000);
+        let taken = steering.stats().unwrap().taken;
+        steering.listening().beat();
+        raw.send(&frame(from, to, 1, flags::SYN));
+        assert!(next(&mut steering).is_some());
+        steering.listening().leave(to, from).unwrap();
+        raw.send(&frame(from, to, 1, flags::SYN));
+        raw.send(&frame(SocketAddr::new(peer, 5556), to, 1, flags::SYN));
+        let other = next(&mut steering).map(|syn| parse(&syn.frame(None)).unwrap().source_port);
+        assert_eq!((other, steering.stats().unwrap().taken), (Some(5556), taken + 2));
+    }
+}
+
 /// The frames of such a connection would come and go under other addresses than the kernel knows.
 #[test]
 fn syns_that_the_kernel_has_translated_are_the_kernels() {

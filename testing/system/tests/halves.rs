@@ -264,6 +264,26 @@ fn what_can_be_accelerated_is_and_the_kernel_shows_the_listener() {
     assert!(shown.contains("LISTEN") && shown.contains("512"), "{shown}");
 }
 
+/// Addresses that only a route makes the host's, and ports that a rule redirects.
+#[test]
+fn what_only_the_kernel_can_carry_reaches_the_listener() {
+    let halves = Halves::new();
+    let lab = &halves.lab;
+    let (server, client) = (&lab.server, &lab.client);
+    Program::line(&format!("ip -n {server} route add local 10.99.0.0/24 dev lo")).run(10).ok();
+    Program::line(&format!("ip -n {client} route add 10.99.0.0/24 via {SERVER}")).run(10).ok();
+    let rules = "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; \
+                 add rule ip t in tcp dport 7801 redirect to :7800";
+    lab.on_server(Program::new(&["nft", rules])).run(10).ok();
+    let _server = halves.server("level");
+    for (at, port) in [("10.99.0.7", "7800"), (SERVER, "7801")] {
+        let script = ASKING.replace("7800", port);
+        let asked = lab.on_client(Program::new(&["python3", "-c", &script])).arg(at).arg("2").run(100).ok();
+        assert_eq!(asked.trim(), "done", "{at} {port}");
+    }
+    halves.expect_accepted((0, 4), "level");
+}
+
 #[test]
 fn a_listener_ends_with_its_last_process_however_that_ends() {
     let halves = Halves::new();

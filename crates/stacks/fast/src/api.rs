@@ -100,6 +100,9 @@ pub trait Network: Send {
     fn next_syn(&mut self) -> Option<TakenSyn> {
         None
     }
+    /// The stack does not answer the first SYN of this tuple that it has taken. The peer repeats it, and then the kernel
+    /// shall.
+    fn leave_syn(&mut self, _tuple: &FourTuple) {}
     /// The descriptor that is readable while SYNs wait.
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         None

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use towpath_ring::command::Accepted;
 use towpath_runtime::named_counts::NamedCounts;
 use towpath_runtime::status::Halves;
-use towpath_tcp::flow::Owner;
+use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::time::Micros;
 use towpath_wire::parse;
 
@@ -57,13 +57,20 @@ impl SlowThread {
         {
             work += 1;
             let Ok(segment) = parse(&syn.frame) else { continue };
-            let (addr, port) = (segment.destination, segment.destination_port);
-            let Some(listener) = self.host.kernel_listeners.find(syn.cookie, addr, port) else {
-                // It has ended since, or shall at once: the peer repeats the SYN, and the kernel has it.
+            let (local, local_port) = (segment.destination, segment.destination_port);
+            let tuple = FourTuple { local, local_port, remote: segment.source, remote_port: segment.source_port };
+            let Some(listener) = self.host.kernel_listeners.find(syn.cookie, local, local_port) else {
+                // It has ended since, or shall at once, or the kernel has chosen it for an address that is not its own.
                 self.host.kernel_listeners.unknown += 1;
                 self.listener_check.soon(now);
+                self.host.network.leave_syn(&tuple);
                 continue;
             };
+            // A route can make addresses the kernel's that no interface has.
+            if !self.host.network.is_local(local) {
+                self.host.network.leave_syn(&tuple);
+                continue;
+            }
             self.host.watch_syn(&syn);
             let flow_group = syn.queue.map_or(0, |queue| queue as usize % self.flow_groups);
             self.slow.on_syn(now, flow_group, syn.port, syn.frame, listener, &mut self.host);

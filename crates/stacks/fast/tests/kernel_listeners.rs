@@ -30,6 +30,8 @@ struct Kernel {
     syns: VecDeque<TakenSyn>,
     accelerated: BTreeSet<u64>,
     steered: HashMap<FourTuple, Steered>,
+    /// The peer's ports of the SYNs that the stack leaves to the kernel.
+    left: Vec<u16>,
     /// The listening socket is closed.
     closed: bool,
 }
@@ -68,6 +70,9 @@ impl Network for KernelNetwork {
     }
     fn next_syn(&mut self) -> Option<TakenSyn> {
         self.0.lock().unwrap().syns.pop_front()
+    }
+    fn leave_syn(&mut self, tuple: &FourTuple) {
+        self.0.lock().unwrap().left.push(tuple.remote_port);
     }
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.1.as_fd())
@@ -112,15 +117,21 @@ impl Bench {
     }
     /// A listener of which the service has shown the socket.
     fn listen(&self, app: &Arc<App>) -> Sock {
-        let proof = ListenerProof { cookie: COOKIE, addr: US, port: 80, dual: false };
+        self.listen_on(app, US)
+    }
+    fn listen_on(&self, app: &Arc<App>, addr: IpAddr) -> Sock {
+        let proof = ListenerProof { cookie: COOKIE, addr, port: 80, dual: false };
         let held = File::open("/dev/null").unwrap().into();
         let slot = app.region.layout().app_slots().next().unwrap().raw();
         let seq = app.region.command(app.region.slot(slot).unwrap()).read().0 + 1;
         self.stack.reserve(app.id, slot, seq, Reservation { port: None, held, proof: Proof::Listener(proof) });
-        app.listen(US, 80, 8).unwrap()
+        app.listen(addr, 80, 8).unwrap()
     }
     fn syn(&self, cookie: u64, port: u16) {
-        let frame = frame(port, 5000, 0, flags::SYN).into();
+        self.syn_to(cookie, port, US);
+    }
+    fn syn_to(&self, cookie: u64, port: u16, us: IpAddr) {
+        let frame = frame_to(us, port, 5000, 0, flags::SYN).into();
         self.kernel.lock().unwrap().syns.push_back(TakenSyn { cookie, queue: Some(3), port: PortId(1), frame });
         notify(self.arrival.as_fd());
     }
@@ -149,12 +160,16 @@ impl Bench {
 
 /// A frame from the peer's port to our port 80.
 fn frame(port: u16, seq: u32, ack: u32, flags: u8) -> Vec<u8> {
+    frame_to(US, port, seq, ack, flags)
+}
+
+fn frame_to(us: IpAddr, port: u16, seq: u32, ack: u32, flags: u8) -> Vec<u8> {
     let header = Header {
         source_mac: PEER_MAC,
         destination_mac: OUR_MAC,
         vlan: None,
         source: PEER,
-        destination: US,
+        destination: us,
         source_port: port,
         destination_port: 80,
         seq,
@@ -200,6 +215,19 @@ fn a_syn_that_names_the_listener_opens_a_connection() {
     accepted.abort();
     assert_ne!(bench.next().flags & flags::RST, 0);
     eventually("nothing is steered", || bench.steered(4001).is_none());
+}
+
+#[test]
+fn a_syn_that_the_stack_does_not_answer_is_left_to_the_kernel() {
+    let mut bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let _listener = bench.listen_on(&app, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    // One that has ended, and an address that a route alone makes ours.
+    bench.syn(COOKIE + 1, 4000);
+    bench.syn_to(COOKIE, 4001, IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)));
+    bench.syn(COOKIE, 4002);
+    assert_eq!(bench.next().destination_port, 4002);
+    assert_eq!(bench.kernel.lock().unwrap().left, [4000, 4001]);
 }
 
 #[test]

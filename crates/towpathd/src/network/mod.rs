@@ -363,6 +363,16 @@ impl Network for HostNetwork {
         Some(TakenSyn { cookie: syn.cookie, queue: syn.queue, port: WIRE, frame: syn.frame(served.vlan) })
     }
 
+    fn leave_syn(&mut self, tuple: &FourTuple) {
+        let (local, remote) = (tuple.local_end(), tuple.remote_end());
+        if let Some(listening) = self.listening()
+            && let Err(error) = listening.leave(local, remote)
+            && LINES.allows()
+        {
+            tracing::warn!(%error, "a SYN is left to nobody");
+        }
+    }
+
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         self.listening().map(|listening| listening.readable())
     }
