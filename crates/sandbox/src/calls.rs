@@ -3,30 +3,42 @@
 use crate::refused;
 use std::io;
 
-/// A condition on the lower half of one argument.
+/// A condition on one half of one argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Number of the argument, from 0.
     pub argument: u8,
+    /// Is it the upper half? The kernel looks at that of pointers and lengths, and not at that of an `int`.
+    pub upper: bool,
     /// The bits that are looked at.
     pub mask: u32,
     /// Their value.
     pub value: u32,
 }
 
-/// The argument is this value.
+/// The argument is an `int` of this value.
 pub fn is(argument: u8, value: u32) -> Condition {
-    Condition { argument, mask: u32::MAX, value }
+    masked(argument, u32::MAX, value)
+}
+
+/// These bits of the argument's lower half have this value.
+pub fn masked(argument: u8, mask: u32, value: u32) -> Condition {
+    Condition { argument, upper: false, mask, value }
 }
 
 /// None of these bits of the argument is set.
 pub fn has_none(argument: u8, mask: u32) -> Condition {
-    Condition { argument, mask, value: 0 }
+    masked(argument, mask, 0)
 }
 
 /// All of these bits of the argument are set.
 pub fn has_all(argument: u8, mask: u32) -> Condition {
-    Condition { argument, mask, value: mask }
+    masked(argument, mask, mask)
+}
+
+/// The argument is a null pointer.
+pub fn is_null(argument: u8) -> [Condition; 2] {
+    [is(argument, 0), Condition { upper: true, ..is(argument, 0) }]
 }
 
 /// What the filter says of a system call.
@@ -82,6 +94,13 @@ const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
+impl Condition {
+    /// Where its half of the argument stands. The lower half comes first: both architectures are little-endian.
+    fn offset(&self) -> u32 {
+        ARGUMENTS + 8 * u32::from(self.argument) + 4 * u32::from(self.upper)
+    }
+}
+
 fn instruction(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }
 }
@@ -101,12 +120,12 @@ fn program(calls: &Calls) -> Vec<libc::sock_filter> {
         let (number, body) = match rule {
             Rule::Absent(number) => (*number, vec![instruction(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32)]),
             Rule::Allow(number, alternatives) => (*number, body(alternatives, refuse)),
-            Rule::Fails(number, Condition { argument, mask, value }, errno) => {
+            Rule::Fails(number, condition, errno) => {
                 let fail = instruction(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
-                let argument = instruction(LOAD, ARGUMENTS + 8 * u32::from(*argument));
-                let mask = instruction(AND, *mask);
+                let argument = instruction(LOAD, condition.offset());
+                let mask = instruction(AND, condition.mask);
                 // The rules that follow look at the number.
-                (*number, vec![argument, mask, unless(*value, 1), fail, instruction(LOAD, NUMBER)])
+                (*number, vec![argument, mask, unless(condition.value, 1), fail, instruction(LOAD, NUMBER)])
             }
         };
         program.push(unless(number as u32, body.len()));
@@ -122,11 +141,10 @@ fn body(alternatives: &[Vec<Condition>], refuse: libc::sock_filter) -> Vec<libc:
     for conditions in alternatives {
         // Three instructions for each, and the answer.
         let length = 3 * conditions.len() + 1;
-        for (number, Condition { argument, mask, value }) in conditions.iter().enumerate() {
-            // The lower half comes first: both architectures are little-endian.
-            body.push(instruction(LOAD, ARGUMENTS + 8 * u32::from(*argument)));
-            body.push(instruction(AND, *mask));
-            body.push(unless(*value, length - 3 * (number + 1)));
+        for (number, condition) in conditions.iter().enumerate() {
+            body.push(instruction(LOAD, condition.offset()));
+            body.push(instruction(AND, condition.mask));
+            body.push(unless(condition.value, length - 3 * (number + 1)));
         }
         body.push(allow);
         if conditions.is_empty() {
@@ -181,7 +199,7 @@ mod tests {
                     word = match k {
                         NUMBER => number,
                         ARCH => arch,
-                        k => arguments[(k - ARGUMENTS) as usize / 8] as u32,
+                        k => (arguments[(k - ARGUMENTS) as usize / 8] >> (k % 8 * 8)) as u32,
                     }
                 }
                 AND => word &= k,
@@ -199,6 +217,7 @@ mod tests {
         calls.fails_if(41, is(0, 3), libc::EACCES);
         calls.allow_if(41, &[&[is(0, 1)], &[is(0, 16), has_none(1, 0xf0), is(2, 4)]]);
         calls.allow_if(56, &[&[has_all(0, 0x11)]]);
+        calls.allow_if(302, &[&is_null(2)]);
         calls.absent(435);
         calls
     }
@@ -214,6 +233,8 @@ mod tests {
         assert_eq!([ask(56, 0x11, 0, 0), ask(56, 0x33, 0, 0), ask(56, 0x10, 0, 0)], [allow, allow, refuse]);
         assert_eq!(ask(41, 3, 0, 0), libc::SECCOMP_RET_ERRNO | libc::EACCES as u32);
         assert_eq!(ask(435, 0, 0, 0), libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+        // An address whose lower half is 0 is an address.
+        assert_eq!([ask(302, 1, 1, 0), ask(302, 0, 0, 1), ask(302, 0, 0, 1 << 32)], [allow, refuse, refuse]);
         assert_eq!(ask(0x4000_0000, 0, 0, 0), refuse, "x32");
         assert_eq!(run(&program, ARCHITECTURE ^ 1, 0, [0; 6]), refuse, "another architecture");
     }

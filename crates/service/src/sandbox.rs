@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use towpath_sandbox::calls::{self, Calls, Condition, has_all, has_none, is};
+use towpath_sandbox::calls::{self, Calls, has_all, has_none, is, is_null, masked};
 use towpath_sandbox::files::{self, Access, Files};
 use towpath_sandbox::{privileges, refused};
 
@@ -165,7 +165,10 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, GET_AUXV].map(|option| [is(0, option as u32)]);
     calls.allow_if(libc::SYS_prctl, &names.each_ref().map(|one| &one[..]));
     // The limits are read and not set.
-    calls.allow_if(libc::SYS_prlimit64, &[&[is(2, 0)]]);
+    calls.allow_if(libc::SYS_prlimit64, &[&is_null(2)]);
+    // No owner of a descriptor is named: it would get any signal that this process chooses.
+    let commands = FCNTL_COMMANDS.map(|command| [is(1, command as u32)]);
+    calls.allow_if(libc::SYS_fcntl, &commands.each_ref().map(|one| &one[..]));
     // Services of this host listen on UNIX sockets, and believe who has the right user.
     if !other_stacks {
         calls.fails_if(libc::SYS_socket, is(0, libc::AF_UNIX as u32), libc::EACCES);
@@ -185,18 +188,14 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     let sockets: Vec<_> = sockets.iter().map(Vec::as_slice).collect();
     calls.allow_if(libc::SYS_socket, &sockets);
     // One whose ends are connected for good.
-    let ends =
-        [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(|kind| Condition { argument: 1, mask: 0xf, value: kind as u32 });
-    let ends = ends.map(|kind| [is(0, libc::AF_UNIX as u32), kind]);
+    let ends = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+    let ends = ends.map(|kind| [is(0, libc::AF_UNIX as u32), masked(1, 0xf, kind as u32)]);
     calls.allow_if(libc::SYS_socketpair, &ends.each_ref().map(|one| &one[..]));
-    match stack {
-        // The commands of an RDMA device.
-        StackKind::Remote => calls.allow(&[libc::SYS_ioctl]),
-        _ => {
-            let requests = IOCTLS.map(|request| [is(1, request as u32)]);
-            calls.allow_if(libc::SYS_ioctl, &requests.each_ref().map(|one| &one[..]));
-        }
+    let mut requests = IOCTLS.map(|request| [is(1, request as u32)]).to_vec();
+    if stack == StackKind::Remote {
+        requests.push([masked(1, 0xff00, RDMA_IOCTLS << 8)]);
     }
+    calls.allow_if(libc::SYS_ioctl, &requests.iter().map(|one| &one[..]).collect::<Vec<_>>());
     if interface {
         let commands = BPF_COMMANDS.map(|command| [is(0, command)]);
         calls.allow_if(libc::SYS_bpf, &commands.each_ref().map(|one| &one[..]));
@@ -206,6 +205,21 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
 
 /// Look up, change and remove an element of a map, the next key, and what a descriptor is. No map or program is made.
 const BPF_COMMANDS: [u32; 5] = [1, 2, 3, 4, 15];
+
+/// Copies, flags and seals of descriptors.
+const FCNTL_COMMANDS: [libc::c_int; 8] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
+/// `RDMA_IOCTL_MAGIC`: the commands of an RDMA device.
+const RDMA_IOCTLS: u32 = 0x1b;
 
 /// Of sockets, and whether a descriptor is a terminal.
 const IOCTLS: [libc::c_ulong; 11] = [
@@ -284,7 +298,7 @@ const THREADS: [libc::c_long; 43] = [
     libc::SYS_timer_delete,
 ];
 
-const DESCRIPTORS: [libc::c_long; 39] = [
+const DESCRIPTORS: [libc::c_long; 38] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -299,7 +313,6 @@ const DESCRIPTORS: [libc::c_long; 39] = [
     libc::SYS_close_range,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,

@@ -40,6 +40,20 @@ fn attack(stack: StackKind, listener: &TcpListener) {
     refused("pidfd_getfd", call(libc::SYS_pidfd_getfd, [0; 5]), &perm);
     refused("kill", call(libc::SYS_kill, [parent, 0, 0, 0, 0]), &perm);
     refused("tgkill", call(libc::SYS_tgkill, [parent, parent, 0, 0, 0]), &perm);
+    // The lower half of this address is 0.
+    let limits = 1usize << 32;
+    let fixed = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    // SAFETY: nothing else is there.
+    let place = unsafe { libc::mmap(limits as *mut _, 4096, libc::PROT_READ, fixed as i32, -1, 0) };
+    assert_eq!(place as usize, limits);
+    let core = libc::RLIMIT_CORE as usize;
+    refused("the parent's limits", call(libc::SYS_prlimit64, [parent, core, limits, 0, 0]), &perm);
+    // F_SETOWN, F_SETSIG, F_SETOWN_EX
+    for command in [8, 10, 15] {
+        refused("the owner of a descriptor", call(libc::SYS_fcntl, [0, command, 0, 0, 0]), &perm);
+    }
+    refused("FIOSETOWN", call(libc::SYS_ioctl, [0, 0x8901, 0, 0, 0]), &perm);
+    refused("TIOCSTI", call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, 0, 0, 0]), &perm);
     refused("io_uring_setup", call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0]), &perm);
     refused("io_uring_register", call(libc::SYS_io_uring_register, [0; 5]), &perm);
     refused("setns", call(libc::SYS_setns, [0; 5]), &perm);
@@ -108,9 +122,13 @@ fn confined(stack: StackKind) {
 #[test]
 fn a_fallen_worker_reaches_nothing_of_the_host() {
     if let Ok(stack) = std::env::var(STACK) {
-        return confined(if stack == "kernel" { StackKind::Kernel } else { StackKind::Fast });
+        return confined(match &*stack {
+            "kernel" => StackKind::Kernel,
+            "remote" => StackKind::Remote,
+            _ => StackKind::Fast,
+        });
     }
-    for stack in ["fast", "kernel"] {
+    for stack in ["fast", "kernel", "remote"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_fallen_worker_reaches_nothing_of_the_host", "--nocapture"]).env(STACK, stack);
         let output = command.output().unwrap();
