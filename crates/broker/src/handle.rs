@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest time that the broker may take. It waits for nothing but the kernel.
+/// The longest time that an answer may take. The broker waits for nothing but the kernel; a proof may wait for a client.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// See the module. Threads ask one at a time.
@@ -30,32 +30,7 @@ impl Broker {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = last.wrapping_add(1);
         channel::send(&self.socket, &Numbered { number: *last, request }.encode(), shown)?;
-        let deadline = Instant::now() + LONGEST;
-        let (mut bytes, mut first) = (vec![0; ANSWER], None);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            let Some((length, descriptor)) = channel::receive(&self.socket, &mut bytes)? else {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            };
-            let answer = Answer::decode(&bytes[..length]).ok_or(io::ErrorKind::InvalidData)?;
-            // Others are answers to requests that nobody waits for any more.
-            if answer.number != *last {
-                continue;
-            }
-            match (first.take(), descriptor) {
-                // Another answer says that the broker has closed its copy.
-                (None, Some(descriptor)) => first = Some((answer, Some(descriptor))),
-                (None, None) => return Ok((answer, None)),
-                (Some(first), _) => return Ok(first),
-            }
-        }
+        answer(&self.socket, *last)
     }
 
     fn result(&self, request: Request) -> io::Result<Answer> {
@@ -63,14 +38,18 @@ impl Broker {
         if answer.result == 0 { Ok(answer) } else { Err(io::Error::from_raw_os_error(answer.result)) }
     }
 
-    /// [`crate::Privileges::prove`].
+    /// [`crate::Privileges::prove`]. Only the caller waits for the client whose socket it is. `-EAGAIN`: that takes too
+    /// long, or the user has too many proofs under way.
     pub fn prove(&self, shown: BorrowedFd<'_>) -> Result<(OwnedFd, Held), i32> {
         let errno = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EAGAIN);
-        let (answer, own) = self.ask(Request::Prove, Some(shown)).map_err(errno)?;
-        match (answer.result, own, answer.held) {
-            (0, Some(own), Some(held)) => Ok((own, held)),
-            (0, ..) => Err(-libc::EPROTO),
-            (result, ..) => Err(result),
+        let begun = match self.ask(Request::Prove, Some(shown)).map_err(errno)? {
+            (begun, Some(end)) => answer(&end, begun.number).map_err(errno)?,
+            refused => refused,
+        };
+        match begun {
+            (Answer { result: 0, held: Some(held), .. }, Some(own)) => Ok((own, held)),
+            (Answer { result: 0, .. }, _) => Err(-libc::EPROTO),
+            (Answer { result, .. }, _) => Err(result),
         }
     }
 
@@ -81,17 +60,22 @@ impl Broker {
 
     /// [`crate::Privileges::program`].
     pub fn program(&self, process: i32) -> io::Result<Vec<u8>> {
-        self.result(Request::Program { process }).map(|answer| answer.text)
+        self.result(Request::Program { process: known(process)? }).map(|answer| answer.text)
     }
 
     /// [`crate::Privileges::shares_network`].
     pub fn shares_network(&self, process: i32) -> io::Result<bool> {
-        self.result(Request::SharesNetwork { process }).map(|answer| answer.yes)
+        self.result(Request::SharesNetwork { process: known(process)? }).map(|answer| answer.yes)
     }
 
     /// [`crate::Privileges::reserve_ports`].
     pub fn reserve_ports(&self) -> io::Result<()> {
         self.result(Request::ReservePorts).map(drop)
+    }
+
+    /// [`crate::Privileges::reserved_cpus`].
+    pub fn reserved_cpus(&self) -> io::Result<Vec<u8>> {
+        self.result(Request::ReservedCpus).map(|answer| answer.text)
     }
 
     /// [`crate::Privileges::start_stack`]. Waits until it serves or has failed, and holds up no other request meanwhile.
@@ -129,6 +113,42 @@ impl Broker {
     /// Tells the broker that clients are served.
     pub fn serving(&self) -> io::Result<()> {
         self.result(Request::Serving).map(drop)
+    }
+}
+
+/// The kernel gives the number 0 for a client in a process namespace that is not seen from here. The broker would take
+/// it for a broken protocol.
+fn known(process: i32) -> io::Result<i32> {
+    if process > 0 { Ok(process) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+}
+
+/// Waits for the answer to request `number`.
+fn answer(socket: &OwnedFd, number: u32) -> io::Result<(Answer, Option<OwnedFd>)> {
+    let deadline = Instant::now() + LONGEST;
+    let (mut bytes, mut first) = (vec![0; ANSWER], None);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&time)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let Some((length, descriptor)) = channel::receive(socket, &mut bytes)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let answer = Answer::decode(&bytes[..length]).ok_or(io::ErrorKind::InvalidData)?;
+        // Others are answers to requests that nobody waits for any more.
+        if answer.number != number {
+            continue;
+        }
+        match (first.take(), descriptor) {
+            // Another answer says that the broker has closed its copy.
+            (None, Some(descriptor)) => first = Some((answer, Some(descriptor))),
+            (None, None) => return Ok((answer, None)),
+            (Some(first), _) => return Ok(first),
+        }
     }
 }
 

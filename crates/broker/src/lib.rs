@@ -2,10 +2,12 @@
 //! The broker keeps the service's privileges and parses nothing but [`message::Request`].
 //!
 //! The broker is the process that was started. It starts the worker, does for it what needs privilege ([`Privileges`]),
-//! and starts it again when it dies. It has one thread, so that it can fork at any time.
+//! and starts it again when it dies. It has one thread, so that it can fork at any time. What may take long is done by
+//! processes of its own (`apart`).
 
 #![deny(missing_docs)]
 
+mod apart;
 mod channel;
 pub mod handle;
 pub mod message;
@@ -20,7 +22,10 @@ pub use message::{Change, Held};
 
 /// What the broker does for its worker. Every argument comes from the worker, and may be anything. An error is an errno.
 pub trait Privileges {
-    /// Binds a socket beside the one shown, if that one has its port. The error is the answer to the client's command.
+    /// The user whose socket this is. `None`: it is no TCP socket. This waits for nobody.
+    fn owner(&self, shown: &OwnedFd) -> Option<u32>;
+    /// Binds a socket beside the one shown, if that one has its port. The error is the answer to the client's command. This is
+    /// called in a process of its own, which the client may keep waiting.
     fn prove(&mut self, shown: OwnedFd) -> Result<(OwnedFd, Held), i32>;
     /// Changes the kernel's entry for a neighbour on a device.
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32>;
@@ -30,6 +35,8 @@ pub trait Privileges {
     fn shares_network(&mut self, process: i32) -> Result<bool, i32>;
     /// Keeps the kernel from choosing the service's range of ports.
     fn reserve_ports(&mut self) -> Result<(), i32>;
+    /// The CPUs that are reserved for receiving packets, as a list.
+    fn reserved_cpus(&mut self) -> Result<Vec<u8>, i32>;
     /// Starts another stack of the configuration. This is called in a process of its own, which may wait. The error is a
     /// text for the operator.
     fn start_stack(&self, number: u32) -> Result<(), String>;

@@ -34,7 +34,7 @@ pub struct Held {
 /// What the worker asks for. See [`crate::Privileges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// One descriptor goes along.
+    /// One descriptor goes along. The answer has the end of a socketpair, through which another answer comes.
     Prove,
     /// Change a neighbour's entry.
     Neighbour {
@@ -57,6 +57,8 @@ pub enum Request {
     },
     /// Reserve the service's ports.
     ReservePorts,
+    /// The CPUs that are reserved for receiving packets.
+    ReservedCpus,
     /// Start another stack. The answer has the reading end of a pipe, with a text if it fails.
     StartStack {
         /// Its number in the configuration.
@@ -95,7 +97,7 @@ pub struct Answer {
     pub held: Option<Held>,
     /// A flag of the answer.
     pub yes: bool,
-    /// A path.
+    /// A path, or a list of CPUs.
     pub text: Vec<u8>,
 }
 
@@ -211,6 +213,7 @@ impl Numbered {
                 head(&mut to, 10);
                 to.word(open.into());
             }
+            Request::ReservedCpus => head(&mut to, 11),
         }
         bytes
     }
@@ -242,6 +245,7 @@ impl Numbered {
             8 => Request::Configuration,
             9 => Request::ConfigurationTaken,
             10 => Request::OpenSockets { open: from.flag()? },
+            11 => Request::ReservedCpus,
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -301,7 +305,7 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
-        all.extend([Request::Prove, Request::Configuration, Request::ConfigurationTaken]);
+        all.extend([Request::Prove, Request::ReservedCpus, Request::Configuration, Request::ConfigurationTaken]);
         all.extend([true, false].map(|open| Request::OpenSockets { open }));
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
@@ -363,7 +367,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 12;
+                bytes[0] = noise(&mut seed) % 13;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

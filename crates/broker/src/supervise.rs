@@ -1,5 +1,6 @@
 //! The worker's life, as its broker sees it.
 
+use crate::apart::{Apart, end_with};
 use crate::serve::{Served, serve};
 use crate::{Broker, Privileges};
 use nix::sys::signal::{SigSet, Signal};
@@ -8,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus};
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
     }
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let (mut served, mut deaths) = (false, Deaths::default());
+    let (mut served, mut deaths, mut apart) = (false, Deaths::default(), Apart::default());
     loop {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let parent = std::process::id();
@@ -88,8 +89,9 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
         drop(theirs);
         let Some(child) = Pid::from_raw(child) else { return Err(io::ErrorKind::InvalidData.into()) };
         let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false, starting: Vec::new() };
-        let ended = one.watch(&signals, privileges, &mut served)?;
+        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false };
+        let ended = one.watch(&signals, privileges, &mut served, &mut apart)?;
+        one.close(&mut apart);
         let told = one.told.is_some();
         let pause = match ended {
             // A worker that has never served has said why.
@@ -121,14 +123,6 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
 fn last(privileges: &mut dyn Privileges, code: i32) -> u8 {
     privileges.worker_ended(true);
     u8::try_from(code).unwrap_or(1)
-}
-
-/// This process ends with its broker: at once if the broker has ended already.
-fn end_with(broker: u32) {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    if rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != broker) {
-        std::process::exit(1);
-    }
 }
 
 /// Waits for a signal that ends the service. SIGHUP does not: the next worker begins with the configuration in force, and
@@ -164,20 +158,23 @@ struct Worker {
     told: Option<Instant>,
     /// The broker has killed it.
     killed: bool,
-    /// Processes that start other stacks.
-    starting: Vec<Pid>,
 }
 
 impl Worker {
     /// Serves it until it has ended.
-    fn watch(&mut self, signals: &SignalFd, privileges: &mut dyn Privileges, served: &mut bool) -> io::Result<Ended> {
+    fn watch(
+        &mut self,
+        signals: &SignalFd,
+        privileges: &mut dyn Privileges,
+        served: &mut bool,
+        apart: &mut Apart,
+    ) -> io::Result<Ended> {
         loop {
-            self.starting.retain(|one| matches!(rustix::process::waitpid(Some(*one), WaitOptions::NOHANG), Ok(None)));
             let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             waiting.extend(self.socket.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
-            // While something starts, its end is looked for.
+            // While another process works, its end is looked for.
             let tick = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let timeout = (self.told.is_some() || !self.starting.is_empty()).then_some(&tick);
+            let timeout = (self.told.is_some() || !apart.is_empty()).then_some(&tick);
             match poll(&mut waiting, timeout) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -203,18 +200,23 @@ impl Worker {
             if ready.get(2) == Some(&true)
                 && let Some(socket) = &self.socket
             {
-                match serve(socket, privileges) {
+                match serve(socket, privileges, apart) {
                     Ok(Served::Answered) => {}
                     Ok(Served::Serving) => *served = true,
-                    Ok(Served::Starting(process)) => self.starting.push(process),
-                    Ok(Served::Ended) => self.socket = None,
+                    Ok(Served::Ended) => self.close(apart),
                     Err(error) => {
                         tracing::error!(%error, "the process that serves sends what it never would; it is ended");
-                        self.socket = None;
                         self.killed = self.kill();
+                        self.close(apart);
                     }
                 }
             }
+        }
+    }
+
+    fn close(&mut self, apart: &mut Apart) {
+        if let Some(socket) = self.socket.take() {
+            apart.close(socket);
         }
     }
 

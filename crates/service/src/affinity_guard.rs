@@ -2,14 +2,14 @@
 //! packets. Without it the scheduler would use those CPUs as soon as they look idle. A service with configured CPUs has
 //! no guard.
 
+use crate::privileged;
 use crate::stop_wait::stopped_within;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
 use std::thread::JoinHandle;
-use towpath_rxcpus::{CpuSet, Tree, affinity, reserved, set_affinity, state_place};
+use towpath_rxcpus::{CpuSet, affinity, set_affinity};
 
 /// Time between two checks, ms. Reservations are renewed as often.
 const CHECK_MS: u64 = 1000;
@@ -26,7 +26,6 @@ struct MovedThread {
 /// See the module. Processes that the service has started are guarded, too.
 #[derive(Debug)]
 pub struct AffinityGuard {
-    place: PathBuf,
     /// The reserved CPUs at the last check.
     reserved: CpuSet,
     moved: BTreeMap<u32, MovedThread>,
@@ -35,7 +34,7 @@ pub struct AffinityGuard {
 impl AffinityGuard {
     /// Checks once. Threads that the caller starts later inherit its affinity.
     pub fn begin() -> Self {
-        let mut guard = Self { place: state_place(), reserved: CpuSet::default(), moved: BTreeMap::new() };
+        let mut guard = Self { reserved: CpuSet::default(), moved: BTreeMap::new() };
         guard.check();
         guard
     }
@@ -50,10 +49,7 @@ impl AffinityGuard {
     }
 
     fn check(&mut self) {
-        let reserved = reserved(&self.place, &Tree::default());
-        if reserved == self.reserved {
-            return;
-        }
+        let Some(reserved) = privileged::reserved_cpus().filter(|reserved| *reserved != self.reserved) else { return };
         self.reserved = reserved;
         let moved = std::mem::take(&mut self.moved);
         let mut seen = BTreeSet::new();

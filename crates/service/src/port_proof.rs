@@ -27,6 +27,13 @@ pub fn own_namespace() -> Option<u64> {
     namespace(rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?)
 }
 
+/// The user of a TCP socket. `None`: it is another descriptor. The client cannot make this wait, as it can
+/// [`prove`].
+pub fn owner(shown: &OwnedFd) -> Option<u32> {
+    let is_tcp = sockopt::socket_protocol(shown).ok().flatten() == Some(ipproto::TCP);
+    is_tcp.then(|| fstat(shown).map(|socket| socket.st_uid).ok()).flatten()
+}
+
 /// Proves that the user of `shown` has its port, for the local end of connections. `home` is the namespace that the
 /// service serves. Returns the service's own socket, which holds the port until it is closed. An error is the answer to
 /// the client's command.

@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use towpath_broker::{Broker, Held};
+use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Grant;
+use towpath_rxcpus::{CpuSet, Tree, state_place};
 
 /// The broker of this process. It is set once, before the first thread.
 static BROKER: OnceLock<Broker> = OnceLock::new();
@@ -32,7 +34,11 @@ pub fn service_process() -> u32 {
 /// [`port_proof::prove`].
 pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
     let Some(broker) = broker() else { return port_proof::prove(shown, home) };
-    let (own, Held { addr, port, dual }) = broker.prove(shown.as_fd())?;
+    let (own, Held { addr, port, dual }) = broker.prove(shown.as_fd()).map_err(|answer| match answer {
+        // The client's own socket can use it.
+        answer if answer == -libc::EAGAIN => NOT_OURS + not_ours::ELSEWHERE as i32,
+        answer => answer,
+    })?;
     Ok((own, Grant { addr, port, dual }))
 }
 
@@ -61,9 +67,18 @@ pub fn open_sockets(socket: &Path, open: bool) -> io::Result<()> {
 
 /// [`proc_links::program_of`].
 pub fn program(process: i32) -> Option<PathBuf> {
-    match broker() {
+    let executable = match broker() {
         Some(broker) => broker.program(process).ok().map(|path| OsString::from_vec(path).into()),
-        None => proc_links::program_of(process),
+        None => proc_links::executable_of(process),
+    };
+    executable.map(|executable| proc_links::program_of(process, executable))
+}
+
+/// The CPUs that `towpath cores enforce` has reserved. `None`: the broker does not answer.
+pub fn reserved_cpus() -> Option<CpuSet> {
+    match broker() {
+        Some(broker) => CpuSet::of_list(std::str::from_utf8(&broker.reserved_cpus().ok()?).ok()?),
+        None => Some(towpath_rxcpus::reserved(&state_place(), &Tree::default())),
     }
 }
 

@@ -1,4 +1,7 @@
 //! Links in `/proc` of other processes. To read them needs the rights to trace those processes.
+//!
+//! Only the links are read by the broker. A process can make the reader of its command line wait for ever, and so can the
+//! file system of a path that it names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,11 +10,15 @@ use std::path::{Path, PathBuf};
 /// The program that loads others (`towpath run --hook inject`).
 const LOADER: &str = "towpath-loader";
 
-/// The path of a process's executable, or of the program that the loader has become.
-pub fn program_of(process: i32) -> Option<PathBuf> {
-    let program = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
-    let loaded = program.ends_with(LOADER).then(|| loaded(&format!("/proc/{process}/cmdline"))).flatten();
-    Some(loaded.unwrap_or(program))
+/// The path of a process's executable.
+pub fn executable_of(process: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/exe")).ok()
+}
+
+/// The program that a process runs, by its executable: the program that the loader has become, if it is that.
+pub fn program_of(process: i32, executable: PathBuf) -> PathBuf {
+    let loaded = executable.ends_with(LOADER).then(|| loaded(&format!("/proc/{process}/cmdline"))).flatten();
+    loaded.unwrap_or(executable)
 }
 
 /// The program that the loader has become: its first argument. The kernel knows no more. That is enough, because
@@ -19,7 +26,9 @@ pub fn program_of(process: i32) -> Option<PathBuf> {
 fn loaded(command_line: &str) -> Option<PathBuf> {
     let words = std::fs::read(command_line).ok()?;
     let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
-    std::fs::canonicalize(OsStr::from_bytes(path)).ok()
+    let path = Path::new(OsStr::from_bytes(path));
+    // A sandbox may not look into a private folder.
+    Some(std::fs::canonicalize(path).unwrap_or_else(|_| path.into()))
 }
 
 /// Is a process in the network namespace of this thread?

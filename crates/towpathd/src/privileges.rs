@@ -15,7 +15,7 @@ use towpath_broker::{Change, Held, Privileges};
 use towpath_service::config::Config;
 use towpath_service::default_socket::default_socket;
 use towpath_service::other_stacks::OtherStacks;
-use towpath_service::{config_text, paths, port_proof, proc_links, received, server};
+use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
 
 /// See the module.
 pub struct ServicePrivileges {
@@ -80,6 +80,10 @@ fn sealed(text: &str) -> std::io::Result<OwnedFd> {
 }
 
 impl Privileges for ServicePrivileges {
+    fn owner(&self, shown: &OwnedFd) -> Option<u32> {
+        port_proof::owner(shown)
+    }
+
     fn prove(&mut self, shown: OwnedFd) -> Result<(OwnedFd, Held), i32> {
         // The worker has a copy, so this close is not the last one; if it is, it does not wait.
         let shown = received::HeldSocket::new(shown);
@@ -101,7 +105,7 @@ impl Privileges for ServicePrivileges {
     }
 
     fn program(&mut self, process: i32) -> Result<Vec<u8>, i32> {
-        proc_links::program_of(process).map(|path| path.into_os_string().into_vec()).ok_or(libc::ENOENT)
+        proc_links::executable_of(process).map(|path| path.into_os_string().into_vec()).ok_or(libc::ENOENT)
     }
 
     fn shares_network(&mut self, process: i32) -> Result<bool, i32> {
@@ -116,6 +120,10 @@ impl Privileges for ServicePrivileges {
             self.ports = Some(ReservedPorts::reserve(&EPHEMERAL_PORTS).map_err(|error| errno(&error))?);
         }
         Ok(())
+    }
+
+    fn reserved_cpus(&mut self) -> Result<Vec<u8>, i32> {
+        privileged::reserved_cpus().map(|cpus| cpus.list().into()).ok_or(libc::EIO)
     }
 
     fn start_stack(&self, number: u32) -> Result<(), String> {
@@ -146,6 +154,8 @@ impl Privileges for ServicePrivileges {
 
     fn worker_ended(&mut self, last: bool) {
         self.ports = None;
+        // The next worker inherits no socket of this process.
+        self.netlink = None;
         if let Some(socket) = self.socket.as_deref().filter(|_| last) {
             server::remove_left(socket);
         }
@@ -184,13 +194,16 @@ mod tests {
         assert!(privileges.prove(unbound).is_err());
         let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(privileges.prove(end.into()).is_err());
-        assert!(privileges.prove(std::fs::File::open("/dev/null").unwrap().into()).is_err());
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        assert_eq!(privileges.owner(&file), None);
+        assert!(privileges.prove(file).is_err());
         let listens = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, another) = (listens.local_addr().unwrap(), listens.try_clone().unwrap());
         assert!(privileges.prove(another.into()).is_err(), "somebody listens there");
         drop(listens);
         let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&bound, &address).unwrap();
+        assert_eq!(privileges.owner(&bound), Some(rustix::process::geteuid().as_raw()));
         let (_own, held) = privileges.prove(bound).unwrap();
         assert_eq!((held.addr, held.port), (address.ip(), address.port()));
     }

@@ -1,0 +1,208 @@
+//! Processes of the broker for what may take for ever.
+//!
+//! A client can keep the lock of its socket as long as it likes, and to close what it has shown may take as long. The
+//! broker has one thread, which serves all users and ends the service. So it never has a descriptor of a client: such a
+//! process receives it.
+
+use crate::Privileges;
+use crate::channel;
+use crate::message::{Answer, MOST_TEXT, REQUEST};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, WaitOptions, waitpid};
+use std::io::{self, Read, Write};
+
+/// Most processes that prove ports at a time.
+const MOST_PROOFS: usize = 64;
+/// Most of them for sockets of one user.
+pub const MOST_OF_A_USER: usize = 8;
+/// Most stacks that are started at a time.
+const MOST_STARTS: usize = 8;
+
+/// What such a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// It receives a socket, whose owner is not known yet, or closes one.
+    Socket,
+    /// It proves the port of a socket of this user.
+    Proof(u32),
+    /// It starts the stack of this number.
+    Start(u32),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Apart {
+    running: Vec<(Pid, Task)>,
+}
+
+impl Apart {
+    /// Is there none? Those that have ended are forgotten.
+    pub fn is_empty(&mut self) -> bool {
+        self.count(|_| true) == 0
+    }
+
+    fn count(&mut self, which: impl Fn(Task) -> bool) -> usize {
+        self.running.retain(|(process, _)| matches!(waitpid(Some(*process), WaitOptions::NOHANG), Ok(None)));
+        self.running.iter().filter(|(_, task)| which(*task)).count()
+    }
+
+    /// Proves the port of the socket in the next message of `socket`. The answer comes through the descriptor that is
+    /// returned. An error is the answer.
+    pub fn prove(
+        &mut self,
+        socket: &OwnedFd,
+        number: u32,
+        privileges: &mut dyn Privileges,
+    ) -> io::Result<Result<OwnedFd, i32>> {
+        let begun = if self.count(|task| !matches!(task, Task::Start(_))) < MOST_PROOFS {
+            let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+            pair.ok().zip(fork().ok())
+        } else {
+            None
+        };
+        let Some(((ours, theirs), process)) = begun else {
+            // The worker has another copy, so this is no close.
+            channel::skip(socket)?;
+            return Ok(Err(-libc::EAGAIN));
+        };
+        let Some(process) = process else {
+            drop(ours);
+            leave(|| prove_alone(socket, &theirs, number, privileges))
+        };
+        drop(theirs);
+        self.running.push((process, Task::Socket));
+        let mut owner = [0; 4];
+        let Ok(Some((4, None))) = channel::receive(&ours, &mut owner) else { return Ok(Err(-libc::EINVAL)) };
+        let task = Task::Proof(u32::from_ne_bytes(owner));
+        // Without a word from here it ends.
+        if self.count(|other| other == task) >= MOST_OF_A_USER || channel::send(&ours, GO, None).is_err() {
+            return Ok(Err(-libc::EAGAIN));
+        }
+        if let Some((_, of)) = self.running.iter_mut().find(|(one, _)| *one == process) {
+            *of = task;
+        }
+        Ok(Ok(ours))
+    }
+
+    /// Starts a stack. What it says comes through the pipe: `+`, or `-` and why not.
+    pub fn start(&mut self, privileges: &dyn Privileges, number: u32) -> io::Result<OwnedFd> {
+        let starts = self.count(|task| matches!(task, Task::Start(_)));
+        if starts >= MOST_STARTS || self.count(|task| task == Task::Start(number)) > 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let Some(process) = fork()? else {
+            drop(reading);
+            leave(|| {
+                let said = match privileges.start_stack(number) {
+                    Ok(()) => "+".to_owned(),
+                    Err(why) => format!("-{}", why.chars().take(MOST_TEXT / 4).collect::<String>()),
+                };
+                let _ = std::fs::File::from(writing).write_all(said.as_bytes());
+            })
+        };
+        self.running.push((process, Task::Start(number)));
+        Ok(reading)
+    }
+
+    /// Closes the worker's socket, in which descriptors of clients may wait.
+    pub fn close(&mut self, socket: OwnedFd) {
+        // Nothing is sent any more.
+        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        loop {
+            match channel::peek(&socket, &mut [0; REQUEST]) {
+                Ok(None) => return,
+                Ok(Some((_, false))) if channel::skip(&socket).is_ok() => {}
+                _ => break,
+            }
+        }
+        let Ok((wait, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
+        match fork() {
+            Ok(Some(process)) => self.running.push((process, Task::Socket)),
+            Ok(None) => {
+                drop(held);
+                leave(|| {
+                    // The broker has closed its copy when it closes the pipe, so this is the last one.
+                    let _ = std::fs::File::from(wait).read(&mut [0]);
+                    drop(socket);
+                })
+            }
+            Err(_) => {}
+        }
+        drop(socket);
+        drop(held);
+    }
+}
+
+/// The broker's word to a process that may go on.
+const GO: &[u8] = &[1];
+
+/// Receives a client's socket, says whose it is, and answers if the broker says [`GO`].
+fn prove_alone(socket: &OwnedFd, theirs: &OwnedFd, number: u32, privileges: &mut dyn Privileges) {
+    let Ok(Some((_, Some(shown)))) = channel::receive(socket, &mut [0; REQUEST]) else { return };
+    let Some(owner) = privileges.owner(&shown) else { return };
+    if channel::send(theirs, &owner.to_ne_bytes(), None).is_err() {
+        return;
+    }
+    let Ok(Some(_)) = channel::receive(theirs, &mut [0; GO.len()]) else { return };
+    let (answer, own) = match privileges.prove(shown) {
+        Ok((own, held)) => (Answer { held: Some(held), ..Answer::plain(number, 0) }, Some(own)),
+        Err(result) => (Answer::plain(number, result), None),
+    };
+    let _ = channel::answer(theirs, &answer, own);
+}
+
+/// A new process of one thread, which ends with this one. `None` in the new process.
+///
+/// The broker has one thread, so the new process may do what the broker could.
+fn fork() -> io::Result<Option<Pid>> {
+    let broker = std::process::id();
+    // SAFETY: as said above.
+    match unsafe { libc::fork() } {
+        0 => {
+            end_with(broker);
+            Ok(None)
+        }
+        ..0 => Err(io::Error::last_os_error()),
+        process => Ok(Pid::from_raw(process)),
+    }
+}
+
+/// This process ends with its broker: at once if the broker has ended already.
+pub fn end_with(broker: u32) {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != broker) {
+        std::process::exit(1);
+    }
+}
+
+/// Ends a new process after its work. A panic goes no further, as the frames above are the broker's.
+fn leave(work: impl FnOnce()) -> ! {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    // SAFETY: nothing of the broker is run or written.
+    unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn a_socket_in_which_descriptors_wait_is_closed_by_another_process() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for (shown, processes) in [(None, 0), (Some(file.as_fd()), 1)] {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            for message in [None, shown] {
+                channel::send(&theirs, &[7; REQUEST], message).unwrap();
+            }
+            let mut apart = Apart::default();
+            apart.close(ours);
+            assert_eq!(apart.running.len(), processes);
+            assert!(channel::send(&theirs, &[7], None).is_err(), "it is closed");
+        }
+    }
+}
