@@ -6,27 +6,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What a process may do with a file, or with the files below a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Read files and directories.
-    Read,
-    /// Remove files.
-    Remove,
-}
-
 /// What a process may do.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// Paths. One that does not exist is left out.
-    pub paths: Vec<(PathBuf, Access)>,
+    /// It may read these files, and all that is below these directories. A path that does not exist is left out.
+    pub read: Vec<PathBuf>,
     /// May it connect TCP sockets?
     pub connects: bool,
 }
 
 const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
-const REMOVE_FILE: u64 = 1 << 5;
 /// The newest version that this program knows.
 const KNOWN: i64 = 6;
 /// Rights on files that the versions up to 6 know: the first 13, to move between directories, to shorten, and ioctl.
@@ -83,15 +73,15 @@ pub fn keep_only(files: &Files) -> io::Result<i64> {
     }
     // SAFETY: it is a new descriptor that nothing else owns.
     let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset as i32) };
-    for (path, access) in &files.paths {
-        allow(&ruleset, path, *access)?;
+    for path in &files.read {
+        allow(&ruleset, path)?;
     }
     // SAFETY: the call takes no memory.
     let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) };
     if done == 0 { Ok(version) } else { Err(io::Error::last_os_error()) }
 }
 
-fn allow(ruleset: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
+fn allow(ruleset: &OwnedFd, path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name ends with NUL.
     let place = unsafe { libc::open(name.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
@@ -101,11 +91,7 @@ fn allow(ruleset: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
     }
     // SAFETY: it is a new descriptor that nothing else owns.
     let place = unsafe { OwnedFd::from_raw_fd(place) };
-    let access = match access {
-        Access::Read if path.is_dir() => READ_FILE | READ_DIR,
-        Access::Read => READ_FILE,
-        Access::Remove => REMOVE_FILE,
-    };
+    let access = if path.is_dir() { READ_FILE | READ_DIR } else { READ_FILE };
     let rule = Beneath { access, directory: place.as_raw_fd() };
     // SAFETY: `rule` is a complete rule of this kind, and the kernel only reads it.
     let done =
@@ -120,12 +106,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn only_what_is_named_can_be_read_or_removed() {
+    fn only_what_is_named_can_be_read_and_nothing_is_removed() {
         if version().is_err() {
             return;
         }
         let folder = std::env::temp_dir().join(format!("towpath-sandbox-files-{}", std::process::id()));
-        for name in ["read", "remove", "other"] {
+        for name in ["read", "other"] {
             std::fs::create_dir_all(folder.join(name)).unwrap();
             std::fs::write(folder.join(name).join("file"), "text").unwrap();
         }
@@ -134,22 +120,17 @@ mod tests {
         std::thread::spawn(move || {
             let file = |name: &str| there.join(name).join("file");
             rustix::thread::set_no_new_privs(true).unwrap();
-            let paths = vec![
-                (there.join("read"), Access::Read),
-                (there.join("remove"), Access::Remove),
-                (there.join("none"), Access::Read),
-            ];
-            let version = keep_only(&Files { paths, connects: false }).unwrap();
+            let read = vec![there.join("read"), there.join("none")];
+            let version = keep_only(&Files { read, connects: false }).unwrap();
             assert_eq!(std::fs::read_to_string(file("read")).unwrap(), "text");
             let refused = |result: io::Result<()>| {
                 assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
             };
             refused(std::fs::read(file("other")).map(drop));
-            refused(std::fs::read(file("remove")).map(drop));
             refused(std::fs::write(file("read"), "more"));
             refused(std::fs::write(there.join("new"), "more"));
             refused(std::fs::remove_file(file("read")));
-            std::fs::remove_file(file("remove")).unwrap();
+            refused(std::fs::remove_file(file("other")));
             if version >= 4 {
                 refused(TcpStream::connect(listener.local_addr().unwrap()).map(drop));
             }

@@ -217,7 +217,7 @@ fn run(
     }
     let auto = Auto::new(reach(config.stack), config.auto);
     let guard = || Box::new(ServiceGuard::new(policy.clone(), auto.clone())) as Box<dyn AdmissionPolicy>;
-    let sandbox = Arc::new(Sandbox::new(config, &socket));
+    let sandbox = Arc::new(Sandbox::new(config));
     let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
     let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
     let settings = Settings { source: Arc::new(Source::new(options.clone(), config.clone())), ..settings };

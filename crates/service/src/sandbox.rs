@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use towpath_sandbox::calls::{self, Calls, has_all, has_none, is, is_null, masked};
-use towpath_sandbox::files::{self, Access, Files};
+use towpath_sandbox::files::{self, Files};
 use towpath_sandbox::{privileges, refused};
 
 /// What is in force, for the operator.
@@ -51,13 +51,14 @@ pub struct Sandbox {
     other_stacks: bool,
     /// Why there is none.
     off: Option<&'static str>,
-    paths: Vec<(PathBuf, Access)>,
+    /// What it may read.
+    read: Vec<PathBuf>,
     status: Mutex<SandboxStatus>,
 }
 
 impl Sandbox {
-    /// For a service at this socket.
-    pub fn new(config: &Config, socket: &Path) -> Self {
+    /// For a service with this configuration.
+    pub fn new(config: &Config) -> Self {
         let off = if config.sandbox == SandboxSetting::Off {
             Some("the configuration says sandbox = \"off\"")
         } else if config.stack.is_guest() {
@@ -65,15 +66,12 @@ impl Sandbox {
         } else {
             None
         };
-        let mut paths = vec![("/proc".into(), Access::Read), ("/sys".into(), Access::Read)];
-        paths.extend(["urandom", "null"].map(|name| (Path::new("/dev").join(name), Access::Read)));
+        let mut read: Vec<PathBuf> = ["/proc", "/sys", "/dev/urandom", "/dev/null"].map(PathBuf::from).into();
         // Names of users and groups, for rules that are added.
-        paths.extend(["passwd", "group", "nsswitch.conf"].map(|name| (Path::new("/etc").join(name), Access::Read)));
-        paths.extend(socket.parent().map(|folder| (folder.to_path_buf(), Access::Remove)));
-        paths.extend(config.file.iter().map(|file| (existing(file), Access::Read)));
-        paths.push((existing(&towpath_rxcpus::state_place()), Access::Read));
+        read.extend(["passwd", "group", "nsswitch.conf"].map(|name| Path::new("/etc").join(name)));
+        read.extend(config.file.clone());
         let (stack, interface, status) = (config.stack, config.interface.is_some(), Mutex::default());
-        Self { stack, interface, other_stacks: !config.stacks.is_empty(), off, paths, status }
+        Self { stack, interface, other_stacks: !config.stacks.is_empty(), off, read, status }
     }
 
     /// Before the first thread: capabilities and files.
@@ -94,7 +92,7 @@ impl Sandbox {
         let _ = nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(0));
         let left = privileges::keep_only(keep);
         self.note("capabilities", left.map(privileges::names).map_err(io::Error::from));
-        let files = Files { paths: self.paths.clone(), connects: self.stack != StackKind::Fast };
+        let files = Files { read: self.read.clone(), connects: self.stack != StackKind::Fast };
         self.note("landlock", files::keep_only(&files).map(|version| version.to_string()));
     }
 
@@ -135,11 +133,6 @@ impl Sandbox {
     fn lock(&self) -> std::sync::MutexGuard<'_, SandboxStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The path, or the nearest folder above it that exists.
-fn existing(path: &Path) -> PathBuf {
-    path.ancestors().find(|path| path.exists()).unwrap_or(path).into()
 }
 
 /// The system calls of a stack.
@@ -298,7 +291,7 @@ const THREADS: [libc::c_long; 43] = [
     libc::SYS_timer_delete,
 ];
 
-const DESCRIPTORS: [libc::c_long; 38] = [
+const DESCRIPTORS: [libc::c_long; 37] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -322,7 +315,6 @@ const DESCRIPTORS: [libc::c_long; 38] = [
     libc::SYS_openat,
     libc::SYS_getdents64,
     libc::SYS_readlinkat,
-    libc::SYS_unlinkat,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_getcwd,
@@ -360,7 +352,7 @@ const SOCKETS: [libc::c_long; 16] = [
 
 /// Forms of the calls above that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
-const OLD: [libc::c_long; 12] = [
+const OLD: [libc::c_long; 11] = [
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
@@ -369,7 +361,6 @@ const OLD: [libc::c_long; 12] = [
     libc::SYS_epoll_wait,
     libc::SYS_pipe,
     libc::SYS_dup2,
-    libc::SYS_unlink,
     libc::SYS_readlink,
     libc::SYS_access,
     libc::SYS_time,

@@ -5,7 +5,7 @@ use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
 use crate::policy::peer_process;
 use crate::state::{ServiceState, Settings};
-use crate::{control, descriptor_broker, paths, received, reload};
+use crate::{control, descriptor_broker, paths, privileged, received, reload};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -60,7 +60,7 @@ pub enum Ended {
     Idle,
 }
 
-/// The two sockets and the lock that makes them ours. Dropping it removes them.
+/// The two sockets and the lock that makes them ours. Dropping it removes them, if there is no broker to do it.
 pub struct Sockets {
     registration: OwnedFd,
     control: OwnedFd,
@@ -79,7 +79,7 @@ impl Sockets {
     }
 }
 
-/// Removes the sockets that a killed service has left. One that lives keeps its own.
+/// Removes the sockets that a worker has left. A service that lives keeps its own.
 pub fn remove_left(path: &Path) {
     if let Ok(lock) = lock(path) {
         for path in [path.to_path_buf(), paths::control_socket(path)] {
@@ -93,6 +93,10 @@ pub fn remove_left(path: &Path) {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
+        // The broker does it ([`remove_left`]): a sandbox removes nothing.
+        if privileged::broker().is_some() {
+            return;
+        }
         for path in [self.path.clone(), paths::control_socket(&self.path)] {
             let _ = std::fs::remove_file(path);
         }

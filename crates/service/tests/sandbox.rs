@@ -92,14 +92,15 @@ fn attack(stack: StackKind, listener: &TcpListener) {
     refused("/proc/sys", open("/proc/sys/kernel/core_pattern", true), &acces);
     refused("/dev", open("/dev/mem", false), &[libc::EACCES, libc::ENOENT]);
     refused("a new file", std::fs::write(std::env::temp_dir().join("towpath-sandbox-new"), ""), &acces);
+    refused("/run", std::fs::read_dir("/run").map(drop), &acces);
+    refused("removing", std::fs::remove_file("/nonexistent/a"), &perm);
     refused("the parent's memory", open(&format!("/proc/{parent}/mem"), false), &acces);
     refused("the parent's environment", open(&format!("/proc/{parent}/environ"), false), &acces);
 }
 
 fn confined(stack: StackKind) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let folder = std::env::temp_dir().join("towpath-sandbox-none");
-    let sandbox = Sandbox::new(&Config { stack, ..Config::default() }, &folder.join("a.sock"));
+    let sandbox = Sandbox::new(&Config { stack, ..Config::default() });
     sandbox.before_threads();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -147,7 +148,7 @@ fn a_service_without_a_sandbox_says_so() {
         (config(StackKind::Fast, SandboxSetting::Off), "sandbox = \"off\""),
         (config(StackKind::Uml, SandboxSetting::On), "a second kernel would inherit it"),
     ] {
-        let sandbox = Sandbox::new(&config, Path::new("/nonexistent/a.sock"));
+        let sandbox = Sandbox::new(&config);
         sandbox.before_threads();
         sandbox.before_clients();
         let line = sandbox.status().line();

@@ -4,6 +4,8 @@
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::Duration;
 use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::{Lab, Program, RawClient, Service, bin, until};
@@ -259,4 +261,92 @@ fn the_ports_of_outgoing_connections_are_held_while_the_service_runs() {
     assert!(!bind(60_999), "by number, too");
     drop(service);
     assert!(bind(60_999));
+}
+
+/// Memory whose first use waits until it is given up (userfaultfd(2)).
+struct Withheld {
+    place: usize,
+    fault: OwnedFd,
+}
+
+const PAGE: usize = 4096;
+
+impl Withheld {
+    fn new() -> Self {
+        let (private, both) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: new memory, which nothing else uses.
+        let place = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, both, private, -1, 0) } as usize;
+        // SAFETY: the call takes no memory, and its descriptor is new.
+        let fault = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32) };
+        let withheld = Self { place, fault };
+        // UFFDIO_API, and UFFDIO_REGISTER for missing pages.
+        withheld.call(0xc018_aa3f, [0xaa, 0, 0, 0]);
+        withheld.call(0xc020_aa00, [place as u64, PAGE as u64, 1, 0]);
+        withheld
+    }
+
+    fn call(&self, request: libc::c_ulong, mut words: [u64; 4]) {
+        // SAFETY: the kernel reads and writes no more than these words.
+        let result = unsafe { libc::ioctl(self.fault.as_raw_fd(), request, words.as_mut_ptr()) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Waits until somebody uses it.
+    fn is_used(&self) {
+        assert_eq!(rustix::io::read(&self.fault, &mut [0; 32]), Ok(32));
+    }
+
+    /// UFFDIO_ZEROPAGE.
+    fn give_up(&self) {
+        self.call(0xc020_aa04, [self.place as u64, PAGE as u64, 0, 0]);
+    }
+}
+
+/// A bound socket with a filter of one instruction.
+fn filtered() -> OwnedFd {
+    let (socket, _) = bound(HERE, 0);
+    let all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: u32::MAX };
+    let filter = libc::sock_fprog { len: 1, filter: (&raw const all).cast_mut() };
+    let (option, length) = (libc::SO_ATTACH_FILTER, size_of_val(&filter) as libc::socklen_t);
+    // SAFETY: the kernel reads the filter, which is as long as it says.
+    let attached =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const filter).cast(), length) };
+    assert_eq!(attached, 0);
+    socket
+}
+
+#[test]
+fn a_client_that_holds_its_sockets_lock_delays_nobody_else() {
+    let service = Service::start(|program| program);
+    let (hostile, mut raw) = (RawClient::new(&service), RawClient::new(&service));
+    let mut connects = || {
+        let (socket, port) = bound(HERE, 0);
+        raw.show(0, raw.next_seq(0), false, &socket);
+        raw.command(0, &connect_from((HERE, port), (HERE, 9)))
+    };
+    let answer = connects();
+    assert_ne!(answer, -libc::EACCES, "the port is its own");
+    // It wins the race against the proof in many of these.
+    for _ in 0..32 {
+        let (held, withheld) = (filtered(), Withheld::new());
+        sockopt::set_socket_linger(&held, Some(Duration::from_secs(1))).unwrap();
+        std::thread::scope(|scope| {
+            // The kernel copies the filter with the socket's lock. The service has received the socket when it no longer
+            // lingers.
+            let hold = || {
+                while sockopt::socket_linger(&held).unwrap().is_some() {}
+                let (place, mut length) = (withheld.place as *mut libc::c_void, 1);
+                let (level, option) = (libc::SOL_SOCKET, libc::SO_GET_FILTER);
+                // SAFETY: there is room for one instruction.
+                unsafe { libc::getsockopt(held.as_raw_fd(), level, option, place, &raw mut length) }
+            };
+            let holds = scope.spawn(hold);
+            hostile.show(0, hostile.next_seq(0), false, &held);
+            withheld.is_used();
+            let meanwhile = connects();
+            withheld.give_up();
+            assert_eq!(holds.join().unwrap(), 0);
+            assert_eq!(meanwhile, answer, "the other has its port meanwhile");
+        });
+    }
 }

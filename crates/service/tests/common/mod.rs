@@ -186,7 +186,6 @@ impl Service {
         let mut settings = Settings {
             sandbox: std::sync::Arc::new(towpath_service::sandbox::Sandbox::new(
                 &towpath_service::config::Config::default(),
-                std::path::Path::new("/"),
             )),
             socket: scratch.socket(),
             geometry: GEOMETRY,
