@@ -54,6 +54,11 @@ pub trait AdmissionPolicy: Send {
     fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
     /// May this peer connect to a listener of it? Asked for each attempt of a peer.
     fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict;
+    /// The stack takes nothing new: what listens is left to the kernel. It is asked when the policy has changed, and this
+    /// answer is the last.
+    fn drains(&mut self) -> bool {
+        false
+    }
     /// The limit that it is under.
     fn limit(&mut self, client: ClientId) -> Option<Limit>;
     /// An attempt by it, or by a peer to reach it, has failed because of a limit.

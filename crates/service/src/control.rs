@@ -15,7 +15,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, SocketFlags};
 use std::io;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_ring::command::not_ours;
 use towpath_runtime::{ConnectionStatus, Movement};
 
@@ -120,11 +120,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             }
             good(&hello(state))
         }
-        Ok(Command::Stop) if operator => {
-            state.request_stop();
-            good(&hello(state))
-        }
-        Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Stop { drain_s }) if operator => stop(state, drain_s),
+        Ok(Command::Stop { .. }) => error("only the service's own user and root may stop it".into()),
         Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
         Ok(Command::Reload) => error("only the service's own user and root may have it read its configuration".into()),
         // An operator's is not answered here.
@@ -214,6 +211,22 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
 fn hello(state: &ServiceState) -> Hello {
     let auto = state.settings.auto.always;
     Hello { version: env!("CARGO_PKG_VERSION").into(), pid: privileged::service_process(), auto }
+}
+
+/// Ends the service, or has it drain.
+fn stop(state: &ServiceState, drain_s: Option<u32>) -> String {
+    if let Some(seconds) = drain_s {
+        state.drain(Duration::from_secs(seconds.into()));
+    }
+    let connections = state.stack.connections();
+    let open = connections.iter().filter(|one| !matches!(one.state, "LISTEN" | "TIME-WAIT"));
+    let (direct, others): (Vec<_>, Vec<_>) = open.partition(|one| one.direct);
+    let connections = others.len() + direct.len().div_ceil(2);
+    if drain_s.is_none() {
+        state.request_stop();
+    }
+    let Hello { version, pid, .. } = hello(state);
+    good(&api::Stopping { version, pid, connections })
 }
 
 fn socket(c: &ConnectionStatus) -> api::SocketStatus {

@@ -47,6 +47,9 @@ impl AdmissionPolicy for ServiceGuard {
     fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict {
         self.policy.decide(client, &Query::accept(local, remote))
     }
+    fn drains(&mut self) -> bool {
+        self.policy.drains()
+    }
     fn limit(&mut self, client: ClientId) -> Option<Limit> {
         self.policy.limit(client)
     }

@@ -196,6 +196,10 @@ impl Server {
             if idle_left == Some(Duration::ZERO) {
                 return Ok(Ended::Idle);
             }
+            let drains = self.state.drains_for();
+            if drains == Some(Duration::ZERO) {
+                return Ok(Ended::Stopped);
+            }
             let wake = self.state.wake_fd();
             let rest = self.acceptor.rests();
             let accepts = if rest.is_none() { PollFlags::IN } else { PollFlags::empty() };
@@ -212,6 +216,7 @@ impl Server {
             let timeout = idle_left
                 .into_iter()
                 .chain(rest)
+                .chain(drains)
                 .min()
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
             match poll(&mut waiting, timeout.as_ref()) {

@@ -19,13 +19,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_ring::{Geometry, Region, wake};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, ClientMemory, ClientSetup, Stack};
 
 /// Most expected processes that the idle exit waits for.
 const MAX_EXPECTED: usize = 1024;
+/// How much longer than asked a service drains that nobody tells to end.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
 /// The settings that the service is built from and reports.
 #[derive(Clone, Debug)]
@@ -98,6 +100,8 @@ pub struct ServiceState {
     /// Wakes the main loop.
     wake_fd: OwnedFd,
     stopping: AtomicBool,
+    /// When a service that drains ends by itself.
+    ends_at: Mutex<Option<Instant>>,
     /// The conversations on the control socket.
     pub conversations: Arc<Places>,
 }
@@ -120,6 +124,7 @@ impl ServiceState {
             stop_fd: wake::doorbell()?,
             wake_fd: wake::doorbell()?,
             stopping: AtomicBool::new(false),
+            ends_at: Mutex::default(),
             conversations: Arc::default(),
         })
     }
@@ -149,6 +154,25 @@ impl ServiceState {
     pub fn request_stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Leaves new sockets and the listeners to the kernel, and ends the main loop after this time, unless it is told to end
+    /// before. Who waits for the connections has a little longer to say so.
+    pub fn drain(&self, time: Duration) {
+        let begins = !self.settings.policy.drains();
+        *self.ends_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(time + DRAIN_GRACE);
+        if begins {
+            self.settings.policy.drain();
+            self.stack.policy_changed();
+            tracing::info!("draining: new sockets are the kernel's; the service ends within {} s", time.as_secs());
+        }
+        self.wake();
+    }
+
+    /// Time until a service that drains ends by itself.
+    pub fn drains_for(&self) -> Option<Duration> {
+        let at = *self.ends_at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Has the end been asked for?

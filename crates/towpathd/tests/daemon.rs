@@ -64,9 +64,21 @@ fn ends_on_signals_and_on_command() {
     }
     let scratch = Scratch::new("stop");
     let mut daemon = Daemon::start(&mut towpathd(&scratch));
-    let hello: Hello = api::ask(&scratch.socket(), api::Command::Stop).unwrap();
+    let hello: Hello = api::ask(&scratch.socket(), api::Command::Stop { drain_s: None }).unwrap();
     assert_eq!(hello.pid, daemon.0.id());
     assert_eq!(daemon.end(), 0);
+}
+
+#[test]
+fn a_service_that_drains_ends_by_itself_when_nobody_tells_it() {
+    let scratch = Scratch::new("drain");
+    let mut daemon = Daemon::start(&mut towpathd(&scratch));
+    let _client = Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+    let ask = |drain_s| api::ask::<api::Stopping>(&scratch.socket(), api::Command::Stop { drain_s });
+    assert_eq!(ask(Some(3600)).unwrap().connections, 0);
+    assert_eq!(ask(Some(0)).unwrap().pid, daemon.0.id(), "the last word counts");
+    assert_eq!(daemon.end(), 0);
+    assert!(!scratch.socket().exists());
 }
 
 #[test]

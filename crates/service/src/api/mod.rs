@@ -72,7 +72,12 @@ pub enum Command {
     /// Reads the configuration file again (the service's own user and root only).
     Reload,
     /// Ends the service (its own user and root only).
-    Stop,
+    Stop {
+        /// Not now: from now on new sockets are the kernel's, and the service ends after so many seconds unless it is
+        /// told before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        drain_s: Option<u32>,
+    },
 }
 
 /// What is to be captured.
@@ -96,7 +101,7 @@ pub struct Capturing {
     pub ports: Vec<String>,
 }
 
-/// Answer to [`Command::Hello`] and [`Command::Stop`].
+/// Answer to [`Command::Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The service's version.
@@ -106,6 +111,17 @@ pub struct Hello {
     /// Every program measures its connections (`auto`).
     #[serde(default)]
     pub auto: bool,
+}
+
+/// Answer to [`Command::Stop`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// The service's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Accelerated connections that are not over. One between two clients counts once.
+    pub connections: usize,
 }
 
 /// Answer to [`Command::Stack`].

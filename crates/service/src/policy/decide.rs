@@ -27,6 +27,8 @@ pub(super) struct PolicyState {
     clients: HashMap<ClientId, Vec<KnownProcess>>,
     totals: PolicyTotals,
     throttle: LogThrottle,
+    /// New sockets are the kernel's, whatever the list says.
+    drains: bool,
 }
 
 impl PolicyState {
@@ -57,7 +59,7 @@ impl Policy {
         let mut list = RuleList::of_stacks(stacks);
         list.replace(entries, default)?;
         let (clients, totals, throttle) = (HashMap::new(), PolicyTotals::default(), LogThrottle::default());
-        Ok(Self(Arc::new(Mutex::new(PolicyState { list, clients, totals, throttle }))))
+        Ok(Self(Arc::new(Mutex::new(PolicyState { list, clients, totals, throttle, drains: false }))))
     }
 
     /// The state. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
@@ -81,6 +83,16 @@ impl Policy {
         room
     }
 
+    /// From now on new sockets are the kernel's. What a rule denies stays denied.
+    pub fn drain(&self) {
+        self.lock().drains = true;
+    }
+
+    /// Are they?
+    pub fn drains(&self) -> bool {
+        self.lock().drains
+    }
+
     /// The client is gone.
     pub fn leave(&self, client: ClientId) {
         self.lock().clients.remove(&client);
@@ -96,7 +108,7 @@ impl Policy {
     /// does not allow it counts.
     pub fn decide(&self, client: ClientId, query: &Query) -> Verdict {
         let mut state = self.lock();
-        let PolicyState { list, clients, totals, throttle } = &mut *state;
+        let PolicyState { list, clients, totals, throttle, drains } = &mut *state;
         let nobody = Identity { uid: u32::MAX, ..Identity::default() };
         let mut unknown = [KnownProcess { identity: nobody, about: None }];
         let processes = clients.get_mut(&client).map_or(&mut unknown[..], |known| &mut known[..]);
@@ -113,6 +125,9 @@ impl Policy {
         }
         let Some((rule, verdict, identity)) = decision else { return Verdict::Kernel };
         list.hit(rule);
+        if *drains && query.attempt != Attempt::Accept && matches!(verdict, Verdict::Allow(_)) {
+            return Verdict::Kernel;
+        }
         if matches!(verdict, Verdict::Refuse(_) | Verdict::Drop) {
             totals.denied += 1;
             if throttle.allows() {
@@ -135,7 +150,7 @@ impl Policy {
     /// Counts and logs an attempt that a limit has refused.
     pub fn exceeded(&self, client: ClientId, limit: &Limit, what: Exceeded) {
         let mut state = self.lock();
-        let PolicyState { list, clients, totals, throttle } = &mut *state;
+        let PolicyState { list, clients, totals, throttle, .. } = &mut *state;
         totals.limited += 1;
         let Some(at) = list.hit_limit(limit.id) else { return };
         if !throttle.allows() {

@@ -99,3 +99,16 @@ fn what_a_limit_refuses_is_counted_under_its_rule_and_in_total() {
     policy.exceeded(CLIENT, &limit, Exceeded::Connections);
     assert_eq!((policy.totals().limited, policy.listing().rules[0].hits), (4, 0), "a rule that is gone has no count");
 }
+
+#[test]
+fn while_the_service_drains_what_is_allowed_is_the_kernels() {
+    let policy = policy(&["deny connect port 25"], "allow");
+    assert!(!policy.drains());
+    policy.drain();
+    assert_eq!((policy.drains(), verdict(&policy, &[1], 26)), (true, Verdict::Kernel));
+    assert_eq!(verdict(&policy, &[1], 25), Verdict::Refuse(libc::EPERM));
+    let (local, remote) = (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], 4000).into());
+    let listen = policy.decide(CLIENT, &Query::listen(local, false));
+    let accept = policy.decide(CLIENT, &Query::accept(local, remote));
+    assert_eq!((listen, accept), (Verdict::Kernel, Verdict::Allow(0)), "a peer that has come is served");
+}

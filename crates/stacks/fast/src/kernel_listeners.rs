@@ -19,6 +19,8 @@ pub struct KernelListeners {
     by_owner: BTreeMap<u64, ListenerProof>,
     /// SYNs that named none of them.
     pub unknown: u64,
+    /// The kernel has all SYNs again.
+    pub given_back: bool,
     /// Connections that the kernel's halves of listeners that have ended had accepted.
     pub accepted_before: u64,
 }
@@ -34,6 +36,10 @@ impl KernelListeners {
         let proof = self.by_owner.remove(&owner.0)?;
         self.by_cookie.remove(&proof.cookie);
         Some(proof.cookie)
+    }
+    /// The cookies.
+    pub fn cookies(&self) -> impl Iterator<Item = u64> {
+        self.by_cookie.keys().copied()
     }
     /// The listener with this cookie, for a connection to this address and port. A client may have bound the socket anew
     /// since it was accepted as a listener: then it is none.

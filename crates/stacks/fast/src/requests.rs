@@ -30,6 +30,9 @@ impl SlowThread {
             Request::ForgetFile(_, _, _, done) => drop(done),
             Request::Policy(done) => {
                 self.apply_policy();
+                if self.host.gate.guard.drains() {
+                    self.host.give_back_listeners();
+                }
                 drop(done);
             }
             Request::Pair(id, place, pair, reply) => {

@@ -32,12 +32,25 @@ impl SlowHost {
         let accepted = live.map(|halves| u64::from(halves.kernel)).sum();
         self.kernel_listeners.counts(self.network.syn_counts(), accepted)
     }
+    /// Leaves the SYNs of all listeners to the kernel from now on. Connections that they have begun go on.
+    pub fn give_back_listeners(&mut self) {
+        if std::mem::replace(&mut self.kernel_listeners.given_back, true) {
+            return;
+        }
+        for cookie in self.kernel_listeners.cookies() {
+            if let Err(error) = self.network.take_syns(cookie, false) {
+                tracing::warn!(%error, "a listener goes on to take SYNs");
+            }
+        }
+    }
     /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
     pub fn leave_to_kernel(&mut self, owner: Owner) {
         let accepted = self.halves(owner).map_or(0, |halves| halves.kernel);
         if let Some(cookie) = self.kernel_listeners.remove(owner) {
             self.kernel_listeners.accepted_before += u64::from(accepted);
-            if let Err(error) = self.network.take_syns(cookie, false) {
+            if !self.kernel_listeners.given_back
+                && let Err(error) = self.network.take_syns(cookie, false)
+            {
                 tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
             }
         }

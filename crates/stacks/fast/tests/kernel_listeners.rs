@@ -4,8 +4,9 @@
 mod common;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::{fs::File, io};
 use towpath_contract_tests::app::{App, Sock, eventually, small};
@@ -13,7 +14,10 @@ use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, TakenSyn};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, TxOffload};
 use towpath_ring::wake::{doorbell, notify};
-use towpath_runtime::{ListenerProof, OrphanLimits, Proof, Reservation, Stack};
+use towpath_runtime::policy::AllowAll;
+use towpath_runtime::{
+    AdmissionPolicy, ClientId, Exceeded, Limit, ListenerProof, OrphanLimits, Proof, Reservation, Stack, Verdict,
+};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, SlowConfig, Steered};
 use towpath_wire::{Header, Options, Segment, emit, fill_checksum, flags, parse};
@@ -98,6 +102,9 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::under(Box::new(AllowAll))
+    }
+    fn under(guard: Box<dyn AdmissionPolicy>) -> Self {
         let (ours, peer) = pair(1500);
         let (kernel, arrival) = (Arc::new(Mutex::default()), doorbell().unwrap());
         let config = FastStackConfig {
@@ -112,7 +119,7 @@ impl Bench {
         };
         let network = KernelNetwork(Arc::clone(&kernel), arrival.try_clone().unwrap());
         let ports: Vec<Box<dyn Port>> = vec![Box::new(Loopback::new()), Box::new(ours)];
-        let stack = FastStack::start(config, vec![ports], Box::new(network)).unwrap();
+        let stack = FastStack::start_guarded(config, vec![ports], Box::new(network), guard).unwrap();
         Self { kernel, arrival, peer, stack }
     }
     /// A listener of which the service has shown the socket.
@@ -237,4 +244,49 @@ fn a_listener_ends_with_its_socket() {
     let _listener = bench.listen(&app);
     bench.kernel.lock().unwrap().closed = true;
     eventually("the SYNs are the kernel's again", || bench.kernel.lock().unwrap().accelerated.is_empty());
+}
+
+/// Allows everything, and drains from some time on.
+struct Draining(Arc<AtomicBool>);
+
+impl AdmissionPolicy for Draining {
+    fn connect(&mut self, _: ClientId, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn listen(&mut self, _: ClientId, _: SocketAddr, _: bool) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn accept(&mut self, _: ClientId, _: SocketAddr, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn drains(&mut self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn limit(&mut self, _: ClientId) -> Option<Limit> {
+        None
+    }
+    fn exceeded(&mut self, _: ClientId, _: &Limit, _: Exceeded) {}
+}
+
+#[test]
+fn a_stack_that_drains_gives_its_listeners_back_and_serves_whom_it_has() {
+    let drains = Arc::new(AtomicBool::new(false));
+    let mut bench = Bench::under(Box::new(Draining(drains.clone())));
+    let app = App::new(&bench.stack, small(1));
+    let mut listener = bench.listen(&app);
+    bench.stack.policy_changed();
+    assert_eq!(bench.kernel.lock().unwrap().accelerated, BTreeSet::from([COOKIE]), "the policy has changed, no more");
+    bench.syn(COOKIE, 4001);
+    let answer = bench.next();
+    drains.store(true, Ordering::Relaxed);
+    bench.stack.policy_changed();
+    assert!(bench.kernel.lock().unwrap().accelerated.is_empty(), "all is told when the call returns");
+    bench.send(&frame(4001, 5001, answer.seq.wrapping_add(1), flags::ACK));
+    let accepted = listener.accept();
+    // A second question changes nothing, nor does the end of the listener.
+    bench.stack.policy_changed();
+    listener.close();
+    assert_eq!(bench.steered(4001), Some(Steered::ButFirstSyns));
+    accepted.abort();
+    eventually("nothing is steered", || bench.steered(4001).is_none());
 }
