@@ -18,6 +18,7 @@ use rustix::net::sockopt;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use towpath_ring::control::{Reply, Request, features, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
@@ -29,6 +30,9 @@ mod reserve;
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How often a new connection may ask where a socket lives before Hello. It repeats a question that came too early.
 const QUESTIONS_BEFORE_HELLO: u32 = 1024;
+/// How long a client without a process keeps listeners whose sockets still listen: a program that another one has replaced
+/// (`exec`) comes back, and one that gets the socket in a message comes soon. Others accept at the kernel half only.
+const SUCCESSOR_COMES: Duration = Duration::from_secs(10);
 /// Requests handled before hang-ups are looked at again.
 const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
@@ -179,6 +183,8 @@ struct ClientConnection<'a> {
     contexts: u64,
     /// The client has not been reported as left.
     serving: bool,
+    /// When the process has ended.
+    ended: Option<Instant>,
 }
 
 impl<'a> ClientConnection<'a> {
@@ -199,6 +205,7 @@ impl<'a> ClientConnection<'a> {
             unattached: HashMap::new(),
             contexts: 0,
             serving: true,
+            ended: None,
         })
     }
 
@@ -207,7 +214,8 @@ impl<'a> ClientConnection<'a> {
         let mut events = Vec::with_capacity(EVENTS);
         while self.serving || !self.reservations.is_empty() {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let time = self.only_listens().then_some(SUCCESSOR_COMES).and_then(|time| time.try_into().ok());
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), time.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a client connection cannot wait");
@@ -223,7 +231,8 @@ impl<'a> ClientConnection<'a> {
                     _ => self.freed(id),
                 }
             }
-            if self.serving && self.connection.is_none() && self.sockets.is_empty() && !self.has_listeners() {
+            let over = self.connection.is_none() && self.sockets.is_empty() && !self.has_listeners();
+            if self.serving && (over || self.is_deserted()) {
                 self.leave();
             }
         }
@@ -233,8 +242,23 @@ impl<'a> ClientConnection<'a> {
         self.give_back();
     }
 
+    /// Has its process ended, and left nothing but listeners?
+    fn only_listens(&self) -> bool {
+        self.serving && self.connection.is_none() && self.sockets.is_empty() && self.has_listeners()
+    }
+
+    /// Has nobody come for its listeners? Connections that the stack made for them would wait for ever.
+    fn is_deserted(&self) -> bool {
+        self.only_listens()
+            && self.ended.is_some_and(|at| at.elapsed() >= SUCCESSOR_COMES)
+            && self.state.registry().is_deserted(self.client.token)
+    }
+
     fn leave(&mut self) {
         self.serving = false;
+        if self.ended.is_some() {
+            self.state.registry().stops_serving(self.client.token);
+        }
         self.state.broker.post(BrokerRequest::Left { token: self.client.token });
     }
 
@@ -288,6 +312,8 @@ impl<'a> ClientConnection<'a> {
         let _ = epoll::delete(&self.epoll, connection);
         received::finish(connection);
         self.connection = None;
+        self.ended = Some(Instant::now());
+        self.state.registry().process_ended(self.client.token);
         if self.contexts != 0 {
             let (token, contexts) = (self.client.token, self.contexts);
             self.state.broker.post(BrokerRequest::DropContexts { token, contexts });

@@ -30,12 +30,14 @@ pub struct RegisteredClient {
     doorbells: HashMap<u32, OwnedFd>,
     /// Client connections that serve it.
     connections: u32,
+    /// How many of them are those of processes that have ended.
+    ended: u32,
 }
 
 impl RegisteredClient {
     /// A client with one connection.
     pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>) -> Self {
-        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1 }
+        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1, ended: 0 }
     }
 
     /// One more process has joined it.
@@ -166,6 +168,25 @@ impl Registry {
     pub fn remove_listener(&mut self, cookie: u64, token: u64) {
         self.shown_listeners.remove(&cookie);
         self.passed_sockets.forget_listener(cookie, token);
+    }
+
+    /// A process of this client has ended. Its connection may serve on.
+    pub fn process_ended(&mut self, token: u64) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.ended += 1;
+        }
+    }
+
+    /// Have all processes of this client ended?
+    pub fn is_deserted(&self, token: u64) -> bool {
+        self.clients.get(&token).is_some_and(|client| client.ended == client.connections)
+    }
+
+    /// The connection of a process that has ended is about to stop serving this client.
+    pub fn stops_serving(&mut self, token: u64) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.ended -= 1;
+        }
     }
 
     /// A connection stops serving this client. If it was the last, the client is removed and returned.

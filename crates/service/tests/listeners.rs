@@ -87,6 +87,23 @@ fn a_listener_outlives_the_connection_of_its_client() {
     assert_eq!(show(&service, &client, 0, &listener), proof_of(&listener, address));
 }
 
+/// Somebody has its socket who cannot take it over: a program without the library, or another user's.
+#[test]
+fn a_listener_that_no_process_of_the_client_serves_is_left_to_the_kernel() {
+    let service = service("deserted");
+    let (first, second) = (service.client(), service.client());
+    let other = Client::hello(service.connect(), second.token).unwrap();
+    for client in [&first, &second] {
+        let (listener, address) = listening();
+        assert_eq!(show(&service, client, 5, &listener), proof_of(&listener, address));
+        std::mem::forget(listener);
+    }
+    drop((first, second));
+    until("the client without a process is removed", || service.stack.removed() == 1);
+    drop(other);
+    until("nobody is left of the other one", || service.stack.removed() == 2);
+}
+
 #[test]
 fn a_listener_is_found_by_its_socket_while_it_lasts() {
     let service = service("found");

@@ -284,6 +284,25 @@ fn what_only_the_kernel_can_carry_reaches_the_listener() {
     halves.expect_accepted((0, 4), "level");
 }
 
+/// The server listens as root, and executes the program that accepts as a user whom the service does not admit.
+#[test]
+fn a_program_that_cannot_have_the_slot_accepts_everybody() {
+    towpath_system_tests::require_program("perl", "perl");
+    let halves = Halves::new();
+    let script = "import os, socket
+s = socket.create_server(('10.77.0.1', 7800)); s.set_inheritable(True)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+serve = '''open(S, '+<&=', $ARGV[0]); $| = 1; print \"up\\n\";
+while (accept(C, S)) { sysread(C, $b, 64); syswrite(C, $b); close(C) }'''
+os.execv('/usr/bin/perl', ['perl', '-e', serve, str(s.fileno())])";
+    let program = halves.service.accelerated("python3 -c").arg(script);
+    let mut server = halves.lab.on_server(program).start(halves.service.scratch.path("perl"));
+    server.wait_for("up", 60);
+    until("the stack has no listener", 60, || halves.listeners().is_empty());
+    let expected = halves.connect(2, &[Side::Wire(SERVER), Side::Local(SERVER), Side::Joined(SERVER)]);
+    assert_eq!(expected, (4, 2));
+}
+
 #[test]
 fn a_listener_ends_with_its_last_process_however_that_ends() {
     let halves = Halves::new();
