@@ -130,6 +130,19 @@ fn in_our_namespace() {
     assert_eq!(settled(&mut network, "fd79::99".parse().unwrap()), Route::Unreachable(libc::EHOSTUNREACH));
     assert!(network.is_local(source6));
 
+    // What the operator has set stays as it is, whoever asks for it.
+    let permanent = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 50));
+    let is_permanent = || ip(&format!("-n {OURS} neigh show {permanent} dev eth1")).contains("PERMANENT");
+    ip(&format!("-n {OURS} neigh add {permanent} lladdr 02:00:00:00:00:50 dev eth1 nud permanent"));
+    let Route::Via { link, .. } = settled(&mut network, permanent) else { panic!("no way to {permanent}") };
+    assert_eq!(link.destination, [2, 0, 0, 0, 0, 0x50]);
+    assert!(is_permanent(), "used");
+    let mut netlink = Netlink::connect().unwrap();
+    netlink.resolve(index, permanent).unwrap();
+    netlink.manage(index, permanent, true).unwrap();
+    netlink.manage(index, permanent, false).unwrap();
+    assert!(is_permanent(), "by a fallen worker");
+
     // The MTU never exceeds the port's.
     ip(&format!("-n {OURS} link set eth1 mtu 9000"));
     until("the port's limit", || matches!(network.route(PEER, None), Route::Via { mtu: 3826, .. }));

@@ -91,27 +91,44 @@ impl Netlink {
 
     /// The entry of the neighbour `address` on an interface.
     pub fn neighbour(&mut self, interface: u32, address: IpAddr) -> io::Result<Neighbour> {
-        let ask = neighbour_message(interface, address);
-        let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(ask), 0) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Neighbour::Unknown),
-            answers => answers?,
-        };
-        let found = answers.into_iter().find_map(|answer| match answer {
-            RouteNetlinkMessage::NewNeighbour(entry) => Some(state_of(&entry)),
-            _ => None,
-        });
-        Ok(found.unwrap_or(Neighbour::Unknown))
+        Ok(self.entry(interface, address)?.map_or(Neighbour::Unknown, |entry| state_of(&entry)))
     }
 
-    /// Lets the kernel resolve a neighbour now.
+    fn entry(&mut self, interface: u32, address: IpAddr) -> io::Result<Option<NeighbourMessage>> {
+        let ask = neighbour_message(interface, address);
+        let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(ask), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            answers => answers?,
+        };
+        Ok(answers.into_iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewNeighbour(entry) => Some(entry),
+            _ => None,
+        }))
+    }
+
+    /// Is the entry the operator's? The kernel makes an ordinary one of it when somebody wants it resolved.
+    fn is_permanent(&mut self, interface: u32, address: IpAddr) -> io::Result<bool> {
+        let fixed =
+            |entry: NeighbourMessage| matches!(entry.header.state, NeighbourState::Permanent | NeighbourState::Noarp);
+        Ok(self.entry(interface, address)?.is_some_and(fixed))
+    }
+
+    /// Lets the kernel resolve a neighbour now. A permanent entry stays as it is.
     pub fn resolve(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
+        if self.is_permanent(interface, address)? {
+            return Ok(());
+        }
         let mut ask = neighbour_message(interface, address);
         ask.header.flags = NeighbourFlags::Use;
         self.ask(RouteNetlinkMessage::NewNeighbour(ask), NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK).map(drop)
     }
 
-    /// Lets the kernel keep a neighbour resolved although it sees no traffic to it (Linux 5.16), or ends that.
+    /// Lets the kernel keep a neighbour resolved although it sees no traffic to it (Linux 5.16), or ends that. A
+    /// permanent entry stays as it is.
     pub fn manage(&mut self, interface: u32, address: IpAddr, on: bool) -> io::Result<()> {
+        if self.is_permanent(interface, address)? {
+            return Ok(());
+        }
         let mut ask = neighbour_message(interface, address);
         if on {
             ask.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
