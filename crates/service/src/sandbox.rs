@@ -174,9 +174,19 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
         // Captures.
         sockets.push(vec![is(0, libc::AF_PACKET as u32)]);
     }
-    if stack != StackKind::Fast {
+    let sends = [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
+    if stack == StackKind::Fast {
+        // It has no connections of the kernel. A client may give it a socket, which would connect as this user.
+        let no_connect = libc::MSG_FASTOPEN as u32;
+        sends.iter().for_each(|(call, flags)| calls.allow_if(*call, &[&[has_none(*flags, no_connect)]]));
+    } else {
+        calls.allow(&sends.map(|(call, _)| call));
+        calls.allow(&[libc::SYS_listen]);
         // Of rings that were made before, and that are restricted to sending and receiving.
         calls.allow(&[libc::SYS_io_uring_enter]);
+    }
+    if stack != StackKind::Fast || other_stacks {
+        calls.allow(&[libc::SYS_connect]);
     }
     let sockets: Vec<_> = sockets.iter().map(Vec::as_slice).collect();
     calls.allow_if(libc::SYS_socket, &sockets);
@@ -331,19 +341,14 @@ const DESCRIPTORS: [libc::c_long; 37] = [
     libc::SYS_pipe2,
 ];
 
-const SOCKETS: [libc::c_long; 16] = [
+const SOCKETS: [libc::c_long; 11] = [
     libc::SYS_bind,
-    libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_connect,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    libc::SYS_sendto,
     libc::SYS_recvfrom,
-    libc::SYS_sendmsg,
     libc::SYS_recvmsg,
-    libc::SYS_sendmmsg,
     libc::SYS_recvmmsg,
     libc::SYS_shutdown,
     libc::SYS_getsockopt,

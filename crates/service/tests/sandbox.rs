@@ -1,11 +1,13 @@
 //! What a worker that an attacker has taken over can still reach: nothing of the host.
 #![allow(clippy::unwrap_used)]
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use towpath_service::config::{Config, SandboxSetting, StackKind};
 use towpath_service::sandbox::Sandbox;
 
@@ -27,8 +29,8 @@ fn refused<T>(what: &str, result: io::Result<T>, errno: &[i32]) {
     }
 }
 
-/// Every attempt is refused, in a thread that was started before the system calls were taken.
-fn attack(stack: StackKind, listener: &TcpListener) {
+/// `client`: a socket that a client has sent, and somebody's address to which it connects. Every attempt is refused, in a thread that was started before the system calls were taken.
+fn attack(stack: StackKind, listener: &TcpListener, client: &(OwnedFd, SocketAddrUnix)) {
     let (perm, acces) = ([libc::EPERM], [libc::EACCES]);
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get() as usize;
     let path = |text: &'static std::ffi::CStr| text.as_ptr() as usize;
@@ -85,7 +87,18 @@ fn attack(stack: StackKind, listener: &TcpListener) {
             &perm,
         );
         refused("a port of root", TcpListener::bind("127.0.0.1:1"), &acces);
-        refused("connect", TcpStream::connect(listener.local_addr().unwrap()), &acces);
+        refused("connect", TcpStream::connect(listener.local_addr().unwrap()), &perm);
+        let (given, theirs) = client;
+        refused("a client's socket", rustix::net::connect(given, theirs).map_err(io::Error::from), &perm);
+        let tcp = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let tcp = tcp.as_raw_fd() as usize;
+        let fast_open = libc::MSG_FASTOPEN as usize;
+        for (send, at) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+            let mut arguments = [tcp, 0, 0, 0, 0];
+            arguments[at] = fast_open;
+            refused("a connect that sends", call(send, arguments), &perm);
+        }
+        refused("listen", call(libc::SYS_listen, [tcp, 1, 0, 0, 0]), &perm);
     }
     let open = |path: &str, write: bool| std::fs::OpenOptions::new().read(!write).write(write).open(path);
     refused("/etc/shadow", open("/etc/shadow", false), &acces);
@@ -100,12 +113,16 @@ fn attack(stack: StackKind, listener: &TcpListener) {
 
 fn confined(stack: StackKind) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = std::env::temp_dir().join(format!("towpath-sandbox-{}", std::process::id()));
+    let theirs = UnixListener::bind(&path).unwrap();
+    let given = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let client = (given, SocketAddrUnix::new(&path).unwrap());
     let sandbox = Sandbox::new(&Config { stack, ..Config::default() });
     sandbox.before_threads();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         wait.recv().unwrap();
-        attack(stack, &listener);
+        attack(stack, &listener, &client);
     });
     sandbox.before_clients();
     let status = sandbox.status();
@@ -118,6 +135,7 @@ fn confined(stack: StackKind) {
     // What it needs works.
     assert!(Path::new("/proc/self/status").exists() && std::fs::read("/proc/stat").is_ok());
     std::thread::spawn(|| std::net::UdpSocket::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap();
+    drop(theirs);
 }
 
 #[test]
@@ -132,7 +150,10 @@ fn a_fallen_worker_reaches_nothing_of_the_host() {
     for stack in ["fast", "kernel", "remote"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_fallen_worker_reaches_nothing_of_the_host", "--nocapture"]).env(STACK, stack);
-        let output = command.output().unwrap();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let path = std::env::temp_dir().join(format!("towpath-sandbox-{}", child.id()));
+        let output = child.wait_with_output().unwrap();
+        let _ = std::fs::remove_file(path);
         let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{stack}: {text}");
         // Nothing is refused silently: the first of each kind is a line of the log.

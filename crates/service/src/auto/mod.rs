@@ -7,6 +7,7 @@
 //!
 //! [`crate::guard`] asks [`Auto`] where the policy allows a connect or a listen.
 
+mod addresses;
 pub mod class;
 pub mod decide;
 pub mod report;

@@ -1,12 +1,13 @@
 //! The connection statistics of `auto`: the programs that are measured, and the classes of their sockets.
 
+use super::addresses::is_of_this_host;
 use super::class::{Class, ClassName};
 use super::decide::{ClassState, Rules, Summary};
 use crate::policy::Identity;
 use crate::privileged;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use towpath_ring::stats::{CarriedBy, ClassKey, StatsRegion};
@@ -278,22 +279,8 @@ impl ConnectionStatistics {
             self.addresses.clear();
             self.addresses_us = now_us;
         }
-        *self.addresses.entry(address).or_insert_with(|| address.is_loopback() || reaches_itself(address))
+        *self.addresses.entry(address).or_insert_with(|| address.is_loopback() || is_of_this_host(address))
     }
-}
-
-/// Would a connection to this address have it as its source, too? The check sends nothing.
-fn reaches_itself(address: IpAddr) -> bool {
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let local = UdpSocket::bind((any, 0)).and_then(|socket| {
-        // Any port will do; connect(2) on UDP sends nothing.
-        socket.connect((address, 9))?;
-        socket.local_addr()
-    });
-    local.is_ok_and(|local| local.ip() == address)
 }
 
 /// Logs a change of the decision.
