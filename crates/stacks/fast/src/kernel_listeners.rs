@@ -76,27 +76,56 @@ impl KernelListeners {
     }
 }
 
+/// How often the kernel is asked for each listener, µs.
+const ROUND_US: u64 = 1_000_000;
+/// The slow thread rests so many times as long as it has asked. Clients decide how many questions there are, and how long
+/// the kernel takes for one.
+const REST: u64 = 19;
+
 /// The round of questions that goes on.
 #[derive(Debug)]
 pub struct ListenerCheck {
     /// When the next question is due.
-    pub at: Micros,
+    at: Micros,
     /// When the next round begins.
-    pub round_at: Micros,
+    round_at: Micros,
+    /// No question is asked before.
+    rests_until: Micros,
     /// The first listener that has not been asked for in this round; 0: the round begins.
-    pub from: u64,
+    from: u64,
 }
 
 impl Default for ListenerCheck {
     fn default() -> Self {
-        Self { at: Micros(0), round_at: Micros(0), from: 0 }
+        Self { at: Micros(0), round_at: Micros(0), rests_until: Micros(0), from: 0 }
     }
 }
 
 impl ListenerCheck {
-    /// A process has ended, which may have had the only copy of a listener.
+    /// A process has ended, which may have had the only copy of a listener. A round that goes on is completed first: there
+    /// may be an end of that kind at any time.
     pub fn soon(&mut self, now: Micros) {
-        *self = Self { at: now, round_at: now, from: 0 };
+        self.round_at = now;
+        if self.from == 0 {
+            self.at = now.max(self.rests_until);
+        }
+    }
+    /// The listener from which on the kernel is to be asked now.
+    pub fn due(&mut self, now: Micros) -> Option<Owner> {
+        if now < self.at {
+            return None;
+        }
+        if self.from == 0 {
+            self.round_at = now.after(ROUND_US);
+        }
+        Some(Owner(self.from))
+    }
+    /// The kernel has been asked for so long. `next`: the first listener that has not been asked for; `None`: the round is
+    /// over.
+    pub fn asked(&mut self, now: Micros, spent_us: u64, next: Option<Owner>) {
+        self.from = next.map_or(0, |next| next.0);
+        self.rests_until = now.after(spent_us * REST);
+        self.at = if next.is_some() { self.rests_until } else { self.round_at.max(self.rests_until) };
     }
     /// When the slow thread must ask again.
     pub fn next_deadline(&self) -> Micros {
@@ -108,6 +137,29 @@ impl ListenerCheck {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn questions_take_a_small_part_of_the_time_and_each_listener_has_its_turn() {
+        let mut check = ListenerCheck::default();
+        let due = |check: &mut ListenerCheck, at| check.due(Micros(at)).map(|from| from.0);
+        assert_eq!(due(&mut check, 5), Some(0));
+        check.asked(Micros(1005), 1000, Some(Owner(7)));
+        // Clients let processes end all the time.
+        check.soon(Micros(1006));
+        assert_eq!(
+            (due(&mut check, 20_004), due(&mut check, 20_005)),
+            (None, Some(7)),
+            "neither sooner nor from the first"
+        );
+        check.asked(Micros(20_025), 20, None);
+        check.soon(Micros(20_030));
+        assert_eq!((due(&mut check, 20_404), due(&mut check, 20_405)), (None, Some(0)));
+        check.asked(Micros(20_406), 1, None);
+        assert_eq!((due(&mut check, 1_020_404), due(&mut check, 1_020_405)), (None, Some(0)));
+        check.asked(Micros(1_020_405), 0, None);
+        check.soon(Micros(1_030_000));
+        assert_eq!(due(&mut check, 1_030_000), Some(0));
+    }
 
     #[test]
     fn a_listener_is_found_by_its_cookie_until_it_ends() {
