@@ -224,6 +224,10 @@ impl<C, S: Default> ServedClient<C, S> {
         self.take(slot, Phase::Child);
         Some(slot)
     }
+    /// How many slots of the stack's own range are free.
+    pub fn children_left(&self) -> usize {
+        self.free.len() + self.fresh.len()
+    }
     /// Undoes `take` for an application's slot whose command was refused, and frees the reserved port.
     pub fn refuse(&mut self, slot: Slot) {
         let entry = self.slot(slot);

@@ -13,6 +13,8 @@ pub type SlowClient = ServedClient<OfClient, OfSlot>;
 pub struct OfClient {
     /// The sharing class of its flows (`FlowSetup::class`).
     pub class: u16,
+    /// Its half-open connections.
+    pub half_open: usize,
     /// Its pairs, by place.
     pub pairs: Vec<Option<usize>>,
     /// Flow groups that have still to forget it; only while it is being forgotten.
@@ -22,7 +24,7 @@ pub struct OfClient {
 impl OfClient {
     /// The state of a new client in place `index`.
     pub fn new(index: u32) -> Self {
-        Self { class: class_of(index, None), pairs: places(), forgetting: None }
+        Self { class: class_of(index, None), half_open: 0, pairs: places(), forgetting: None }
     }
 }
 

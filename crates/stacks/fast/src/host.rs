@@ -258,6 +258,7 @@ impl Host for SlowHost {
         let client = self.client(index)?;
         let child = client.take_child()?;
         client.slot(child).own.congestion = congestion;
+        client.own.half_open += 1;
         self.spend_token(index);
         Some(owner(index, child))
     }
@@ -275,12 +276,17 @@ impl Host for SlowHost {
         let (index, _) = split(owner);
         self.clients.get(index as usize).and_then(Option::as_ref).map_or(0, |client| client.own.class)
     }
+    fn spares_children(&mut self, listener: Owner) -> bool {
+        let half_open = self.client(split(listener).0).map(|client| (client.own.half_open, client.children_left()));
+        half_open.is_some_and(|(half_open, left)| half_open > 0 && half_open >= left)
+    }
     fn drop_child(&mut self, child: Owner) {
         let Some((client, slot)) = self.find(child) else { return };
         if client.slot(slot).phase != Phase::Child {
             return;
         }
         let flow = client.slot(slot).own.flow;
+        client.own.half_open = client.own.half_open.saturating_sub(1);
         client.free(slot);
         if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
             *place = None;
@@ -348,6 +354,7 @@ impl Host for SlowHost {
         match client.queue(slot, child, ring_addr(tuple.remote), tuple.remote_port) {
             Queued::Yes => {
                 client.slot(child).phase = Phase::Open;
+                client.own.half_open = client.own.half_open.saturating_sub(1);
                 true
             }
             Queued::Full => false,

@@ -127,12 +127,15 @@ impl Bench {
         self.listen_on(app, US)
     }
     fn listen_on(&self, app: &Arc<App>, addr: IpAddr) -> Sock {
+        self.listen_with(app, addr, 8)
+    }
+    fn listen_with(&self, app: &Arc<App>, addr: IpAddr, backlog: u32) -> Sock {
         let proof = ListenerProof { cookie: COOKIE, addr, port: 80, dual: false };
         let held = File::open("/dev/null").unwrap().into();
         let slot = app.region.layout().app_slots().next().unwrap().raw();
         let seq = app.region.command(app.region.slot(slot).unwrap()).read().0 + 1;
         self.stack.reserve(app.id, slot, seq, Reservation { port: None, held, proof: Proof::Listener(proof) });
-        app.listen(addr, 80, 8).unwrap()
+        app.listen(addr, 80, backlog).unwrap()
     }
     fn syn(&self, cookie: u64, port: u16) {
         self.syn_to(cookie, port, US);
@@ -235,6 +238,25 @@ fn a_syn_that_the_stack_does_not_answer_is_left_to_the_kernel() {
     bench.syn(COOKIE, 4002);
     assert_eq!(bench.next().destination_port, 4002);
     assert_eq!(bench.kernel.lock().unwrap().left, [4000, 4001]);
+}
+
+/// The application has fewer slots than its backlogs together.
+#[test]
+fn a_flood_of_syns_leaves_slots_for_those_who_answer() {
+    let mut bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let mut listener = bench.listen_with(&app, US, 64);
+    for port in 5000..5040 {
+        bench.syn(COOKIE, port);
+        assert_eq!(bench.next().flags, flags::SYN | flags::ACK);
+    }
+    for port in 4000..4004 {
+        bench.syn(COOKIE, port);
+        let answer = bench.next();
+        assert_eq!(bench.steered(port), Some(Steered::AnswerToCookie));
+        bench.send(&frame(port, 5001, answer.seq.wrapping_add(1), flags::ACK));
+        listener.accept();
+    }
 }
 
 #[test]

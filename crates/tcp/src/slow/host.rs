@@ -105,6 +105,11 @@ pub trait Host {
     /// Reserves a socket for a new connection of a listener, before the application sees it. `None` = no room, and the
     /// peer gets no answer.
     fn new_child(&mut self, listener: Owner) -> Option<Owner>;
+    /// Do half-open connections of this listener's application have so many sockets that the rest is to be kept for
+    /// established ones? Then SYNs are answered with cookies, if those are allowed.
+    fn spares_children(&mut self, _listener: Owner) -> bool {
+        false
+    }
     /// Undoes `new_child` for a connection that was never established.
     fn drop_child(&mut self, child: Owner);
     /// Ring sizes (send, receive) in bytes for a connection of this owner.

@@ -37,7 +37,9 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let Some(listener) = self.listeners.of(parent) else { return false };
         let (options, named) = (listener.options, arrival.listener.is_some());
-        let full = listener.half_open.len() >= listener.limit;
+        // A flood at several listeners of an application, none of which is full, must not take all that it has.
+        let spared = self.config.syn_cookies && old.is_none() && host.spares_children(parent);
+        let full = spared || listener.half_open.len() >= listener.limit;
         let Some(congestion) = self.admitted(now, parent, arrival, host) else { return false };
         // As in Linux, a SYN that nobody has room for gets no answer: its peer shall not believe to be connected.
         if host.accept_queue_full(parent) || full && (old.is_some() || !self.config.syn_cookies) {
