@@ -6,7 +6,7 @@
 use crate::record::{self, HEADER_BYTES, Header, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +63,9 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, 0)? };
+        // Core dumps have no packets. An error leaves the mapping usable.
+        // SAFETY: the range is the new mapping. The call changes nothing in it.
+        let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontDump) };
         Ok(Self { base: base.cast(), rings, ring_bytes })
     }
 

@@ -24,6 +24,7 @@ pub mod held;
 pub mod limits;
 pub mod liveness;
 pub mod lock;
+pub mod locked;
 pub mod private;
 pub mod process;
 pub mod query;

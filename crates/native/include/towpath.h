@@ -89,6 +89,9 @@ int towpath_wait(struct towpath *, struct towpath_event *events, int count, long
 int towpath_arm(struct towpath *);
 int towpath_fd(const struct towpath *);
 
+/* mlockall() under libc's name, without the rings: most of their gigabytes of address space are never touched. */
+int mlockall(int flags);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,6 +29,7 @@
 //! - **The end of a process** ends its connections. The service notices every kind of end.
 //! - **Listeners** are for connections that the stack carries. Others of this host, which the kernel accepts for them,
 //!   are reset.
+//! - **`mlockall`** of a program that links this crate locks all of its memory but the rings.
 //! - **Not here:** features that need descriptors (`epoll`, descriptor passing, `fork` with open connections), and
 //!   out-of-band data, which is read in line.
 
@@ -40,6 +41,7 @@ mod event;
 mod half;
 mod kernel_half;
 mod listener;
+mod locked;
 mod rings;
 mod span;
 mod stack;

@@ -43,6 +43,9 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // Core dumps have no packets. An error leaves the mapping usable.
+        // SAFETY: the range is the new mapping. The call changes nothing in it.
+        unsafe { libc::madvise(start, bytes, libc::MADV_DONTDUMP) };
         match NonNull::new(start.cast()) {
             Some(start) => Ok(Self { start, bytes }),
             None => Err(io::Error::other("mmap returned address 0")),

@@ -8,7 +8,7 @@ use crate::observe::fallback;
 use crate::observe::measure::{self, Direction};
 use crate::options::by_descriptor;
 use crate::ready::{epoll_ctl, epoll_wait, poll, select};
-use crate::{at_fork, locked, uring, wiring};
+use crate::{at_fork, uring, wiring};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{
@@ -17,8 +17,8 @@ use libc::{
     timespec, timeval,
 };
 use towpath_client::private::flag;
-use towpath_client::{cancel, single_threaded, sys};
-use towpath_hook::{Answer, Handler, exec, outcome, real};
+use towpath_client::{cancel, locked, single_threaded, sys};
+use towpath_hook::{Answer, Handler, exec, kept_for_brk, lock_in_future, outcome, real};
 use towpath_ring::lines::state;
 
 /// The library's answers to the caught calls.
@@ -501,10 +501,12 @@ impl Handler for Posix {
         Some(outcome(unsafe { real::pidfd_getfd(pidfd, fd, flags) }).inspect(|new| close::taken(*new)))
     }
     unsafe fn mlockall(flags: c_int) -> Answer<c_int> {
-        locked::lock_all(flags)
+        // The space kept for an injected program's `brk` is no memory of its own yet.
+        let locked = locked::lock_all(flags, kept_for_brk());
+        Some(locked.inspect(|_| lock_in_future(flags & libc::MCL_FUTURE != 0)))
     }
     unsafe fn munlockall() -> Answer<c_int> {
-        locked::unlock_all();
+        lock_in_future(false);
         None
     }
     unsafe fn fclose(stream: *mut FILE) -> Answer<c_int> {

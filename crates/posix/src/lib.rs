@@ -12,7 +12,6 @@ mod fd;
 mod handler;
 mod io;
 mod lifecycle;
-mod locked;
 mod observe;
 mod options;
 mod ready;

@@ -1,7 +1,8 @@
 //! What programs do with their memory as a whole: `mlockall`, core dumps.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::{Program, Service, bin};
+use towpath_system_tests::native::{both_ways, give, pair, take};
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, bin_dir, require_program, until};
 
 const BEGIN: &str = r#"
 import ctypes, os, resource, socket, sys
@@ -118,3 +119,138 @@ print(len(regions) > 0, all(regions))
     let out = service.accelerated("python3 -c").arg(format!("{BEGIN}{script}")).run(60).ok();
     assert_eq!(out.trim(), "True True");
 }
+
+/// The mappings of a process: each one's name, size in bytes, and `VmFlags`.
+fn mappings(process: &str) -> Vec<(String, u64, Vec<String>)> {
+    let list = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("smaps");
+    let mut found: Vec<(String, u64, Vec<String>)> = Vec::new();
+    for line in list.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let last = || found.len() - 1;
+        if first == "VmFlags:" {
+            let last = last();
+            found[last].2 = words.map(str::to_owned).collect();
+        } else if first == "Size:" {
+            let last = last();
+            found[last].1 = words.next().and_then(|size| size.parse::<u64>().ok()).expect("a size") << 10;
+        } else if !first.ends_with(':') {
+            found.push((words.skip(4).collect::<Vec<_>>().join(" "), 0, Vec::new()));
+        }
+    }
+    found
+}
+
+/// Checks those of `mappings` that `is_ours` picks: none is locked, and none is in a core dump.
+fn assert_left_out(mappings: &[(String, u64, Vec<String>)], what: &str, is_ours: impl Fn(&str, u64) -> bool) {
+    let ours: Vec<_> = mappings.iter().filter(|(name, size, _)| is_ours(name, *size)).collect();
+    assert!(!ours.is_empty(), "there is no mapping of {what}");
+    for (name, size, flags) in ours {
+        let has = |flag: &str| flags.iter().any(|other| other == flag);
+        assert!(has("dd") && !has("lo"), "{what}: {name:?} of {size} bytes has {flags:?}");
+    }
+}
+
+fn is_region(name: &str, _size: u64) -> bool {
+    name.starts_with("/memfd:towpath-")
+}
+
+/// Locks this process's memory.
+fn lock_all(flags: i32) {
+    // SAFETY: numbers only. What is locked stays what it is.
+    assert_eq!(unsafe { libc::mlockall(flags) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn mlockall_of_a_native_program_leaves_the_regions_out() {
+    both_ways("mlockall_of_a_native_program_leaves_the_regions_out", || {
+        let (_stack, mut ours, mut theirs) = pair();
+        for flags in [libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE] {
+            lock_all(flags);
+            let all = mappings("self");
+            assert!(all.iter().any(|(_, _, flags)| flags.iter().any(|flag| flag == "lo")), "nothing is locked");
+            assert_left_out(&all, "rings", is_region);
+            give(&mut ours, b"bytes").unwrap();
+            assert_eq!(take(&mut theirs, 5).unwrap(), b"bytes");
+        }
+        // SAFETY: the structure is there for the call.
+        let failed = unsafe { libc::mlockall(8) };
+        assert_eq!((failed, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EINVAL)));
+    });
+}
+
+#[test]
+fn mlockall_before_a_native_program_opens_its_stack_leaves_the_regions_out() {
+    both_ways("mlockall_before_a_native_program_opens_its_stack_leaves_the_regions_out", || {
+        lock_all(libc::MCL_CURRENT | libc::MCL_FUTURE);
+        let (_stack, mut ours, mut theirs) = pair();
+        assert_left_out(&mappings("self"), "rings", is_region);
+        give(&mut ours, b"bytes").unwrap();
+        assert_eq!(take(&mut theirs, 5).unwrap(), b"bytes");
+    });
+}
+
+/// A program of the C library, linked with the shared object and with the archive.
+#[test]
+fn mlockall_of_a_native_c_program_leaves_the_regions_out() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "towpath.h"
+int main(void) {
+    struct towpath *stack;
+    int opened = towpath_open(NULL, &stack), locked = mlockall(MCL_CURRENT | MCL_FUTURE);
+    printf("%d %d\n", opened, locked);
+    char line[4096];
+    int ours = 0, rings = 0, wrong = 0;
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, smaps)) {
+        if (strstr(line, "-") && strstr(line, " 00:0"))
+            ours = strstr(line, "/memfd:towpath-") != NULL;
+        if (ours && strncmp(line, "VmFlags", 7) == 0) {
+            rings++;
+            wrong += strstr(line, " lo") != NULL || strstr(line, " dd") == NULL;
+        }
+    }
+    printf("%d %d\n", rings > 0, wrong);
+    towpath_close(stack);
+    return 0;
+}
+"#;
+    require_program("gcc", "gcc");
+    let (service, scratch) = (Service::embedded(), Scratch::new("locked"));
+    let include = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/native/include");
+    let source = scratch.path("locked.c");
+    std::fs::write(&source, SOURCE).expect("source");
+    for archive in [false, true] {
+        let program = scratch.path(if archive { "archive" } else { "library" });
+        let gcc = Program::line("gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE -I").arg(&include).arg("-o");
+        let gcc = gcc.arg(&program).arg(&source);
+        let gcc = if archive {
+            gcc.arg(bin("libtowpath_native.a")).arg("-lm")
+        } else {
+            let path = format!("-Wl,-rpath,{}", bin_dir().display());
+            gcc.arg("-L").arg(bin_dir()).arg("-ltowpath_native").arg(path)
+        };
+        gcc.run(60).ok();
+        let out = Program::new(&[&program]).env("TOWPATH_SOCKET", &service.socket).run(60).ok();
+        assert_eq!(out, "0 0\n1 0\n", "archive: {archive}");
+    }
+}
+
+#[test]
+fn core_dumps_of_the_service_have_neither_regions_nor_packets() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let client = service.accelerated("sleep 60").start(service.scratch.path("client.log"));
+    until("a region", 20, || mappings(&service.running.worker().to_string()).iter().any(|(name, ..)| is_region(name, 0)));
+    let worker = mappings(&service.running.worker().to_string());
+    assert_left_out(&worker, "regions", is_region);
+    assert_left_out(&worker, "AF_XDP rings", |name, _| name.starts_with("socket:"));
+    assert_left_out(&worker, "frames", |name, size| size == FRAMES && (name.is_empty() || name.contains("hugepage")));
+    drop(client);
+}
+
+/// The frame memory of a queue, bytes.
+const FRAMES: u64 = 4096 * 2048;

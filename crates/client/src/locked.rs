@@ -1,9 +1,9 @@
-//! `mlockall` without the regions. Most of a region is never touched, and locking it would make all of it real memory.
+//! `mlockall` without the regions and pair regions. Most of a region is never touched, and locking it would make all of it real memory.
 
+use crate::session;
 use core::ops::Range;
 use libc::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT, MLOCK_ONFAULT, c_int, c_void};
-use towpath_client::session;
-use towpath_hook::{Answer, kept_for_brk, lock_in_future, outcome, real};
+use towpath_hook::{outcome, real};
 
 /// The names of mappings that are shared with the service or with a pair's other client.
 const OURS: &str = "/memfd:towpath-";
@@ -59,22 +59,12 @@ fn is_permitted(bytes: usize) -> bool {
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) == 0 && bytes as u64 <= limit.rlim_cur }
 }
 
-/// The library's mappings that have no name of their own: the regions, which may lie in a guest's memory, and the area
-/// that is kept for an injected program's `brk`.
-fn regions() -> Vec<Range<usize>> {
-    session::all().map(|session| session.region.addresses()).chain(kept_for_brk()).collect()
-}
-
-/// `munlockall`, before the kernel carries it out.
-pub fn unlock_all() {
-    lock_in_future(false);
-}
-
-/// `mlockall`.
-pub fn lock_all(flags: c_int) -> Answer<c_int> {
-    let regions = regions();
+/// `mlockall`. `kept`: more of the library's mappings that are left out. A region may lie in a guest's memory, so it is
+/// known by its address.
+pub fn lock_all(flags: c_int, kept: impl IntoIterator<Item = Range<usize>>) -> Result<c_int, i32> {
+    let regions: Vec<_> = session::all().map(|session| session.region.addresses()).chain(kept).collect();
     let known = MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT;
-    let locked = if flags & MCL_CURRENT == 0 || flags & !known != 0 || regions.is_empty() {
+    if flags & MCL_CURRENT == 0 || flags & !known != 0 || regions.is_empty() {
         // What holds for the future is no concern of a region's mapping. The kernel refuses wrong flags.
         call(flags)
     } else if let Some(mappings) = Mappings::now(&regions) {
@@ -82,8 +72,7 @@ pub fn lock_all(flags: c_int) -> Answer<c_int> {
     } else {
         // The rest of the memory is then locked page by page, when it is touched.
         call(flags | MCL_ONFAULT).inspect(|_| regions.iter().for_each(unlock))
-    };
-    Some(locked.inspect(|_| lock_in_future(flags & MCL_FUTURE != 0)))
+    }
 }
 
 fn lock(flags: c_int, mut mappings: Mappings, regions: &[Range<usize>]) -> Result<c_int, i32> {
