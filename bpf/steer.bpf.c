@@ -14,8 +14,9 @@
 //      them.
 //   7. The rest passes: SSH, kernel servers, first SYNs, the kernel's resets for closed ports.
 //
-// A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
-// reset it. So a connection survives a moment without a reader.
+// A frame that is ours never passes: the kernel does not know the connection and would reset it. If no socket is bound to
+// its queue (`ethtool -L` has made the queue since), a copy of it goes through `strays`. While nobody reads, it is dropped.
+// So a connection survives a moment without a reader.
 //
 // `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
 // over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
@@ -69,7 +70,7 @@ struct icmp {
     __be32 rest;
 };
 
-enum { STEERED, PASSED, TAKEN, STALE, FULL, STATS };
+enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
 enum { VLAN, SETTINGS };
 // In the setting beside the VLAN's number.
 #define ALL_TCP (1u << 31)
@@ -77,6 +78,9 @@ enum { VLAN, SETTINGS };
 enum { ACTIVE = 1, PASSIVE };
 // Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
+
+// Most bytes of a frame that goes through `strays`. The stack serves no MTU for which a frame is longer.
+#define MOST_STRAY 4096
 
 #define SECOND 1000000000ULL
 // A service that has not written its heartbeat for so long is stuck.
@@ -176,6 +180,12 @@ struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);
 } syns SEC(".maps");
+
+// Frames of ours from queues without a socket: their length, and their bytes. The rest of a record is nothing.
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20);
+} strays SEC(".maps");
 
 // One of the service's AF_XDP sockets. The kernel clears the entry when the service dies, however that happens. This
 // program outlives it: clients' sockets hold it.
@@ -332,16 +342,61 @@ static __always_inline int is_ours(struct xdp_md *ctx)
     return 0;
 }
 
-// Without "frags" drivers refuse the program on interfaces with a large MTU, and veth lowers its peer's.
-SEC("xdp.frags")
-int towpath_steer(struct xdp_md *ctx)
+// Copies a frame of `bytes` bytes to `strays`, in a record with room for `room`, a constant.
+static __always_inline int keep(struct xdp_md *ctx, __u32 bytes, const __u32 room)
+{
+    __u32 *record = bpf_ringbuf_reserve(&strays, sizeof *record + room, 0);
+    if (!record)
+        return 0;
+    *record = bytes;
+    if (bpf_xdp_load_bytes(ctx, 0, record + 1, bytes)) {
+        bpf_ringbuf_discard(record, 0);
+        return 0;
+    }
+    bpf_ringbuf_submit(record, 0);
+    return 1;
+}
+
+static __always_inline int keep_stray(struct xdp_md *ctx)
+{
+    __u32 bytes = bpf_xdp_get_buff_len(ctx);
+    // Acknowledgements are short, and most other frames have the usual MTU.
+    if (bytes < ETH_HLEN)
+        return 0;
+    if (bytes <= 124)
+        return keep(ctx, bytes, 124);
+    if (bytes <= 1532)
+        return keep(ctx, bytes, 1532);
+    if (bytes <= MOST_STRAY)
+        return keep(ctx, bytes, MOST_STRAY);
+    return 0;
+}
+
+static __always_inline int steer(struct xdp_md *ctx)
 {
     if (!is_ours(ctx)) {
         count(PASSED);
         return XDP_PASS;
     }
     count(STEERED);
-    return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
+    int verdict = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
+    if (verdict == XDP_DROP)
+        count(keep_stray(ctx) ? STRAY : LOST);
+    return verdict;
+}
+
+// Without "frags" drivers refuse the program on interfaces with a large MTU, and veth lowers its peer's.
+SEC("xdp.frags")
+int towpath_steer(struct xdp_md *ctx)
+{
+    return steer(ctx);
+}
+
+// The same, to be put in the other's place: some drivers run a program on new queues only when it changes.
+SEC("xdp.frags")
+int towpath_steer2(struct xdp_md *ctx)
+{
+    return steer(ctx);
 }
 
 static __always_inline int service_exists(void)

@@ -52,6 +52,7 @@ fn page(first: &Status, s: &Status) -> String {
     };
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
+    link(&mut out, s);
     let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
     cores(&mut out, s);
     workers(&mut out, first, s);
@@ -110,6 +111,30 @@ fn page(first: &Status, s: &Status) -> String {
         );
     }
     out
+}
+
+/// The served interface.
+fn link(out: &mut String, s: &Status) {
+    let Some(link) = &s.link else { return };
+    let state = match (link.up, link.carrier) {
+        (true, true) => "up",
+        (true, false) => "up without carrier",
+        (false, _) => "down",
+    };
+    let program = match link.program {
+        Some(id) if link.steering => format!("XDP program {id} ({})", link.mode),
+        Some(id) => format!("foreign XDP program {id}"),
+        None => "no XDP program".into(),
+    };
+    let (name, queues, sockets) = (&link.name, counted(link.queues, "receive queue"), link.sockets);
+    let _ = write!(out, "{name}: {state}, {program}, {queues}, {} served", sockets.min(link.queues));
+    if link.strays > 0 {
+        let _ = write!(out, ", {} by the slower way", counted(link.strays, "frame"));
+    }
+    out.push('\n');
+    if let Some(trouble) = &link.trouble {
+        let _ = writeln!(out, "  {trouble}");
+    }
 }
 
 /// A backlog that is full now.
@@ -221,7 +246,7 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
+    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, InterfaceStatus, NumberedFlowGroup};
     use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
     use towpath_service::policy::request::PolicyTotals;
     use towpath_service::sandbox::SandboxStatus;
@@ -265,6 +290,7 @@ mod tests {
             uptime_us: 3_600_000_000,
             socket: "/run/towpath/towpath.sock".into(),
             interface: None,
+            link: None,
             flow_groups: vec![group],
             workers: vec![WorkerStatus { flow_groups: vec![0], ..WorkerStatus::default() }],
             sizing: Sizing {
@@ -279,8 +305,20 @@ mod tests {
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
             listeners: named(&[("accepted_by_kernel", 2), ("taken", 9), ("passed_stale", 0), ("passed_full", 3)]),
             stacks: vec![
-                OtherStackStatus { name: "blue".into(), kind: "kernel".into(), socket: "/b".into(), running: true },
-                OtherStackStatus { name: "guest".into(), kind: "uml".into(), socket: "/c".into(), running: false },
+                OtherStackStatus {
+                    name: "blue".into(),
+                    kind: "kernel".into(),
+                    socket: "/b".into(),
+                    running: true,
+                    failed: None,
+                },
+                OtherStackStatus {
+                    name: "guest".into(),
+                    kind: "uml".into(),
+                    socket: "/c".into(),
+                    running: false,
+                    failed: None,
+                },
             ],
             policy: PolicyTotals { rules: 1, denied: 2, limited: 0 },
             auto: Vec::new(),
@@ -310,6 +348,27 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";
         assert_eq!(page(&first, &second), expected);
+        second.link = Some(InterfaceStatus {
+            name: "eth1".into(),
+            up: true,
+            carrier: true,
+            steering: true,
+            program: Some(7),
+            mode: "driver".into(),
+            queues: 4,
+            sockets: 1,
+            strays: 9,
+            trouble: Some("eth1 has 4 receive queues".into()),
+        });
+        let lines = "\
+eth1: up, XDP program 7 (driver), 4 receive queues, 1 served, 9 frames by the slower way
+  eth1 has 4 receive queues
+sandbox";
+        assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));
+        second.link = Some(InterfaceStatus { name: "eth1".into(), ..InterfaceStatus::default() });
+        let line = "eth1: down, no XDP program, 0 receive queues, 0 served\n";
+        assert!(page(&first, &second).contains(line), "{}", page(&first, &second));
+        second.link = None;
         second.workers = vec![
             WorkerStatus { flow_groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
             WorkerStatus { flow_groups: vec![1], ..WorkerStatus::default() },

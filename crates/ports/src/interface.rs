@@ -1,17 +1,14 @@
 //! Properties of a network interface, read by ioctl and netlink. /sys is not used, because it shows the namespace that
 //! it was mounted in, not the thread's.
 
+use crate::RxChecksum;
+use crate::link::Link;
 use std::ffi::CString;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const ETHTOOL_GDRVINFO: u32 = 3;
-/// `IFLA_XDP`, and within it `IFLA_XDP_PROG_ID` (linux/if_link.h).
-const IFLA_XDP: u16 = 43;
-const IFLA_XDP_PROG_ID: u16 = 4;
-/// The type of an attribute, without its "nested" and "network byte order" bits.
-const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// `struct ethtool_drvinfo`.
 #[repr(C)]
@@ -30,7 +27,7 @@ pub(crate) struct Interface {
     pub name: String,
     pub index: u32,
     pub mtu_bytes: u32,
-    /// Received frames may have partial checksums: on veth, tun and bridge from this kernel, on virtio from the host's.
+    /// Received frames may have partial checksums: on veth and tap from this kernel, on virtio from the host's.
     pub is_virtual: bool,
 }
 
@@ -51,17 +48,21 @@ impl Interface {
         ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;
         // SAFETY: SIOCGIFMTU succeeded, so it has filled this member of the union.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-        let is_virtual =
-            driver(&socket, &c_name).is_none_or(|info| info.bus[0] == 0 || info.driver.starts_with(b"virtio"));
+        // A tap device says that it is on the bus "tap", so the kind of the device is asked for, too.
+        let has_kind = || Link::of(index).is_ok_and(|link| link.is_some_and(|link| link.kind.is_some()));
+        let is_virtual = driver(&socket, &c_name)
+            .is_none_or(|info| info.bus[0] == 0 || info.driver.starts_with(b"virtio") || has_kind());
         Ok(Some(Self { name: name.into(), index, mtu_bytes: mtu.max(0) as u32, is_virtual }))
     }
 
     /// The id of the XDP program that is attached to it.
     pub fn xdp_program(&self) -> io::Result<Option<u32>> {
-        let answer = link_message(self.index)?;
-        let attributes = answer.get(size_of::<libc::nlmsghdr>() + size_of::<libc::ifinfomsg>()..).unwrap_or(&[]);
-        let id = attribute(attributes, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_PROG_ID));
-        Ok(id.and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes).filter(|&id| id != 0))
+        Ok(Link::of(self.index)?.and_then(|link| link.program))
+    }
+
+    /// What is known of the checksums of its frames.
+    pub fn rx_checksum(&self) -> RxChecksum {
+        if self.is_virtual { RxChecksum::MaybePartial } else { RxChecksum::Unknown }
     }
 }
 
@@ -107,48 +108,6 @@ fn driver(socket: &OwnedFd, name: &CString) -> Option<DriverInfo> {
     Some(info)
 }
 
-/// The complete answer to RTM_GETLINK for one interface.
-fn link_message(index: u32) -> io::Result<Vec<u8>> {
-    let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-    let length = (size_of::<libc::nlmsghdr>() + size_of::<libc::ifinfomsg>()) as u32;
-    let mut ask = Vec::with_capacity(length as usize);
-    // struct nlmsghdr: length, type, flags, sequence, port.
-    ask.extend(length.to_ne_bytes());
-    ask.extend(libc::RTM_GETLINK.to_ne_bytes());
-    ask.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    ask.extend([0; 8]);
-    // struct ifinfomsg: family and padding, type, index, flags, change.
-    ask.extend([0; 4]);
-    ask.extend(index.to_ne_bytes());
-    ask.extend([0; 8]);
-    // SAFETY: `ask` is valid for its length; a netlink socket without an address sends to the kernel.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0) };
-    if sent < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut answer = vec![0; 64 * 1024];
-    // SAFETY: `answer` is valid for writes of its length.
-    let got = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    answer.truncate(got as usize);
-    Ok(answer)
-}
-
-/// The body of the first attribute of this type.
-fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    while let [a, b, c, d, ..] = *attributes {
-        let len = usize::from(u16::from_ne_bytes([a, b]));
-        let body = attributes.get(4..len)?;
-        if u16::from_ne_bytes([c, d]) & NLA_TYPE_MASK == kind {
-            return Some(body);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -166,17 +125,5 @@ mod tests {
         for name in ["wr-none", "", "a\0b", "a-name-longer-than-the-kernel-takes"] {
             assert!(Interface::find(name).unwrap().is_none(), "{name:?}");
         }
-    }
-
-    #[test]
-    fn attributes_are_read_within_bounds() {
-        let bytes = [5, 0, 1, 0, 0xaa, 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4];
-        assert_eq!(attribute(&bytes, 1), Some(&[0xaa][..]));
-        assert_eq!(attribute(&bytes, 2), Some(&[1, 2, 3, 4][..]));
-        assert_eq!(attribute(&bytes, 3), None);
-        for end in 0..bytes.len() {
-            attribute(&bytes[..end], 2);
-        }
-        assert_eq!(attribute(&[0; 8], 1), None, "a length of 0 does not loop");
     }
 }

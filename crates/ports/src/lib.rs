@@ -2,11 +2,13 @@
 
 mod interface;
 mod keys;
+pub mod link;
 mod link_holder;
 pub mod listening;
 mod mapping;
 pub mod memory;
 pub mod steering;
+pub mod strays;
 pub mod syn;
 pub mod xsk;
 

@@ -4,10 +4,12 @@ use crate::interface::Interface;
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::link_holder;
 use crate::listening::{Listening, LoadError, monotonic};
+use crate::strays::Strays;
 use crate::xsk::XskPort;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
+use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode, loaded_programs};
 use std::error::Error;
 use std::io;
@@ -19,13 +21,16 @@ use std::time::Duration;
 /// bpf/steer.bpf.c, compiled by bpf/build.sh.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o");
 
-const PROGRAM: &str = "towpath_steer";
+/// The same program twice: one is attached, and the other can take its place.
+const PROGRAMS: [&str; 2] = ["towpath_steer", "towpath_steer2"];
 /// Indices of the map `stats`.
 const STEERED: u32 = 0;
 const PASSED: u32 = 1;
 const TAKEN: u32 = 2;
 const STALE: u32 = 3;
 const FULL: u32 = 4;
+const STRAY: u32 = 5;
+const LOST: u32 = 6;
 /// Values of the maps `flows` and `flows6`.
 const ACTIVE: u32 = 1;
 const PASSIVE: u32 = 2;
@@ -116,25 +121,33 @@ pub struct SteerStats {
     pub passed_stale: u64,
     /// SYNs left to listening sockets, because too many were waiting.
     pub passed_full: u64,
+    /// Steered frames of queues without a socket, for [`Steering::strays`].
+    pub stray: u64,
+    /// Steered frames that were dropped, because nobody reads those.
+    pub lost: u64,
 }
 
 /// The steering program on one interface. Dropping this value detaches it. The kernel detaches it when the process
 /// ends.
 pub struct Steering {
     // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
-    _link: FdLink,
+    link: Option<FdLink>,
+    /// The attached one of the programs.
+    attached: usize,
     interface: Interface,
     mode: SteerMode,
+    program_ids: [u32; 2],
     sockets: XskMap<MapData>,
     flows: HashMap<MapData, FlowKey, u32>,
     flows6: HashMap<MapData, FlowKey6, u32>,
     half_open: HashMap<MapData, FlowKey, u64>,
     half_open6: HashMap<MapData, FlowKey6, u64>,
     listening: Listening,
+    strays: Strays,
     settings: Array<MapData, u32>,
     vlan: Option<u16>,
     stats: PerCpuArray<MapData, u64>,
-    _program: Ebpf,
+    program: Ebpf,
 }
 
 impl Steering {
@@ -150,31 +163,36 @@ impl Steering {
             .map_err(|e| other("ioctl", &e))?
             .ok_or_else(|| SteerError::NoInterface(interface.into()))?;
         let mut program = Ebpf::load(OBJECT).map_err(|e| explain(&found, "loading maps", &e))?;
-        let xdp: &mut Xdp = program
-            .program_mut(PROGRAM)
-            .and_then(|p| p.try_into().ok())
-            .ok_or_else(|| other("loading", &io::Error::other("the object has no such program")))?;
-        xdp.load().map_err(|e| explain(&found, "loading the program", &e))?;
-        let (link, mode) = attach(xdp, &found)?;
+        let mut program_ids = [0; 2];
+        for (name, id) in PROGRAMS.iter().zip(&mut program_ids) {
+            let xdp = xdp_program(&mut program, &found, name)?;
+            xdp.load().map_err(|e| explain(&found, "loading the program", &e))?;
+            *id = xdp.info().map_err(|e| explain(&found, "asking for the program", &e))?.id();
+        }
+        let (link, mode) = attach(xdp_program(&mut program, &found, PROGRAMS[0])?, &found)?;
         let listening = Listening::load(&mut program).map_err(|error| match error {
             LoadError::Refused(error) => explain(&found, "loading the filter of listeners", &*error),
             LoadError::Missing => other("loading", &io::Error::other("the object lacks the filter or one of its maps")),
         })?;
         let missing = || other("loading", &io::Error::other("the object lacks a map"));
+        let strays = program.take_map("strays").and_then(|m| m.try_into().ok()).ok_or_else(missing)?;
         Ok(Self {
-            _link: link,
+            link: Some(link),
             mode,
+            program_ids,
+            attached: 0,
             sockets: program.take_map("sockets").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             flows: program.take_map("flows").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             flows6: program.take_map("flows6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             half_open: program.take_map("half_open").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             half_open6: program.take_map("half_open6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             listening,
+            strays: Strays::new(strays, found.rx_checksum()),
             settings: program.take_map("settings").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             stats: program.take_map("stats").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             vlan: None,
             interface: found,
-            _program: program,
+            program,
         })
     }
 
@@ -188,11 +206,35 @@ impl Steering {
         &self.interface.name
     }
 
-    /// Delivers steered frames of a queue to a port. The binding ends with the port; steered frames are dropped then. When
+    /// Delivers steered frames of a queue to a port. The binding ends with the port; [`Steering::strays`] has the frames then. When
     /// the port that was bound last has gone, no SYNs are taken from listening sockets.
     pub fn bind(&mut self, queue: u32, port: &XskPort) -> Result<(), SteerError> {
         let result = self.sockets.set(queue, port.as_fd().as_raw_fd(), 0).and_then(|()| self.listening.live_with(port));
         result.map_err(|e| explain(&self.interface, "binding a socket to a queue", &e))
+    }
+
+    /// Frames of queues to which no port is bound.
+    pub fn strays(&mut self) -> &mut Strays {
+        &mut self.strays
+    }
+
+    /// The ids of both programs, one of which is attached, and the interface's index.
+    pub fn ids(&self) -> ([u32; 2], u32) {
+        (self.program_ids, self.interface.index)
+    }
+
+    /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
+    /// veth does not (Linux 6.18). No frame is left out.
+    pub fn renew(&mut self) -> Result<(), SteerError> {
+        let doing = "putting the program on new queues";
+        let Some(link) = self.link.take() else { return Ok(()) };
+        let link = XdpLink::try_from(link).map_err(|e| explain(&self.interface, doing, &e))?;
+        self.attached = 1 - self.attached;
+        let xdp = xdp_program(&mut self.program, &self.interface, PROGRAMS[self.attached])?;
+        let id = xdp.attach_to_link(link).map_err(|e| explain(&self.interface, doing, &e))?;
+        let link = xdp.take_link(id).map_err(|e| explain(&self.interface, doing, &e))?;
+        self.link = FdLink::try_from(link).ok();
+        Ok(())
     }
 
     /// The filter for listening sockets.
@@ -256,6 +298,8 @@ impl Steering {
                 taken: sum(TAKEN)?,
                 passed_stale: sum(STALE)?,
                 passed_full: sum(FULL)?,
+                stray: sum(STRAY)?,
+                lost: sum(LOST)?,
             })
         };
         read().map_err(|e: MapError| explain(&self.interface, "reading the counters", &e))
@@ -281,6 +325,14 @@ fn change<K: aya::Pod>(map: &mut HashMap<MapData, K, u32>, key: &K, ours: Option
         Err(error) if os_error(&error) == Some(libc::ENOENT) || matches!(error, MapError::KeyNotFound) => Ok(()),
         other => other,
     }
+}
+
+fn xdp_program<'a>(program: &'a mut Ebpf, interface: &Interface, name: &str) -> Result<&'a mut Xdp, SteerError> {
+    program.program_mut(name).and_then(|p| p.try_into().ok()).ok_or_else(|| SteerError::Other {
+        interface: interface.name.clone(),
+        doing: "loading",
+        text: "the object has no such program".into(),
+    })
 }
 
 /// Why an attempt to attach failed.
@@ -337,7 +389,7 @@ fn occupied(interface: &Interface) -> SteerError {
         interface: interface.name.clone(),
         program,
         holder: id.and_then(|id| link_holder::of_program(Path::new("/proc"), id)),
-        is_ours: name == Some(PROGRAM),
+        is_ours: name.is_some_and(|name| PROGRAMS.contains(&name)),
     }
 }
 

@@ -173,7 +173,7 @@ impl XskPort {
             reserved: None,
             queue,
             zero_copy: options & libc::XDP_OPTIONS_ZEROCOPY != 0,
-            checksum: if found.is_virtual { RxChecksum::MaybePartial } else { RxChecksum::Unknown },
+            checksum: found.rx_checksum(),
             mtu_bytes: found.mtu_bytes.min(frame_bytes - HEADROOM_BYTES - config.header_bytes()),
             header_bytes: config.header_bytes(),
             rx_bad: 0,

@@ -5,7 +5,7 @@ use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
 use crate::capture;
 use crate::conversation::Lines;
-use crate::other_stacks::OtherStack;
+use crate::other_stacks::{OtherStack, OtherStacks};
 use crate::policy::PolicyRequest;
 use crate::privileged;
 use crate::received;
@@ -145,9 +145,10 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
     }
 }
 
-fn other_stack(stack: &OtherStack) -> api::OtherStackStatus {
+fn other_stack(stacks: &OtherStacks, stack: &OtherStack) -> api::OtherStackStatus {
     let OtherStack { name, socket, kind, .. } = stack;
-    api::OtherStackStatus { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running: stack.answers() }
+    let (running, failed) = (stack.answers(), stacks.failure(stack));
+    api::OtherStackStatus { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running, failed }
 }
 
 fn stack(state: &ServiceState, name: &str, start: bool) -> String {
@@ -156,10 +157,13 @@ fn stack(state: &ServiceState, name: &str, start: bool) -> String {
         let known = if stacks.names().is_empty() { "none".into() } else { stacks.names().join(", ") };
         return error(format!("there is no stack {name:?}; the service's configuration names {known} ([stacks.NAME])"));
     };
-    let answer = good(&other_stack(&stacks.all()[number]));
+    if start {
+        stacks.forget_failure(&stacks.all()[number]);
+    }
+    let answer = good(&other_stack(&stacks, &stacks.all()[number]));
     if start {
         let begin = move || {
-            // The log holds the reason of a failure.
+            // The log holds the reason of a failure, and the next answer has it.
             let _ = stacks.reach(&stacks.all()[number]);
         };
         let _ = std::thread::Builder::new().name("start".into()).spawn(begin);
@@ -256,7 +260,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         api::NumberedFlowGroup { flow_group, status, ports }
     });
     let not_ours = not_ours::NAMES.into_iter().zip(status.not_ours);
-    let mut clients = status.clients;
+    let (mut clients, stacks) = (status.clients, &*state.settings.stacks);
     clients.retain(|client| operator || client.uid == uid);
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -265,13 +269,14 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         uptime_us: state.started.elapsed().as_micros() as u64,
         socket: state.settings.socket.clone(),
         interface: state.settings.interface.clone(),
+        link: state.settings.health.as_ref().map(|interface| interface.status()),
         flow_groups: flow_groups.collect(),
         workers: status.workers,
         sizing: state.threads.sizing(state.stack.name(), false),
         slow: status.slow,
         kernel: not_ours.collect(),
         listeners: status.listeners,
-        stacks: state.settings.stacks.all().iter().map(other_stack).collect(),
+        stacks: stacks.all().iter().map(|stack| other_stack(stacks, stack)).collect(),
         policy: state.settings.policy.totals(),
         auto: state.settings.auto.rows(|owner| operator || owner == uid),
         sandbox: state.settings.sandbox.status(),

@@ -220,7 +220,8 @@ fn run(
     let sandbox = Arc::new(Sandbox::new(config));
     let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
     let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
-    let settings = Settings { source: Arc::new(Source::new(options.clone(), config.clone())), ..settings };
+    let settings =
+        Settings { source: Arc::new(Source::new(options.clone(), config.clone())), health: started.health, ..settings };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -288,6 +289,7 @@ fn settings(
         cores: config.cores,
         descriptors,
         interface: config.interface.clone(),
+        health: None,
         sandbox,
         ports: ["memory".to_owned()].into_iter().chain(config.interface.clone()).collect(),
     }

@@ -110,6 +110,19 @@ impl OtherStacks {
         started
     }
 
+    /// Why the last attempt to start a stack has failed; `None`: it has not, or another one runs.
+    pub fn failure(&self, stack: &OtherStack) -> Option<String> {
+        let failed = self.failed.try_lock().ok()?;
+        failed.get(&stack.name).map(|(_, why)| why.clone())
+    }
+
+    /// Forgets a failure that does not keep the stack from being tried again.
+    pub fn forget_failure(&self, stack: &OtherStack) {
+        if let Ok(mut failed) = self.failed.try_lock() {
+            failed.retain(|name, (at, _)| *name != stack.name || at.elapsed() < RETRY_AFTER);
+        }
+    }
+
     /// The broker starts it, if this process has one: the stack needs more rights than this process has.
     fn ask_to_start(&self, stack: &OtherStack) -> Result<(), String> {
         let broker = privileged::broker().zip(self.number(&stack.name).and_then(|number| u32::try_from(number).ok()));
@@ -194,7 +207,11 @@ mod tests {
         assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
         stacks.failed.lock().unwrap().get_mut("red").unwrap().1 = "as before".into();
         assert_eq!(stacks.reach(red).unwrap_err(), "as before");
+        stacks.forget_failure(red);
+        assert_eq!(stacks.failure(red).unwrap(), "as before", "it is not tried again yet");
         stacks.failed.lock().unwrap().get_mut("red").unwrap().0 = Instant::now().checked_sub(RETRY_AFTER).unwrap();
+        stacks.forget_failure(red);
+        assert_eq!(stacks.failure(red), None, "it shall be tried again");
         assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
     }
 }

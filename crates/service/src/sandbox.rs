@@ -206,8 +206,9 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     calls
 }
 
-/// Look up, change and remove an element of a map, the next key, and what a descriptor is. No map or program is made.
-const BPF_COMMANDS: [u32; 5] = [1, 2, 3, 4, 15];
+/// Look up, change and remove an element of a map, the next key, what a descriptor is, and another program of ours under
+/// our link. No map or program is made.
+const BPF_COMMANDS: [u32; 6] = [1, 2, 3, 4, 15, 29];
 
 /// Copies, flags and seals of descriptors.
 const FCNTL_COMMANDS: [libc::c_int; 8] = [

@@ -1,9 +1,12 @@
 //! How a service gets its stack. `towpathd` implements [`StackFactory`]; this crate knows no stack by name.
 
+use crate::api::InterfaceStatus;
 use crate::config::{Config, ConfigError};
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use towpath_broker::Privileges;
 use towpath_ring::Geometry;
 use towpath_runtime::{AdmissionPolicy, Stack};
@@ -34,12 +37,20 @@ pub struct StartedStack {
     /// The served interface, if there is one. It is dropped after the stack has stopped, because the stack uses its
     /// ports.
     pub interface: Option<Box<dyn Send>>,
+    /// The state of that interface.
+    pub health: Option<Arc<dyn ServedInterface>>,
+}
+
+/// An interface that a stack serves.
+pub trait ServedInterface: Send + Sync + fmt::Debug {
+    /// Its state now.
+    fn status(&self) -> InterfaceStatus;
 }
 
 impl StartedStack {
     /// A stack that needs no network watcher and no interface.
     pub fn alone(stack: impl Stack + 'static) -> Self {
-        Self { stack: Box::new(stack), network: None, interface: None }
+        Self { stack: Box::new(stack), network: None, interface: None, health: None }
     }
 }
 

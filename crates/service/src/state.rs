@@ -12,6 +12,7 @@ use crate::port_proof;
 use crate::registry::{RegisteredClient, Registry};
 use crate::sandbox::Sandbox;
 use crate::source::Source;
+use crate::stack_factory::ServedInterface;
 use crate::threads::ThreadController;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub descriptors: u64,
     /// The interface served.
     pub interface: Option<String>,
+    /// The state of that interface.
+    pub health: Option<Arc<dyn ServedInterface>>,
     /// What this process has given up.
     pub sandbox: Arc<Sandbox>,
     /// Names of the ports of each flow group, by number.

@@ -1,15 +1,17 @@
 //! Starts the fast stack: a loopback port and the queues of the interface for each flow group, and the slow path's
 //! settings.
 
+use crate::health;
 use crate::interface::{self, Interface, InterfaceError};
 use crate::network::held_ports::HeldPorts;
 use crate::network::{HostNetwork, Watcher};
+use std::sync::Arc;
 use towpath_fast::{FastStack, FastStackConfig};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
-use towpath_service::stack_factory::{StackError, StartedStack};
+use towpath_service::stack_factory::{ServedInterface, StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -20,7 +22,7 @@ pub fn most_cores(config: &Config) -> usize {
     match &config.interface {
         // Of a range only as many cores are useful as there are queues. A fixed number is the operator's choice: if it
         // is too large, the start fails and says so.
-        Some(interface) if config.cores.is_chosen() => most.min(interface::receive_queues(interface)),
+        Some(interface) if config.cores.is_chosen() => most.min(health::receive_queues(interface)),
         _ => most,
     }
 }
@@ -52,7 +54,8 @@ pub fn start(
             (network, Some(interface))
         }
     };
-    let watcher = Watcher::new(network.known()).map_err(StackError::doing("starting the service"))?;
+    let health = interface.as_ref().map(|interface| Arc::clone(&interface.health));
+    let watcher = Watcher::new(network.known(), health.clone()).map_err(StackError::doing("starting the service"))?;
     let settings = FastStackConfig {
         flow_groups: cores,
         max_flows: config.max_connections,
@@ -69,6 +72,7 @@ pub fn start(
         stack: Box::new(stack),
         network: Some(Box::new(watcher)),
         interface: interface.map(|held| Box::new(held) as Box<dyn Send>),
+        health: health.map(|health| health as Arc<dyn ServedInterface>),
     })
 }
 

@@ -1,14 +1,18 @@
 //! The served interface: its AF_XDP sockets, the steering program, and our range of ephemeral ports.
 
+use crate::health::{Health, receive_queues};
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use rustix::thread::CapabilitySet;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_fast::SynCounts;
 use towpath_ports::Port;
+use towpath_ports::link::Link;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
@@ -30,6 +34,8 @@ pub struct Interface {
     pub index: u32,
     /// The largest packet that its ports take, bytes.
     pub mtu: u32,
+    /// Its state.
+    pub health: Arc<Health>,
     _ports: Option<ReservedPorts>,
 }
 
@@ -49,6 +55,9 @@ pub enum InterfaceError {
     /// No such interface.
     #[error("--interface {0}: there is no such interface; `ip -br link` lists them")]
     Absent(String),
+    /// Its frames cannot be served.
+    #[error("--interface {0} cannot be served: {1}")]
+    Unsuitable(String, &'static str),
     /// Another Towpath service serves it.
     #[error(
         "--interface {interface}: {who} serves it already; use that one{socket}, end it (`towpath stop{socket}`), or \
@@ -102,42 +111,44 @@ fn served(interface: String, holder: Option<u32>) -> InterfaceError {
     InterfaceError::Served { interface, who, socket }
 }
 
-/// Opens every receive queue of the interface and deals the queues out to the flow groups' ports. All queues are
-/// needed: a packet on a queue without a socket would be lost. Nothing is steered yet. `vlan`: only frames with this
+/// Opens every receive queue of the interface and deals the queues out to the flow groups' ports. A packet on a queue
+/// without a socket takes a slower way. Nothing is steered yet. `vlan`: only frames with this
 /// IEEE 802.1Q tag are ours.
 pub fn open(
     name: &str,
     vlan: Option<u16>,
     ports: &mut [Vec<Box<dyn Port>>],
 ) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
-    check_privileges(name)?;
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
+    // Where the kernel does not tell, it refuses what cannot be.
+    let link = Link::of(index).ok().flatten();
+    if let Some(why) = link.and_then(|link| link.refusal()) {
+        return Err(InterfaceError::Unsuitable(name.into(), why));
+    }
+    check_privileges(name)?;
     let mut steering = Steering::attach(name)?;
     steering.set_vlan(vlan)?;
     let mut mtu = u32::MAX;
     let copy = steering.mode() == SteerMode::Generic;
     let groups = ports.len();
-    for queue in 0..receive_queues(name).max(groups) {
+    let queues = receive_queues(name).max(groups);
+    for queue in 0..queues {
         let port =
             XskPort::open(name, queue as u32, XskConfig { copy, tagged: vlan.is_some(), ..XskConfig::default() })?;
         steering.bind(queue as u32, &port)?;
         mtu = mtu.min(port.capabilities().mtu_bytes);
         ports[queue % groups].push(Box::new(port));
     }
-    tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
+    tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues, mtu, "serving an interface");
     // The broker gives them back, however this process ends.
     let reserved = match privileged::broker() {
         Some(broker) => broker.reserve_ports().map(|()| None),
         None => ReservedPorts::reserve(&EPHEMERAL_PORTS).map(Some),
     };
     let reserved = reserved.map_err(InterfaceError::Ports)?;
-    Ok((Interface { index, mtu, _ports: reserved }, Box::new(Interfaces(steering))))
-}
-
-/// The number of the interface's receive queues; 1 if sysfs does not tell.
-pub fn receive_queues(name: &str) -> usize {
-    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
-    queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
+    let health = Arc::new(Health::new(name, steering.ids(), queues));
+    let steer = Interfaces { steering, queues, health: Arc::clone(&health) };
+    Ok((Interface { index, mtu, health, _ports: reserved }, Box::new(steer)))
 }
 
 /// The number of an interface.
@@ -166,7 +177,12 @@ fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
 }
 
 /// Steers the slow path's flows.
-struct Interfaces(Steering);
+struct Interfaces {
+    steering: Steering,
+    /// Receive queues on which the program is known to run.
+    queues: usize,
+    health: Arc<Health>,
+}
 
 /// Of steering that fails, for example because a table is full: clients decide how often.
 static LINES: LogThrottle = LogThrottle::new();
@@ -176,14 +192,14 @@ impl Steer for Interfaces {
         let local = SocketAddr::new(tuple.local, tuple.local_port);
         let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
         let result = match steered {
-            Steered::No => self.0.steer_flow(local, remote, None),
+            Steered::No => self.steering.steer_flow(local, remote, None),
             Steered::Kernels => self
-                .0
+                .steering
                 .steer_flow(local, remote, None)
-                .and_then(|()| self.0.steer_half_open(local, remote, Duration::ZERO)),
-            Steered::All => self.0.steer_flow(local, remote, Some(Segments::All)),
-            Steered::ButFirstSyns => self.0.steer_flow(local, remote, Some(Segments::ButFirstSyns)),
-            Steered::AnswerToCookie => self.0.steer_half_open(local, remote, COOKIE_LIFE),
+                .and_then(|()| self.steering.steer_half_open(local, remote, Duration::ZERO)),
+            Steered::All => self.steering.steer_flow(local, remote, Some(Segments::All)),
+            Steered::ButFirstSyns => self.steering.steer_flow(local, remote, Some(Segments::ButFirstSyns)),
+            Steered::AnswerToCookie => self.steering.steer_half_open(local, remote, COOKIE_LIFE),
         };
         if let Err(error) = result
             && LINES.allows()
@@ -193,15 +209,34 @@ impl Steer for Interfaces {
     }
 
     fn listening(&mut self) -> Option<&mut Listening> {
-        Some(self.0.listening())
+        Some(self.steering.listening())
     }
 
     fn serve(&mut self, device: Option<u32>) -> Result<(), SteerError> {
-        self.0.serve(device)
+        self.steering.serve(device)
+    }
+
+    fn look_for_queues(&mut self) {
+        let queues = receive_queues(self.steering.interface());
+        if std::mem::replace(&mut self.queues, queues) < queues
+            && let Err(error) = self.steering.renew()
+        {
+            tracing::error!(%error, "nothing reaches the stack any more; start the service again");
+        }
+    }
+
+    fn next_stray(&mut self) -> Option<Box<[u8]>> {
+        let frame = self.steering.strays().next_frame()?;
+        self.health.stray();
+        Some(frame)
+    }
+
+    fn strays(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.steering.strays().readable())
     }
 
     fn syn_counts(&self) -> SynCounts {
-        let stats = self.0.stats().unwrap_or_default();
+        let stats = self.steering.stats().unwrap_or_default();
         SynCounts { taken: stats.taken, passed_stale: stats.passed_stale, passed_full: stats.passed_full }
     }
 }

@@ -111,7 +111,7 @@ fn in_our_namespace() {
     let watcher = {
         use rustix::fd::AsFd;
         let stop = stop.try_clone().unwrap();
-        let mut watcher = Watcher::new(known).unwrap();
+        let mut watcher = Watcher::new(known, None).unwrap();
         std::thread::spawn(move || watcher.run(stop.as_fd(), &|| ()))
     };
 

@@ -244,7 +244,9 @@ fn core_dumps_of_the_service_have_neither_regions_nor_packets() {
     let lab = Lab::new();
     let service = Service::on_interface(&lab);
     let client = service.accelerated("sleep 60").start(service.scratch.path("client.log"));
-    until("a region", 20, || mappings(&service.running.worker().to_string()).iter().any(|(name, ..)| is_region(name, 0)));
+    until("a region", 20, || {
+        mappings(&service.running.worker().to_string()).iter().any(|(name, ..)| is_region(name, 0))
+    });
     let worker = mappings(&service.running.worker().to_string());
     assert_left_out(&worker, "regions", is_region);
     assert_left_out(&worker, "AF_XDP rings", |name, _| name.starts_with("socket:"));

@@ -418,6 +418,30 @@ fn programs_run_on_a_stack_by_the_name_that_the_configuration_gives_it() {
     assert!(tested.contains("\"stack red\""), "{tested}");
 }
 
+#[test]
+fn a_stack_that_cannot_be_had_ends_the_command_with_its_reason_and_no_other_network() {
+    let text = "[stacks.lost]\nstack = \"kernel\"\nnetns = \"/nonexistent/netns\"\n\
+                [stacks.elsewhere]\ninterface = \"absent7\"\n";
+    let (service, _file) = with_file(text);
+    let run = |stack: &str| {
+        let run = Program::new(&[bin("towpath")]).arg("run").arg("--stack").arg(stack).arg("--").arg("echo").arg("ran");
+        // Far below the two minutes that a kernel may take to boot.
+        run.env("TOWPATH_SOCKET", &service.socket).run(30)
+    };
+    let cases = [
+        ("lost", "/nonexistent/netns"),
+        ("elsewhere", "there is no such interface"),
+        ("none", "names elsewhere, lost"),
+        ("kernel=none-of-this-name", "no Towpath service at"),
+    ];
+    for (stack, why) in cases {
+        let ended = run(stack);
+        assert_eq!((ended.code, ended.out.as_str()), (125, ""), "{stack}: {}", ended.err);
+        assert!(ended.err.contains(why), "{stack}: {}", ended.err);
+        assert!(!ended.err.contains("the kernel's TCP"), "{stack}: {}", ended.err);
+    }
+}
+
 /// A server on the socket of another user's stack, which would admit anybody.
 const IMPOSTOR: &str = "
 import os, socket, sys

@@ -121,12 +121,12 @@ fn files() -> Vec<Check> {
 
 fn service(which: &Which) -> Vec<Check> {
     if let Some(socket) = which.named() {
-        return std::iter::once(asked(&socket, true)).chain(sandbox(&socket)).collect();
+        return std::iter::once(asked(&socket, true)).chain(in_service(&socket)).collect();
     }
     let system = Path::new(paths::SYSTEM_SOCKET);
     let mut found = Vec::new();
     match locate::admitted(system) {
-        Ok(_) => return std::iter::once(asked(system, false)).chain(sandbox(system)).collect(),
+        Ok(_) => return std::iter::once(asked(system, false)).chain(in_service(system)).collect(),
         Err(AskError::Absent { .. }) => {}
         // The user's own service is used instead.
         Err(error) => {
@@ -140,18 +140,38 @@ fn service(which: &Which) -> Vec<Check> {
     found
 }
 
-/// Checks what the service at a socket has given up.
-fn sandbox(socket: &Path) -> Option<Check> {
-    let status: api::Status = api::ask(socket, api::Command::Status).ok()?;
+/// Checks what the service at a socket says of itself.
+fn in_service(socket: &Path) -> Vec<Check> {
+    let Ok(status) = api::ask::<api::Status>(socket, api::Command::Status) else { return Vec::new() };
+    std::iter::once(sandbox(&status)).chain(status.link.as_ref().map(interface)).collect()
+}
+
+/// Checks the interface that a service serves.
+fn interface(link: &api::InterfaceStatus) -> Check {
+    let Some(trouble) = &link.trouble else {
+        return ok("interface", format!("{}, {} of {} queues", link.name, link.sockets, link.queues));
+    };
+    // Each trouble is said with its remedy.
+    let (found, remedy) =
+        trouble.split_once(": ").or(trouble.split_once("; ")).unwrap_or((trouble, "see the service's log"));
+    if link.steering && link.up && link.carrier {
+        warn("interface", found, remedy)
+    } else {
+        fail("interface", found, remedy)
+    }
+}
+
+/// Checks what the service has given up.
+fn sandbox(status: &api::Status) -> Check {
     let line = status.sandbox.line();
-    Some(if status.sandbox.refused > 0 {
+    if status.sandbox.refused > 0 {
         let remedy = "each refused call is an error of Towpath or an attack: see the service's log, and report it";
         fail("sandbox", line, remedy)
     } else if status.sandbox.missing.is_empty() {
         ok("sandbox", line)
     } else {
         warn("sandbox", line, "`sandbox = \"on\"`, and a kernel that has what is missing; see SECURITY.md")
-    })
+    }
 }
 
 /// Checks the service at a socket. `towpath run` does not start one that was `named`.

@@ -46,7 +46,8 @@ pub mod exit {
   towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
 
 A setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and unchanged; -v
-says so, --require makes it an error (exit code 125). What the program executes is treated alike, by the same choice.
+says so, --require makes it an error (exit code 125). So does --stack: a program never gets another network than the one
+that was named. What the program executes is treated alike, by the same choice.
 TOWPATH_IDLE_EXIT=5min is how long a service started this way stays without programs [default: 30s].")]
 pub struct Arguments {
     #[command(flatten)]
@@ -58,7 +59,7 @@ pub struct Arguments {
     /// `towpath status`)
     #[arg(long)]
     auto: bool,
-    /// Fail if the program cannot be served
+    /// Fail if the program cannot be served; --stack implies it
     #[arg(long)]
     require: bool,
     /// Say what is done
@@ -70,6 +71,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Is the kernel's TCP of this network namespace wrong for the program?
+    fn requires(&self) -> bool {
+        self.require || self.which.stack.is_some()
+    }
+
     /// The program and its arguments.
     #[cfg(test)]
     pub fn program(&self) -> Vec<&str> {
@@ -103,11 +109,11 @@ pub fn run(arguments: Arguments) -> ExitCode {
             if arguments.auto || prepared.auto {
                 command.env(AUTO_VARIABLE, "1");
             }
-            if arguments.require {
+            if arguments.requires() {
                 command.env("TOWPATH_REQUIRE", "1");
             }
         }
-        Err(why) if arguments.require => {
+        Err(why) if arguments.requires() => {
             report::not_served(&path, &why.text);
             complain(&why.text);
             return ExitCode::from(exit::TOWPATH);

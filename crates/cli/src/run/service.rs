@@ -11,8 +11,10 @@ use towpath_service::{background, paths, programs};
 
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for a stack that the service starts, which may boot a kernel.
-const STACK_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a stack may take that the service starts.
+const STACK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same if it boots a kernel.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a service that has the lock may take to answer. After that another is started: the first may be ending.
 const LOCK_WAIT: Duration = Duration::from_millis(100);
 /// How long a service that is too busy to answer is asked again.
@@ -34,8 +36,7 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<(PathBuf, Hello), S
         return hold(&socket).map(|hello| (socket, hello)).map_err(|error| error.to_string());
     }
     if let Some(StackName::Configured(name)) = which.other_stack() {
-        let socket = which.configured(name, true).map_err(|error| error.to_string())?.socket;
-        return await_answer(&socket, Instant::now() + STACK_TIMEOUT).map(|hello| (socket, hello));
+        return configured(which, name);
     }
     if let Some(stack) = which.other_stack() {
         let socket = paths::kernel_stack_socket(stack.name()).map_err(|error| error.to_string())?;
@@ -63,6 +64,29 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<(PathBuf, Hello), S
     let socket = paths::per_user_socket().map_err(|error| error.to_string())?;
     let hello = hold(&socket).or_else(|_| start(&socket, &[], verbose))?;
     Ok((socket, hello))
+}
+
+/// A stack of the service's configuration. The service starts it if it does not run, and tells why it cannot.
+fn configured(which: &Which, name: &str) -> Result<(PathBuf, Hello), String> {
+    let begun = Instant::now();
+    let ask = |start| which.configured(name, start).map_err(|error| error.to_string());
+    let stack = ask(true)?;
+    let most = if matches!(&*stack.kind, "uml" | "qemu") { BOOT_TIMEOUT } else { STACK_TIMEOUT };
+    loop {
+        let error = match hold(&stack.socket) {
+            Ok(hello) => return Ok((stack.socket, hello)),
+            // It serves, and says no.
+            Err(error @ AskError::NotAdmitted { .. }) => return Err(error.to_string()),
+            Err(error) => error,
+        };
+        if let Some(why) = ask(false)?.failed {
+            return Err(why);
+        }
+        if begun.elapsed() >= most {
+            return Err(format!("stack {name}: it does not serve after {} s: {error}", most.as_secs()));
+        }
+        std::thread::sleep(MOST_PAUSE);
+    }
 }
 
 /// Asks a service again and again for some time while it is too busy to answer, and says so.

@@ -14,7 +14,7 @@ mod status;
 pub use ask::{AskError, Asked, ask, ask_to_capture};
 pub use reloaded::Reloaded;
 pub use sizing::{CoreChange, Seen, Sizing};
-pub use status::{NamedPort, NumberedFlowGroup, Status};
+pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
 pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
@@ -135,6 +135,9 @@ pub struct OtherStackStatus {
     pub socket: PathBuf,
     /// Does it run?
     pub running: bool,
+    /// Why the last attempt to start it has failed, if it has.
+    #[serde(default)]
+    pub failed: Option<String>,
 }
 
 /// Answer to [`Command::Exec`].

@@ -26,6 +26,9 @@ pub struct Status {
     pub socket: PathBuf,
     /// The interface it serves.
     pub interface: Option<String>,
+    /// The state of that interface.
+    #[serde(default)]
+    pub link: Option<InterfaceStatus>,
     /// The stack's flow groups.
     pub flow_groups: Vec<NumberedFlowGroup>,
     /// The workers, which serve flow groups.
@@ -58,6 +61,31 @@ pub struct Status {
     pub sandbox: SandboxStatus,
     /// Its clients.
     pub clients: Vec<ClientStatus>,
+}
+
+/// A served interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// Its name.
+    pub name: String,
+    /// It is administratively up.
+    pub up: bool,
+    /// The cable, or the other end of a virtual device, is there.
+    pub carrier: bool,
+    /// The service's XDP program is attached to it.
+    pub steering: bool,
+    /// The number of the XDP program that is attached to it, whoever has attached it.
+    pub program: Option<u32>,
+    /// That program runs in the `driver`, or in the kernel's `generic` receive path, which is slower.
+    pub mode: String,
+    /// Its receive queues.
+    pub queues: u32,
+    /// Those that have an AF_XDP socket of the service.
+    pub sockets: u32,
+    /// Frames of accelerated connections that came on the other queues, and took a slower way.
+    pub strays: u64,
+    /// What is wrong, and what to do.
+    pub trouble: Option<String>,
 }
 
 /// One flow group.

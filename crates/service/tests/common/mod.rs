@@ -197,6 +197,7 @@ impl Service {
             cores: towpath_service::config::CoresSetting::Fixed(1),
             descriptors: 1 << 20,
             interface: None,
+            health: None,
             ports: vec!["memory".into()],
         };
         change(&mut settings);

@@ -107,6 +107,14 @@ pub trait Network: Send {
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
+    /// The next frame that has come on a receive queue without a port, and the port of its interface. Its checksum is right.
+    fn next_stray(&mut self) -> Option<(PortId, Box<[u8]>)> {
+        None
+    }
+    /// The descriptor that is readable while such frames wait.
+    fn strays(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// This service is alive: SYNs are left to the kernel when this has not been called for some seconds. Called at
     /// least once a second.
     fn beat(&mut self) {}

@@ -37,6 +37,7 @@ mod rings;
 mod sharing_class;
 mod slow;
 mod stack;
+mod strays;
 mod taken_syns;
 mod tapped_port;
 mod waiting;

@@ -116,7 +116,7 @@ impl SlowThread {
     /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
-        let mut work = self.requests(now) + self.syns(now) + self.messages(now) + self.commands(now);
+        let mut work = self.requests(now) + self.syns(now) + self.strays(now) + self.messages(now) + self.commands(now);
         if self.host.network.changed() {
             self.slow.retry_routes(now, &mut self.host);
             work += 1;

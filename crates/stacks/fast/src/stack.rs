@@ -118,6 +118,9 @@ impl FastStack {
         if let Some(syns) = host.network.syns() {
             watch(&epoll, syns, true)?;
         }
+        if let Some(strays) = host.network.strays() {
+            watch(&epoll, strays, true)?;
+        }
         host.pairs.enabled = config.direct;
         let slow = SlowThread {
             slow: SlowPath::new(config.slow),

@@ -9,6 +9,7 @@ pub mod netlink;
 pub mod reserved;
 pub mod sock_diag;
 
+use crate::health::Health;
 use held_ports::HeldPorts;
 use netlink::{Changes, LinkInfo, Neighbour, Netlink};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -52,6 +53,16 @@ pub trait Steer: Send {
     fn serve(&mut self, _device: Option<u32>) -> Result<(), SteerError> {
         Ok(())
     }
+    /// The interface may have new receive queues.
+    fn look_for_queues(&mut self) {}
+    /// The next frame of a receive queue without a port.
+    fn next_stray(&mut self) -> Option<Box<[u8]>> {
+        None
+    }
+    /// The descriptor that is readable while such frames wait.
+    fn strays(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// The filter's counts.
     fn syn_counts(&self) -> SynCounts {
         SynCounts::default()
@@ -84,12 +95,13 @@ pub struct Watcher {
     known: Arc<Known>,
     changes: Changes,
     netlink: Netlink,
+    health: Option<Arc<Health>>,
 }
 
 impl Watcher {
-    /// Subscribes to changes.
-    pub fn new(known: Arc<Known>) -> io::Result<Self> {
-        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()? };
+    /// Subscribes to changes. Troubles of a served interface are logged.
+    pub fn new(known: Arc<Known>, health: Option<Arc<Health>>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, health };
         // The addresses may have changed between their first reading and the subscription.
         watcher.known.refresh(&mut watcher.netlink)?;
         Ok(watcher)
@@ -99,6 +111,9 @@ impl Watcher {
 impl NetworkWatcher for Watcher {
     fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
         loop {
+            if let Some(health) = &self.health {
+                health.look();
+            }
             let changes = self.changes.as_fd();
             let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
             match poll(&mut waiting, None) {
@@ -206,6 +221,9 @@ impl HostNetwork {
         }
         self.seen = changes;
         self.remembered.clear();
+        if let Some(served) = &mut self.served {
+            served.steer.look_for_queues();
+        }
         if let Some(served) = &mut self.served
             && let Ok(index) = device(&mut self.netlink, served.port, served.vlan)
             && let Ok(link) = self.netlink.link(index)
@@ -375,6 +393,14 @@ impl Network for HostNetwork {
 
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         self.listening().map(|listening| listening.readable())
+    }
+
+    fn next_stray(&mut self) -> Option<(PortId, Box<[u8]>)> {
+        Some((WIRE, self.served.as_mut()?.steer.next_stray()?))
+    }
+
+    fn strays(&mut self) -> Option<BorrowedFd<'_>> {
+        self.served.as_mut()?.steer.strays()
     }
 
     fn beat(&mut self) {

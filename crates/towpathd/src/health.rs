@@ -1,0 +1,136 @@
+//! How a served interface is, for `status`, and for the log when that changes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use towpath_ports::link::Link;
+use towpath_service::api::InterfaceStatus;
+use towpath_service::stack_factory::ServedInterface;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Health {
+    name: String,
+    index: u32,
+    /// Numbers of our XDP programs, one of which is attached.
+    programs: [u32; 2],
+    /// Receive queues with a socket of ours.
+    sockets: usize,
+    /// Frames of ours that have come on others.
+    strays: AtomicU64,
+    /// The trouble that the log tells of.
+    said: Mutex<Option<String>>,
+}
+
+impl Health {
+    /// Of an interface with one of these programs, and this many sockets.
+    pub fn new(name: &str, (programs, index): ([u32; 2], u32), sockets: usize) -> Self {
+        Self { name: name.into(), index, programs, sockets, strays: AtomicU64::new(0), said: Mutex::default() }
+    }
+
+    /// A frame has come on a queue without a socket.
+    pub fn stray(&self) {
+        if self.strays.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.look();
+        }
+    }
+
+    /// Logs a trouble that has come, and its end.
+    pub fn look(&self) {
+        let now = self.status().trouble;
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match &now {
+            _ if *said == now => {}
+            Some(trouble) => tracing::warn!(interface = self.name, "{trouble}"),
+            None => tracing::info!(interface = self.name, "all is well with the interface again"),
+        }
+        *said = now;
+    }
+}
+
+impl ServedInterface for Health {
+    fn status(&self) -> InterfaceStatus {
+        let link = Link::of(self.index).ok().flatten();
+        let is_there = link.is_some();
+        let link = link.unwrap_or_default();
+        let queues = if is_there { receive_queues(&self.name) } else { 0 };
+        let mut status = InterfaceStatus {
+            name: self.name.clone(),
+            up: link.up,
+            carrier: is_there && link.carrier,
+            steering: link.program.is_some_and(|program| self.programs.contains(&program)),
+            program: link.program,
+            mode: if link.generic { "generic" } else { "driver" }.into(),
+            queues: queues as u32,
+            sockets: self.sockets as u32,
+            strays: self.strays.load(Ordering::Relaxed),
+            trouble: None,
+        };
+        status.trouble = trouble(&status, is_there);
+        status
+    }
+}
+
+/// The number of the interface's receive queues; 1 if sysfs does not tell.
+pub fn receive_queues(name: &str) -> usize {
+    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
+    queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
+}
+
+/// What is wrong, and what to do.
+fn trouble(status: &InterfaceStatus, is_there: bool) -> Option<String> {
+    let InterfaceStatus { name, queues, sockets, .. } = status;
+    Some(if !is_there {
+        format!(
+            "{name} has gone: it was deleted, or moved to another namespace; start the service again when it is back"
+        )
+    } else if !status.up {
+        format!("{name} is down: `ip link set {name} up`")
+    } else if !status.carrier {
+        format!("{name} has no carrier: its cable, or the other end of the virtual device, is missing or down")
+    } else if !status.steering {
+        format!("{name} has lost Towpath's XDP program, so nothing reaches the stack; start the service again")
+    } else if queues > sockets {
+        format!(
+            "{name} has {queues} receive queues, and {sockets} had it when the service started; packets of the others take \
+             a slower way; start the service again"
+        )
+    } else {
+        return None;
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn each_trouble_has_its_sentence() {
+        let good = InterfaceStatus {
+            name: "eth1".into(),
+            up: true,
+            carrier: true,
+            steering: true,
+            queues: 2,
+            sockets: 2,
+            ..InterfaceStatus::default()
+        };
+        assert_eq!(trouble(&good, true), None);
+        let says = |status: InterfaceStatus, is_there, what: &str| {
+            let text = trouble(&status, is_there).unwrap();
+            assert!(text.contains(what), "{text}");
+        };
+        says(good.clone(), false, "has gone");
+        says(InterfaceStatus { up: false, carrier: false, ..good.clone() }, true, "ip link set eth1 up");
+        says(InterfaceStatus { carrier: false, ..good.clone() }, true, "no carrier");
+        says(InterfaceStatus { steering: false, ..good.clone() }, true, "XDP program");
+        says(InterfaceStatus { queues: 4, ..good }, true, "4 receive queues, and 2");
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_said() {
+        let health = Health::new("eth77", ([1, 2], u32::MAX >> 1), 1);
+        let status = health.status();
+        assert!(status.trouble.unwrap().contains("has gone") && !status.carrier && !status.steering);
+    }
+}
