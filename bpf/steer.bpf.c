@@ -21,7 +21,8 @@
 // `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
 // over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
 // has chosen the socket. A SYN that has not come here as it is was translated (NAT) or decrypted (IPsec): only the kernel
-// can carry its connection.
+// can carry its connection. All first SYNs that are not taken are the kernel's, unless the rules of the socket in `rules`
+// refuse their peer: such a SYN is dropped. These rules hold also when the service has died.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -32,6 +33,7 @@
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "peers.bpf.h"
 
 // Addresses and ports in network byte order. crates/ports/src/steering.rs has the same layouts.
 struct flow {
@@ -412,9 +414,18 @@ static __always_inline int service_runs(void)
     return service_exists() && beat && bpf_ktime_get_ns() - *beat < STUCK;
 }
 
-// The kernel answers this SYN, so its repetitions are the kernel's, too.
-static __always_inline int leave_to_kernel(void *half_opens, void *kernels, void *flow)
+// A SYN that is not taken: the kernel has it, or nobody.
+static __always_inline int not_taken(__u64 cookie, const struct ends *ends)
 {
+    return is_refused(cookie, ends) ? OURS : KERNELS;
+}
+
+// The kernel answers this SYN, so its repetitions are the kernel's, too.
+static __always_inline int leave_to_kernel(__u64 cookie, const struct ends *ends, void *half_opens, void *kernels,
+                                           void *flow)
+{
+    if (is_refused(cookie, ends))
+        return OURS;
     __u64 until = bpf_ktime_get_ns() + KERNELS_HANDSHAKE;
     bpf_map_update_elem(kernels, flow, &until, BPF_ANY);
     bpf_map_delete_elem(half_opens, flow);
@@ -423,37 +434,37 @@ static __always_inline int leave_to_kernel(void *half_opens, void *kernels, void
 
 // The service cannot have this SYN. If it has the connection, the SYN is dropped: two SYN-ACKs would not agree. The peer
 // repeats it.
-static __always_inline int cannot_take(void *flows, void *half_opens, void *kernels, void *flow, __u32 why)
+static __always_inline int cannot_take(__u64 cookie, const struct ends *ends, void *flows, void *half_opens,
+                                       void *kernels, void *flow, __u32 why)
 {
     count(why);
     if (service_exists() && bpf_map_lookup_elem(flows, flow))
         return OURS;
-    return leave_to_kernel(half_opens, kernels, flow);
+    return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
 }
 
-static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_opens, void *kernels, void *seen,
-                                void *flow, struct tcphdr *tcp, int v6)
+static __always_inline int take(struct __sk_buff *skb, __u64 cookie, const struct ends *ends, void *flows,
+                                void *half_opens, void *kernels, void *seen, void *flow, struct tcphdr *tcp, int v6)
 {
     __u32 *seq = bpf_map_lookup_elem(seen, flow);
     if (!seq || *seq != tcp->seq)
-        return KERNELS;
+        return not_taken(cookie, ends);
     __u64 *until = bpf_map_lookup_elem(kernels, flow);
     if (until && bpf_ktime_get_ns() < *until)
-        return KERNELS;
-    __u64 cookie = bpf_get_socket_cookie(skb);
+        return not_taken(cookie, ends);
     if (!bpf_map_lookup_elem(&accelerated, &cookie))
-        return leave_to_kernel(half_opens, kernels, flow);
+        return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
     if (!service_runs())
-        return cannot_take(flows, half_opens, kernels, flow, STALE);
+        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, STALE);
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
-        return cannot_take(flows, half_opens, kernels, flow, FULL);
+        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL);
     __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
     if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ip, ip_bytes, BPF_HDR_START_NET)) {
         bpf_ringbuf_discard(syn, 0);
-        return KERNELS;
+        return not_taken(cookie, ends);
     }
     syn->cookie = cookie;
     syn->interface = skb->ifindex;
@@ -464,6 +475,15 @@ static __always_inline int take(struct __sk_buff *skb, void *flows, void *half_o
     bpf_ringbuf_submit(syn, 0);
     count(TAKEN);
     return OURS;
+}
+
+// The IPv6 form of an IPv4 address, its second word.
+static __always_inline __u64 mapped(__be32 address)
+{
+    __be32 words[2] = { bpf_htonl(0xffff), address };
+    __u64 word;
+    __builtin_memcpy(&word, words, sizeof word);
+    return word;
 }
 
 // The packet begins with its TCP header. The sockets of accepted connections inherit the program, but all is theirs.
@@ -477,24 +497,33 @@ int towpath_listen(struct __sk_buff *skb)
     if (bpf_skb_load_bytes(skb, 0, &tcp, sizeof tcp) || !is_first_syn(&tcp))
         return KERNELS;
     __u32 interface = skb->ifindex;
-    if (!bpf_map_lookup_elem(&served, &interface))
-        return KERNELS;
+    int is_served = bpf_map_lookup_elem(&served, &interface) != 0;
+    __u64 cookie = bpf_get_socket_cookie(skb);
+    struct ends ends = {};
     if (skb->protocol == bpf_htons(ETH_P_IP)) {
         struct iphdr ip;
         if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
-            return KERNELS;
+            return OURS;
+        ends.remote[1] = mapped(ip.saddr);
+        ends.local[1] = mapped(ip.daddr);
+        ends.family = V4;
+        if (!is_served)
+            return not_taken(cookie, &ends);
         struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-        return take(skb, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
+        return take(skb, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
     }
     struct ipv6hdr ip;
     if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
         bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof ip, BPF_HDR_START_NET))
-        return KERNELS;
+        return OURS;
+    __builtin_memcpy(ends.remote, &ip.saddr, sizeof ends.remote);
+    __builtin_memcpy(ends.local, &ip.daddr, sizeof ends.local);
+    ends.family = V6;
     // The segments that follow would pass `towpath_steer`, which reads no extension headers.
-    if (ip.nexthdr != IPPROTO_TCP)
-        return KERNELS;
+    if (!is_served || ip.nexthdr != IPPROTO_TCP)
+        return not_taken(cookie, &ends);
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return take(skb, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
+    return take(skb, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

@@ -78,8 +78,9 @@ fn table(sockets: &[SocketStatus]) -> String {
         if s.direct {
             let _ = writeln!(out, "\tdirect");
         }
-        if let Some(Halves { accelerated, kernel }) = s.halves {
-            let _ = writeln!(out, "\taccepted:{accelerated} accepted_by_kernel:{kernel}");
+        if let Some(Halves { accelerated, kernel, refused }) = s.halves {
+            let refused = if refused > 0 { format!(" refused:{refused}") } else { String::new() };
+            let _ = writeln!(out, "\taccepted:{accelerated} accepted_by_kernel:{kernel}{refused}");
         }
         if let Some(tcp) = &s.tcp {
             let _ = writeln!(out, "\t{}", details(tcp, s.flow_group));
@@ -187,9 +188,12 @@ ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redi
 \tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 flow_group:0
 ";
         assert_eq!(table(&[listener(), connection]), expected);
-        let halves = Some(Halves { accelerated: 5, kernel: 2 });
+        let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 0 });
         let both = SocketStatus { halves, ..listener() };
         assert!(table(&[both]).ends_with("redis-server (pid 42, uid 1000)\n\taccepted:5 accepted_by_kernel:2\n"));
+        let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 7 });
+        let refusing = SocketStatus { halves, ..listener() };
+        assert!(table(&[refusing]).ends_with("\taccepted:5 accepted_by_kernel:2 refused:7\n"));
         let direct = SocketStatus { state: "ESTAB".into(), direct: true, ..listener() };
         assert!(table(&[direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
     }

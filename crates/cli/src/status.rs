@@ -168,6 +168,9 @@ fn listeners(out: &mut String, s: &Status) {
         ("passed_full", "left to the kernel because too many waited"),
         ("unknown_listener", "dropped because the listener had ended"),
     ];
+    if count("refused") > 0 {
+        let _ = writeln!(out, "SYNs that the policy refused to the kernel's half of listeners: {}", count("refused"));
+    }
     let lost: Vec<_> = lost.iter().filter(|(name, _)| count(name) > 0).collect();
     if !lost.is_empty() {
         let lost: Vec<_> = lost.iter().map(|(name, why)| format!("{} {why}", count(name))).collect();
@@ -303,7 +306,13 @@ mod tests {
             },
             slow: Tally::default(),
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
-            listeners: named(&[("accepted_by_kernel", 2), ("taken", 9), ("passed_stale", 0), ("passed_full", 3)]),
+            listeners: named(&[
+                ("accepted_by_kernel", 2),
+                ("taken", 9),
+                ("passed_stale", 0),
+                ("passed_full", 3),
+                ("refused", 4),
+            ]),
             stacks: vec![
                 OtherStackStatus {
                     name: "blue".into(),
@@ -341,6 +350,7 @@ flow group 0: 25 % busy, 1 connection, 3 sleeps
 slow path:
 left to the kernel: no_listener 3, elsewhere 1
 accepted by the kernel's half of listeners: 2 connections (from programs without Towpath, or by other interfaces)
+SYNs that the policy refused to the kernel's half of listeners: 4
 SYNs for listeners: 9 taken, 3 left to the kernel because too many waited
 other stacks: blue (kernel, runs), guest (uml); given to them: 5
 policy: 1 rule, 2 attempts denied, 0 over a limit

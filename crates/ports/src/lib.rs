@@ -7,6 +7,8 @@ mod link_holder;
 pub mod listening;
 mod mapping;
 pub mod memory;
+mod object;
+pub mod peer_filter;
 pub mod steering;
 pub mod strays;
 pub mod syn;

@@ -2,13 +2,16 @@
 //!
 //! The kernel judges a SYN by its own rules and chooses the socket that gets it. A filter on that socket takes the SYN if it
 //! came over the served interface. While this service is dead, stuck or too slow, the filter leaves SYNs to the kernel.
+//! [`crate::peer_filter`] has the rules about those that it leaves.
 
 use crate::keys::{FlowKey, FlowKey6, Key};
+use crate::object::{LoadError, OBJECT};
+use crate::peer_filter::{PeerFilter, removed};
 use crate::syn::Syn;
 use crate::xsk::XskPort;
-use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, RingBuf, XskMap};
 use aya::programs::{ProgramFd, SocketFilter};
+use aya::{Ebpf, EbpfLoader};
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -22,14 +25,6 @@ const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 /// For so long the kernel answers repetitions of a SYN that it has. The program has the same number.
 const KERNELS_HANDSHAKE: Duration = Duration::from_secs(64);
-
-/// Why the filter could not be loaded.
-pub enum LoadError {
-    /// The object lacks something.
-    Missing,
-    /// The kernel refuses the program.
-    Refused(Box<dyn Error>),
-}
 
 fn refused(error: impl Error + 'static) -> LoadError {
     LoadError::Refused(Box::new(error))
@@ -49,7 +44,12 @@ pub struct Listening {
     tripwire: XskMap<MapData>,
     heartbeat: Array<MapData, u64>,
     beaten: Option<Duration>,
+    peers: PeerFilter,
 }
+
+/// Maps of the object that are not used where no interface is served.
+const OF_AN_INTERFACE: [&str; 8] =
+    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6"];
 
 impl Listening {
     /// Loads the filter of an object.
@@ -70,6 +70,24 @@ impl Listening {
             tripwire: map("tripwire")?.try_into().map_err(|_| LoadError::Missing)?,
             heartbeat: map("heartbeat")?.try_into().map_err(|_| LoadError::Missing)?,
             beaten: None,
+            peers: PeerFilter::load(object)?,
+        })
+    }
+
+    /// The filter alone, where no interface is served: no SYN is taken.
+    pub fn alone() -> io::Result<Self> {
+        let mut loader = EbpfLoader::new();
+        for name in OF_AN_INTERFACE {
+            loader.map_max_entries(name, 1);
+        }
+        for queue in ["syns", "strays"] {
+            // A page.
+            loader.map_max_entries(queue, 4096);
+        }
+        let mut object = loader.load(OBJECT).map_err(io::Error::other)?;
+        Self::load(&mut object).map_err(|error| match error {
+            LoadError::Refused(error) => io::Error::other(error.to_string()),
+            LoadError::Missing => io::Error::other("the object lacks the filter or one of its maps"),
         })
     }
 
@@ -101,11 +119,12 @@ impl Listening {
         if on {
             return self.accelerated.insert(cookie, 1, 0).map_err(io::Error::other);
         }
-        match self.accelerated.remove(&cookie) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            Err(error) => Err(io::Error::other(error)),
-        }
+        removed(self.accelerated.remove(&cookie))
+    }
+
+    /// The rules about peers whose SYNs are not taken.
+    pub fn peers(&mut self) -> &mut PeerFilter {
+        &mut self.peers
     }
 
     /// The next SYN. SYNs without a usable header are skipped, and those that have waited for so long that the kernel has

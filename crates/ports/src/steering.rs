@@ -3,7 +3,8 @@
 use crate::interface::Interface;
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::link_holder;
-use crate::listening::{Listening, LoadError, monotonic};
+use crate::listening::{Listening, monotonic};
+use crate::object::{LoadError, OBJECT};
 use crate::strays::Strays;
 use crate::xsk::XskPort;
 use aya::Ebpf;
@@ -17,9 +18,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::Duration;
-
-/// bpf/steer.bpf.c, compiled by bpf/build.sh.
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o");
 
 /// The same program twice: one is attached, and the other can take its place.
 const PROGRAMS: [&str; 2] = ["towpath_steer", "towpath_steer2"];

@@ -5,11 +5,13 @@ mod network;
 
 use network::*;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
+use towpath_ports::listening::Listening;
+use towpath_ports::peer_filter::{MAX_RULES, Outcome, Rule};
 use towpath_ports::steering::{Segments, Steering};
 use towpath_ports::syn::Syn;
 use towpath_ports::xsk::{XskConfig, XskPort};
@@ -41,7 +43,11 @@ fn listen(network: &Network, steering: &mut Steering, at: IpAddr, port: u16) -> 
 }
 
 fn attach(steering: &mut Steering, listener: &TcpListener) {
-    let program = steering.listening().filter().as_raw_fd();
+    attach_filter(steering.listening(), listener);
+}
+
+fn attach_filter(listening: &Listening, listener: &TcpListener) {
+    let program = listening.filter().as_raw_fd();
     // SAFETY: the option's value is an int that lives during the call.
     let result = unsafe {
         let value = (&raw const program).cast();
@@ -357,4 +363,80 @@ fn syns_that_the_kernel_answers_end_none_of_our_half_open_connections() {
     raw.send(&frame(remote, local, 8, flags::SYN));
     raw.send(&frame(remote, local, 9, flags::ACK));
     assert_eq!(steered(&mut port, TICK), None);
+}
+
+#[test]
+fn peers_whom_a_rule_refuses_are_dropped_and_counted() {
+    let network = Network::new();
+    let (mut steering, port) = open(&network);
+    let listener = within(&network.ours, || TcpListener::bind((Ipv6Addr::UNSPECIFIED, 9000)).unwrap());
+    attach(&mut steering, &listener);
+    let name = cookie(&listener);
+    let is_accepted = |namespace: &str, to: IpAddr, expected: bool| {
+        let connected = connect(namespace, SocketAddr::new(to, 9000), if expected { SOON } else { TICK });
+        assert_eq!(connected.err(), if expected { None } else { Some(ErrorKind::TimedOut) }, "to {to}");
+    };
+    let (loopback, loopback6): (IpAddr, IpAddr) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    let all = [loopback, loopback6, OURS, OURS6];
+    // The client has the address to which it connects.
+    let set = |steering: &mut Steering, rules: &[Rule], refused: &[IpAddr]| {
+        steering.listening().peers().set(name, rules).unwrap();
+        for to in all {
+            is_accepted(&network.ours, to, !refused.contains(&to));
+        }
+    };
+    let one = |addr: IpAddr| Some((addr, if addr.is_ipv4() { 32 } else { 128 }));
+    let net = |text: &str, bits| Some((text.parse().unwrap(), bits));
+    let refuse = |remote, local| Rule::new(remote, local, Outcome::Refuse(7));
+    let go_on = |remote, next| Rule::new(remote, None, Outcome::GoOn(next));
+    set(&mut steering, &[], &[]);
+    set(&mut steering, &[refuse(one(loopback), None)], &[loopback]);
+    assert_eq!(
+        (steering.listening().peers().counted(), steering.listening().peers().refused_at(name)),
+        (vec![(7, 1)], 1)
+    );
+    set(&mut steering, &[refuse(one(loopback6), one(loopback6))], &[loopback6]);
+    set(&mut steering, &[refuse(one(loopback6), one(loopback))], &[]);
+    set(&mut steering, &[refuse(net("127.0.0.0", 8), None), refuse(None, one(OURS))], &[loopback, OURS]);
+    set(&mut steering, &[refuse(net("0.0.0.0", 0), None)], &[loopback, OURS]);
+    set(&mut steering, &[refuse(net("::", 0), None)], &[loopback6, OURS6]);
+    set(&mut steering, &[refuse(None, None)], &all);
+    let passing = [go_on(one(OURS), 2), refuse(None, None), refuse(net("::", 0), None)];
+    set(&mut steering, &passing, &[loopback, loopback6, OURS6]);
+    assert_eq!(steering.listening().peers().counted(), [(7, 14)]);
+    let most = vec![refuse(one(PEER), None); MAX_RULES];
+    set(&mut steering, &most, &[]);
+    let too_many = steering.listening().peers().set(name, &vec![refuse(None, None); MAX_RULES + 1]);
+    assert_eq!(too_many.unwrap_err().kind(), ErrorKind::ArgumentListTooLong);
+    // The last rule is asked, too.
+    let mut last = vec![go_on(one(PEER6), 1); MAX_RULES];
+    last[MAX_RULES - 1] = refuse(one(OURS), None);
+    set(&mut steering, &last, &[OURS]);
+    // Those who come over the interface are taken, whatever the rules say, while the service lives.
+    set(&mut steering, &most, &[]);
+    steering.listening().take(name, true).unwrap();
+    is_accepted(&network.peer, OURS, false);
+    assert_eq!(next(&mut steering).map(|syn| syn.cookie), Some(name));
+    while steering.listening().next_syn().is_some() {}
+    drop(port);
+    is_accepted(&network.peer, OURS, false);
+    is_accepted(&network.peer, OURS6, true);
+    assert_eq!(steering.listening().peers().counted(), [(7, 2)]);
+    steering.listening().peers().set(name, &[]).unwrap();
+    is_accepted(&network.peer, OURS, true);
+    assert_eq!((steering.listening().peers().refused_at(name), steering.listening().peers().counted()), (0, vec![]));
+}
+
+#[test]
+fn the_filter_alone_takes_nothing_and_refuses_whom_it_should() {
+    let network = Network::new();
+    let listener = within(&network.ours, || TcpListener::bind((OURS, 9000)).unwrap());
+    let mut listening = Listening::alone().unwrap();
+    attach_filter(&listening, &listener);
+    listening.take(cookie(&listener), true).unwrap();
+    let to = SocketAddr::new(OURS, 9000);
+    connect(&network.peer, to, SOON).unwrap();
+    listening.peers().set(cookie(&listener), &[Rule::new(Some((PEER, 24)), None, Outcome::Refuse(1))]).unwrap();
+    assert_eq!(connect(&network.peer, to, TICK).err(), Some(ErrorKind::TimedOut));
+    assert_eq!((listening.peers().counted(), listening.next_syn()), (vec![(1, 1)], None));
 }

@@ -199,6 +199,8 @@ pub mod status {
     pub const URGENT: u32 = 8;
     /// The other side's application has closed a direct connection, or is gone. Nobody reads bytes that are sent now.
     pub const PEER_CLOSED: u32 = 16;
+    /// Of a listener: the filter of its kernel half refuses some peers, and stays on when the stack has gone.
+    pub const JUDGED: u32 = 32;
 }
 
 /// The fields of [`StackLine::pair_slot`].

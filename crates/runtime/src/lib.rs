@@ -2,7 +2,7 @@
 //!
 //! - [`stack`]: the calls of the service; [`requests`]: how they reach a thread of a stack;
 //! - [`status`]: a stack's status;
-//! - [`admission`]: the operator's policy, as every stack asks it;
+//! - [`admission`]: the operator's policy, as every stack asks it; [`peer_rules`]: as a filter in the kernel applies it;
 //! - [`clients`]: the state of a client that the threads of a stack share, and how an application's words are read;
 //! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
@@ -32,6 +32,7 @@ pub mod log_throttle;
 pub mod mailbox;
 pub mod named_counts;
 pub mod orphans;
+pub mod peer_rules;
 pub mod placement;
 pub mod policy;
 pub mod requests;
@@ -52,6 +53,7 @@ pub use client_setup::{ClientId, ClientLease, ClientMemory, ClientSetup, Lease, 
 pub use execute::Executed;
 pub use files::{Files, SharedFile};
 pub use orphans::{OrphanLimits, Orphans};
+pub use peer_rules::{Block, MAX_PEER_RULES, PeerRule, PeerRules, PeerVerdict};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
 pub use reservation::{Grant, ListenerProof, Proof, Reservation};
 pub use stack::{Movement, PairHandle, Stack, WorkerCount};

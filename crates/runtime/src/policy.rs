@@ -1,6 +1,7 @@
 //! The operator's policy, as a stack asks it.
 
 use crate::client_setup::ClientId;
+use crate::peer_rules::PeerRules;
 use std::net::SocketAddr;
 
 /// The policy's verdict on an attempt.
@@ -59,6 +60,18 @@ pub trait AdmissionPolicy: Send {
     fn drains(&mut self) -> bool {
         false
     }
+    /// Which peers may the kernel accept for a listener of it? See [`AdmissionPolicy::peer_rules_version`].
+    fn peer_rules(&mut self, _client: ClientId, _local: SocketAddr, _dual: bool) -> PeerRules {
+        PeerRules::default()
+    }
+    /// A number that changes whenever an answer of [`AdmissionPolicy::peer_rules`] may have changed.
+    fn peer_rules_version(&mut self) -> u64 {
+        0
+    }
+    /// So many SYNs more have been refused, by the numbers in the rules ([`PeerVerdict::Refuse`]).
+    ///
+    /// [`PeerVerdict::Refuse`]: crate::peer_rules::PeerVerdict::Refuse
+    fn peers_refused(&mut self, _refused: &[(u64, u64)]) {}
     /// The limit that it is under.
     fn limit(&mut self, client: ClientId) -> Option<Limit>;
     /// An attempt by it, or by a peer to reach it, has failed because of a limit.

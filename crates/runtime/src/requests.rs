@@ -33,6 +33,8 @@ pub enum Request {
     ForgetFile(ClientId, u32, u32, Sender<()>),
     /// See [`crate::Stack::policy_changed`].
     Policy(Sender<()>),
+    /// See [`crate::Stack::count_refusals`].
+    Refusals(Sender<()>),
     /// See [`crate::Stack::connections`].
     Connections(Sender<Vec<ConnectionStatus>>),
     /// See [`crate::Stack::pair`].

@@ -121,6 +121,8 @@ pub trait Stack: Send + Sync {
     fn network_changed(&self);
     /// The policy's rules or its knowledge of clients have changed. Returns when limits and weights are in force.
     fn policy_changed(&self);
+    /// Tells the policy of the peers that have been refused since it was told last. Returns when it knows them.
+    fn count_refusals(&self) {}
     /// Runs a program where its sockets are.
     fn execute(&self, _: &[String]) -> io::Result<Executed> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no kernel in which a program could run"))

@@ -70,6 +70,8 @@ pub struct Halves {
     pub accelerated: u32,
     /// Those of the kernel, as the program says.
     pub kernel: u32,
+    /// SYNs that the policy has refused to the kernel's half, repeated ones among them.
+    pub refused: u64,
 }
 
 /// The details that `ss -ti` shows of a connection.

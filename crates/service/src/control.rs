@@ -209,6 +209,8 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
         }
         Ok(false) => {}
     }
+    // The refusals of the kernel's filter are its hits, too.
+    state.stack.count_refusals();
     good(&policy.listing())
 }
 

@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::policy::query::Query;
 use std::net::SocketAddr;
 use towpath_ring::stats::CarriedBy;
-use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, Verdict};
+use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, PeerRules, Verdict};
 
 /// See the module.
 pub struct ServiceGuard {
@@ -42,13 +42,25 @@ impl AdmissionPolicy for ServiceGuard {
             Verdict::Drop => Verdict::Refuse(libc::EACCES),
             verdict => verdict,
         };
-        unless_kernel_is_better(verdict, || self.auto.listen(client, local.port()))
+        unless_kernel_is_better(verdict, || {
+            let only = self.policy.peer_rules(client, local, dual).only_accelerated;
+            if only { None } else { self.auto.listen(client, local.port()) }
+        })
     }
     fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict {
         self.policy.decide(client, &Query::accept(local, remote))
     }
     fn drains(&mut self) -> bool {
         self.policy.drains()
+    }
+    fn peer_rules(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> PeerRules {
+        self.policy.peer_rules(client, local, dual)
+    }
+    fn peer_rules_version(&mut self) -> u64 {
+        self.policy.version()
+    }
+    fn peers_refused(&mut self, refused: &[(u64, u64)]) {
+        self.policy.peers_refused(refused);
     }
     fn limit(&mut self, client: ClientId) -> Option<Limit> {
         self.policy.limit(client)

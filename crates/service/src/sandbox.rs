@@ -84,7 +84,7 @@ impl Sandbox {
             StackKind::Kernel => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE,
             _ => CapabilitySet::empty(),
         };
-        if self.interface && privileges::maps_need_capability() {
+        if has_filter(self.stack, self.interface) && privileges::maps_need_capability() {
             keep |= CapabilitySet::BPF;
         }
         // Names are looked up once, so that their libraries are there.
@@ -199,11 +199,16 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
         requests.push([masked(1, 0xff00, RDMA_IOCTLS << 8)]);
     }
     calls.allow_if(libc::SYS_ioctl, &requests.iter().map(|one| &one[..]).collect::<Vec<_>>());
-    if interface {
+    if has_filter(stack, interface) {
         let commands = BPF_COMMANDS.map(|command| [is(0, command)]);
         calls.allow_if(libc::SYS_bpf, &commands.each_ref().map(|one| &one[..]));
     }
     calls
+}
+
+/// Has the stack BPF maps? Those of its interface, or of the filter for its listeners.
+fn has_filter(stack: StackKind, interface: bool) -> bool {
+    interface || stack == StackKind::Fast
 }
 
 /// Look up, change and remove an element of a map, the next key, what a descriptor is, and another program of ours under

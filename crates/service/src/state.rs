@@ -254,12 +254,20 @@ impl ServiceState {
     pub fn join_client(&self, identity: Identity, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
         let mut registry = self.registry();
         let client = registry.clients.get_mut(&token).filter(|client| client.uid == identity.uid)?;
-        if !self.settings.policy.enter(client.id, identity) {
+        let policy = &self.settings.policy;
+        let before = policy.version();
+        if !policy.enter(client.id, identity) {
             return None;
         }
         client.joined();
         let membership = Membership { id: client.id, token, region: client.region.clone() };
-        Some((membership, client.descriptors.clone()))
+        let descriptors = client.descriptors.clone();
+        drop(registry);
+        // The rules about this process hold for listeners that its client has.
+        if policy.version() != before {
+            self.stack.policy_changed();
+        }
+        Some((membership, descriptors))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::network::{HostNetwork, Watcher};
 use std::sync::Arc;
 use towpath_fast::{FastStack, FastStackConfig};
 use towpath_ports::Port;
+use towpath_ports::listening::Listening;
 use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
@@ -44,8 +45,13 @@ pub fn start(
     let mut slow = slow_config(config);
     let (network, interface) = match &config.interface {
         None => {
+            // While there are privileges.
+            let filter = Listening::alone();
             before_threads();
-            (HostNetwork::new(loopback_mtu).map_err(netlink)?, None)
+            if let Err(error) = &filter {
+                tracing::debug!(%error, "no filter for listeners: rules cannot hold for what the kernel accepts for them");
+            }
+            (HostNetwork::with_filter(loopback_mtu, filter.ok()).map_err(netlink)?, None)
         }
         Some(name) => {
             let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports, before_threads)?;

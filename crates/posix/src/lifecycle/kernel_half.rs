@@ -18,7 +18,7 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::{close, command};
 use towpath_hook::{outcome, real};
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::report::Count;
 
 /// While connections wait in both halves, one accept in so many looks at the kernel's without a hint.
@@ -164,6 +164,9 @@ pub fn give_back(fd: c_int, socket: &Socket) {
         table::set(*copy, Descriptor::Kernel);
     }
     rewatch::leave_half(socket);
+    if socket.stack().status.load(Ordering::Relaxed) & status::JUDGED == 0 {
+        take_filter_off(kernels);
+    }
     release(kernels, socket);
     if socket.session.is_dead() {
         fallback::service_is_gone(socket.session);
@@ -195,6 +198,7 @@ pub fn stop(fd: c_int, socket: &Socket) -> Pending {
     }
     let watchers = rewatch::take_slot(socket);
     copies.iter().for_each(|copy| table::set(*copy, Descriptor::Pending(pending)));
+    take_filter_off(fd);
     release(fd, socket);
     for (id, copy, event) in watchers {
         rewatch::watch_pending(id, copy, event);
@@ -206,7 +210,6 @@ pub fn stop(fd: c_int, socket: &Socket) -> Pending {
 fn release(fd: c_int, socket: &Socket) {
     // A call of this process may still use the socket although its last descriptor is closed.
     lend(fd, socket);
-    take_filter_off(fd);
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, SO_NOFCS, 0);
     close::abandon(socket);
 }

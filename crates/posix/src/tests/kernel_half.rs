@@ -7,11 +7,13 @@ use core::ffi::c_int;
 use libc::{SO_ACCEPTCONN, SO_REUSEADDR, SOL_SOCKET, sockaddr_in, socklen_t};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use towpath_client::private::flag;
 use towpath_client::sys;
 use towpath_hook::{Handler, outcome, real};
 use towpath_ring::command::Accepted;
+use towpath_ring::lines::status;
 
 /// A client without the library.
 fn plain(port: u16) -> TcpStream {
@@ -238,6 +240,27 @@ fn an_option_that_no_slot_can_have_leaves_the_listener_to_the_kernel() {
     let theirs = accept(listening, 0).expect("accept");
     end(&[theirs, listening]);
     drop(client);
+}
+
+/// Rules about peers hold for the kernel half also when the stack no longer serves the listener.
+#[test]
+fn a_filter_that_judges_peers_stays_on_a_listener_that_is_given_back() {
+    for (bits, stays) in [(status::JUDGED, true), (0, false)] {
+        let (listening, _) = listener(0);
+        let pass = libc::sock_filter { code: 6, jt: 0, jf: 0, k: u32::MAX };
+        let program = libc::sock_fprog { len: 1, filter: (&raw const pass).cast_mut() };
+        let (value, len) = ((&raw const program).cast(), size_of_val(&program) as socklen_t);
+        // SAFETY: the kernel reads the program and its one instruction, which outlive the call.
+        outcome(unsafe { real::setsockopt(listening, SOL_SOCKET, libc::SO_ATTACH_FILTER, value, len) })
+            .expect("as the service does");
+        let slot = table::socket(listening).expect("a slot");
+        slot.stack().status.store(bits, Ordering::Relaxed);
+        crate::lifecycle::kernel_half::give_back(listening, &slot);
+        assert_eq!(table::get(listening), Descriptor::Kernel);
+        let detached = sys::setsockopt(listening, SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
+        assert_eq!(detached, if stays { Ok(()) } else { Err(libc::ENOENT) });
+        end(&[listening]);
+    }
 }
 
 #[test]

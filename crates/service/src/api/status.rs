@@ -45,7 +45,7 @@ pub struct Status {
     pub kernel: NamedCounts,
     /// Of listeners that the kernel has, too: first SYNs taken from the kernel (`taken`), left to it because the service
     /// was stuck or had gone (`passed_stale`) or because too many waited (`passed_full`), or dropped because the
-    /// listener had ended (`unknown_listener`), and connections that the kernel has accepted (`accepted_by_kernel`).
+    /// listener had ended (`unknown_listener`) or the policy refuses the peer to the kernel (`refused`), and connections that the kernel has accepted (`accepted_by_kernel`).
     #[serde(default)]
     pub listeners: NamedCounts,
     /// The other stacks that the configuration names.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use towpath_runtime::Block;
 
 /// A block of addresses of one family: `10.0.0.0/8`, `fd00::/8`, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,10 @@ impl Cidr {
     /// Does it hold all addresses of its family?
     pub fn is_everything(&self) -> bool {
         self.prefix == 0
+    }
+    /// As the filter for listeners knows it.
+    pub fn block(&self) -> Block {
+        Block { addr: self.address, bits: self.prefix }
     }
     /// Is it a block of IPv4 addresses?
     pub fn is_ipv4(&self) -> bool {

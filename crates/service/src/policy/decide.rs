@@ -14,26 +14,43 @@ use towpath_runtime::{ClientId, Exceeded, Limit, Verdict};
 const MAX_PROCESSES: usize = 64;
 
 /// One process of a client, with the rules that are about it.
-struct KnownProcess {
+pub(super) struct KnownProcess {
     identity: Identity,
     /// Positions in the list. `None` until they are found.
     about: Option<Vec<usize>>,
+}
+
+impl KnownProcess {
+    /// Its rules have not been found yet.
+    pub fn new(identity: Identity) -> Self {
+        Self { identity, about: None }
+    }
+    /// The positions of the rules that are about it.
+    pub fn rules_about(&mut self, list: &RuleList) -> &[usize] {
+        self.about.get_or_insert_with(|| list.about(&self.identity))
+    }
 }
 
 /// Everything that changes.
 pub(super) struct PolicyState {
     /// The rules.
     pub list: RuleList,
-    clients: HashMap<ClientId, Vec<KnownProcess>>,
-    totals: PolicyTotals,
-    throttle: LogThrottle,
+    /// The clients' processes.
+    pub clients: HashMap<ClientId, Vec<KnownProcess>>,
+    /// Counts for `towpath status`.
+    pub totals: PolicyTotals,
+    /// Of refusals: others decide how many there are.
+    pub throttle: LogThrottle,
     /// New sockets are the kernel's, whatever the list says.
     drains: bool,
+    /// Counts changes of the rules about listeners that there are.
+    pub version: u64,
 }
 
 impl PolicyState {
     /// The list has changed: the rules about each process must be found anew.
     pub fn forget_matches(&mut self) {
+        self.version += 1;
         self.clients.values_mut().flatten().for_each(|known| known.about = None);
     }
 }
@@ -59,7 +76,8 @@ impl Policy {
         let mut list = RuleList::of_stacks(stacks);
         list.replace(entries, default)?;
         let (clients, totals, throttle) = (HashMap::new(), PolicyTotals::default(), LogThrottle::default());
-        Ok(Self(Arc::new(Mutex::new(PolicyState { list, clients, totals, throttle, drains: false }))))
+        let state = PolicyState { list, clients, totals, throttle, drains: false, version: 0 };
+        Ok(Self(Arc::new(Mutex::new(state))))
     }
 
     /// The state. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
@@ -71,14 +89,17 @@ impl Policy {
     /// too many.
     pub fn enter(&self, client: ClientId, identity: Identity) -> bool {
         let mut state = self.lock();
-        let processes = state.clients.entry(client).or_default();
+        let PolicyState { clients, version, .. } = &mut *state;
+        let processes = clients.entry(client).or_default();
         let same = |a: &Identity, b: &Identity| Identity { pid: 0, ..a.clone() } == Identity { pid: 0, ..b.clone() };
         if processes.iter().any(|known| same(&known.identity, &identity)) {
             return true;
         }
         let room = processes.len() < MAX_PROCESSES;
         if room {
-            processes.push(KnownProcess { identity, about: None });
+            // The first one has no listeners yet.
+            *version += u64::from(!processes.is_empty());
+            processes.push(KnownProcess::new(identity));
         }
         room
     }
@@ -108,13 +129,12 @@ impl Policy {
     /// does not allow it counts.
     pub fn decide(&self, client: ClientId, query: &Query) -> Verdict {
         let mut state = self.lock();
-        let PolicyState { list, clients, totals, throttle, drains } = &mut *state;
-        let nobody = Identity { uid: u32::MAX, ..Identity::default() };
-        let mut unknown = [KnownProcess { identity: nobody, about: None }];
+        let PolicyState { list, clients, totals, throttle, drains, .. } = &mut *state;
+        let mut unknown = [KnownProcess::new(Identity { uid: u32::MAX, ..Identity::default() })];
         let processes = clients.get_mut(&client).map_or(&mut unknown[..], |known| &mut known[..]);
         let mut decision = None;
         for known in processes {
-            let about = known.about.get_or_insert_with(|| list.about(&known.identity));
+            let about = known.rules_about(list);
             let (rule, verdict) = list.first_match(about, query);
             if decision.is_none() || !matches!(verdict, Verdict::Allow(_)) {
                 decision = Some((rule, verdict, &known.identity));

@@ -87,6 +87,13 @@ pub struct Counted {
     number: u16,
 }
 
+impl Counted {
+    /// Its number, which no other entry has ever had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
 /// The list.
 #[derive(Debug, Default)]
 pub struct RuleList {
@@ -220,11 +227,16 @@ impl RuleList {
         }
     }
 
+    /// Counts decisions of the rule with this `id`, and returns the rule's position.
+    pub fn hit_by(&mut self, id: u64, hits: u64) -> Option<usize> {
+        let at = self.entries.iter().position(|counted| counted.id == id)?;
+        self.entries[at].hits += hits;
+        Some(at)
+    }
+
     /// Counts a refusal by the limit with this `id`, and returns the limit's position.
     pub fn hit_limit(&mut self, id: u64) -> Option<usize> {
-        let at = self.entries.iter().position(|counted| counted.id == id)?;
-        self.entries[at].hits += 1;
-        Some(at)
+        self.hit_by(id, 1)
     }
 }
 

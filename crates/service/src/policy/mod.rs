@@ -13,6 +13,7 @@ pub mod limit;
 pub mod list;
 pub mod parse;
 pub mod peer_process;
+mod peers;
 pub mod process_filter;
 pub mod query;
 pub mod request;

@@ -123,6 +123,7 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
         ports: None,
         denial: None,
         congestion: None,
+        only_accelerated: false,
     };
     while let Some(keyword) = words.left.next() {
         match (keyword, attempt) {
@@ -147,6 +148,11 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
                 })?;
                 once(&mut rule.congestion, keyword, algorithm)?;
             }
+            ("only", _) => match words.value(keyword)? {
+                _ if rule.only_accelerated => return Err("\"only\" is there twice".into()),
+                "accelerated" => rule.only_accelerated = true,
+                other => return Err(format!("only {other:?}: write \"only accelerated\"")),
+            },
             _ if process(keyword, words, &mut rule.processes)? => {}
             _ => return Err(unknown(keyword)),
         }
@@ -171,6 +177,9 @@ fn check(rule: Rule) -> Result<Rule, String> {
         && (rule.action != Action::Allow || !matches!(rule.attempt, Some(Attempt::Connect | Attempt::Accept)))
     {
         return Err("\"congestion\" is for allow connect and allow accept".into());
+    }
+    if rule.only_accelerated && (rule.action, rule.attempt) != (Action::Allow, Some(Attempt::Listen)) {
+        return Err("\"only accelerated\" is for allow listen".into());
     }
     if rule.action == Action::Kernel && rule.attempt == Some(Attempt::Accept) {
         return Err("a peer's SYN for a listener of ours cannot be left to the kernel; write \"deny accept\"".into());
@@ -205,7 +214,8 @@ fn limit(words: &mut Words<'_>) -> Result<LimitRule, String> {
 
 fn unknown(keyword: &str) -> String {
     format!(
-        "{keyword:?} is no keyword; rules have user, group, program, cgroup, to, from, on, port, with, congestion, and limits \
+        "{keyword:?} is no keyword; rules have user, group, program, cgroup, to, from, on, port, with, congestion, only, and \
+         limits \
          user, group, program, cgroup, rate, weight, connections, new"
     )
 }
@@ -327,6 +337,7 @@ mod tests {
             "deny listen program nginx with EPERM",
             "deny accept from 192.168.0.0/16 on 10.0.0.1 port 80 with reset",
             "allow accept from 10.0.0.0/8 congestion cubic",
+            "allow listen user 0 on 10.0.0.1 port 80-89 only accelerated",
             "deny all",
             "stack blue connect user 0 to 10.0.0.0/8 port 25",
             "stack guest all program nginx",
@@ -362,6 +373,12 @@ mod tests {
             ("allow connect with EPERM", "\"with\" is for deny"),
             ("allow listen congestion dctcp", "is for allow connect and allow accept"),
             ("allow connect congestion vegas", "there is no congestion control \"vegas\"; there are "),
+            ("allow listen only", "\"only\" needs a value behind it"),
+            ("allow listen only fast", "write \"only accelerated\""),
+            ("allow listen only accelerated only accelerated", "\"only\" is there twice"),
+            ("allow accept only accelerated", "is for allow listen"),
+            ("deny listen only accelerated", "is for allow listen"),
+            ("allow all only accelerated", "is for allow listen"),
             ("kernel accept", "cannot be left to the kernel"),
             ("stack", "\"stack\" needs a value behind it"),
             ("stack blue", "\"blue\" needs a value behind it"),

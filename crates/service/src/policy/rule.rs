@@ -89,6 +89,8 @@ pub struct Rule {
     pub denial: Option<Denial>,
     /// The congestion control of the connections that it allows.
     pub congestion: Option<Algorithm>,
+    /// The listeners that it allows have accelerated connections only. The kernel accepts none for them.
+    pub only_accelerated: bool,
 }
 
 impl Rule {
@@ -174,9 +176,9 @@ impl fmt::Display for Rule {
         if let Some(denial) = self.denial {
             write!(f, " with {}", denial.name())?;
         }
-        match self.congestion {
-            Some(algorithm) => write!(f, " congestion {algorithm}"),
-            None => Ok(()),
+        if let Some(algorithm) = self.congestion {
+            write!(f, " congestion {algorithm}")?;
         }
+        f.write_str(if self.only_accelerated { " only accelerated" } else { "" })
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use towpath_runtime::OrphanLimits;
+use towpath_runtime::{OrphanLimits, PeerRule};
 use towpath_tcp::flow::{FourTuple, PortId};
 
 /// The settings of a fast stack.
@@ -95,6 +95,19 @@ pub trait Network: Send {
     /// shares wait.
     fn take_syns(&mut self, _cookie: u64, _on: bool) -> io::Result<()> {
         Ok(())
+    }
+    /// From now on the kernel gets SYNs for the listening socket with this cookie only as these rules say; none: all that
+    /// are not taken. `Unsupported`: there is no filter.
+    fn judge_peers(&mut self, _cookie: u64, rules: &[PeerRule]) -> io::Result<()> {
+        if rules.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+    /// How many SYNs these rules have refused since the last call, by the numbers in them.
+    fn refused_peers(&mut self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+    /// How many SYNs they have refused for the socket with this cookie.
+    fn refused_at(&mut self, _cookie: u64) -> u64 {
+        0
     }
     /// The next SYN that was taken. Its queue is bounded, so the slow thread takes them in batches.
     fn next_syn(&mut self) -> Option<TakenSyn> {

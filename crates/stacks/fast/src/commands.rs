@@ -5,7 +5,6 @@ use crate::owner::{owner, split};
 use crate::port_proof::PortProof;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
@@ -77,6 +76,7 @@ impl SlowThread {
         }
         if let PortProof::Refused(result) = proof {
             let result = self.refused_port(index, slot, result);
+            let result = self.unless_only_accelerated(index, &command, result);
             return self.answer(index, slot, seq, result);
         }
         let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
@@ -88,6 +88,7 @@ impl SlowThread {
             }
             _ => -libc::EINVAL,
         };
+        let result = self.unless_only_accelerated(index, &command, result);
         if result == 0 {
             self.show_congestion(index, slot);
         }
@@ -168,9 +169,8 @@ impl SlowThread {
         {
             return self.denied(index, slot, libc::EADDRINUSE);
         }
-        if let Err(error) = self.take_from_kernel(index, slot) {
-            tracing::warn!(%error, "a listener is left to the kernel");
-            return self.not_ours(index, slot, not_ours::UNSAID);
+        if let Err(refusal) = self.take_from_kernel(index, slot) {
+            return refusal;
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
@@ -183,6 +183,7 @@ impl SlowThread {
         let owner = owner(index, slot);
         match self.slow.listen(now, owner, local, port, v6only, backlog, &mut self.host) {
             Ok(()) => {
+                self.host.show_judged(owner);
                 self.host.tell_name(owner, &tuple);
                 0
             }
@@ -194,13 +195,18 @@ impl SlowThread {
         }
     }
 
-    /// Takes the SYNs of a new listener from the kernel, if the client has shown a listening socket.
-    fn take_from_kernel(&mut self, index: u32, slot: Slot) -> io::Result<()> {
+    /// Takes the SYNs of a new listener from the kernel, if the client has shown a listening socket. An error is the answer
+    /// to the command.
+    fn take_from_kernel(&mut self, index: u32, slot: Slot) -> Result<(), i32> {
         let shown = self.host.client(index).and_then(|client| client.slot(slot).reservation.as_ref());
-        match shown.map(|(reservation, _)| reservation.proof) {
-            Some(Proof::Listener(proof)) => self.host.take_from_kernel(owner(index, slot), proof),
-            _ => Ok(()),
-        }
+        let Some(Proof::Listener(proof)) = shown.map(|(reservation, _)| reservation.proof) else { return Ok(()) };
+        let owner = owner(index, slot);
+        // The rules come first, so that the kernel accepts nobody whom they refuse.
+        self.host.judge_peers(owner, &proof).map_err(|errno| self.denied(index, slot, errno))?;
+        self.host.take_from_kernel(owner, proof).map_err(|error| {
+            tracing::warn!(%error, "a listener is left to the kernel");
+            self.not_ours(index, slot, not_ours::UNSAID)
+        })
     }
 
     /// `listen` on a listener changes its backlog. All else is as it was.

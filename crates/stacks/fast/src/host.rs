@@ -136,7 +136,10 @@ impl SlowHost {
     }
     /// Takes the SYNs of a listener that stays the kernel's.
     pub fn take_from_kernel(&mut self, owner: Owner, proof: ListenerProof) -> std::io::Result<()> {
-        self.network.take_syns(proof.cookie, true)?;
+        if let Err(error) = self.network.take_syns(proof.cookie, true) {
+            self.end_rules_of(proof.cookie);
+            return Err(error);
+        }
         self.network.beat();
         self.kernel_listeners.insert(owner, proof);
         Ok(())

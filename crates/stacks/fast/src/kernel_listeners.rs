@@ -21,6 +21,14 @@ pub struct KernelListeners {
     pub unknown: u64,
     /// The kernel has all SYNs again.
     pub given_back: bool,
+    /// SYNs that the policy has refused to the kernel's halves.
+    pub refused: u64,
+    /// Of each listener, by cookie, when it was read last.
+    refused_at: HashMap<u64, u64>,
+    /// The rules about their peers that are set ([`towpath_runtime::AdmissionPolicy::peer_rules_version`]).
+    pub rules_version: u64,
+    /// Sockets about whose peers there are rules, by cookie. They outlive the listener while the socket listens.
+    pub judged: HashMap<u64, ListenerProof>,
     /// Connections that the kernel's halves of listeners that have ended had accepted.
     pub accepted_before: u64,
 }
@@ -35,6 +43,7 @@ impl KernelListeners {
     pub fn remove(&mut self, owner: Owner) -> Option<u64> {
         let proof = self.by_owner.remove(&owner.0)?;
         self.by_cookie.remove(&proof.cookie);
+        self.refused_at.remove(&proof.cookie);
         Some(proof.cookie)
     }
     /// The cookies.
@@ -46,6 +55,14 @@ impl KernelListeners {
     pub fn find(&self, cookie: u64, addr: IpAddr, port: u16) -> Option<Owner> {
         let owner = *self.by_cookie.get(&cookie)?;
         self.by_owner.get(&owner.0).filter(|proof| proof.covers(addr, port)).map(|_| owner)
+    }
+    /// Are there rules about the peers of this listener?
+    pub fn is_judged(&self, owner: Owner) -> bool {
+        self.by_owner.get(&owner.0).is_some_and(|proof| self.judged.contains_key(&proof.cookie))
+    }
+    /// Sockets with rules whose listeners have ended.
+    pub fn judged_before(&self) -> Vec<ListenerProof> {
+        self.judged.values().filter(|proof| !self.by_cookie.contains_key(&proof.cookie)).copied().collect()
     }
     /// Are there none?
     pub fn is_empty(&self) -> bool {
@@ -59,9 +76,19 @@ impl KernelListeners {
     pub fn from(&self, first: Owner) -> impl Iterator<Item = (Owner, &ListenerProof)> {
         self.by_owner.range(first.0..).map(|(owner, proof)| (Owner(*owner), proof))
     }
+    /// Reads for each listener how many SYNs have been refused.
+    pub fn note_refused(&mut self, mut read: impl FnMut(u64) -> u64) {
+        let counts = self.by_cookie.keys().map(|cookie| (*cookie, read(*cookie)));
+        self.refused_at = counts.filter(|(_, refused)| *refused > 0).collect();
+    }
+    /// How many SYNs had been refused for this listener when they were read last.
+    pub fn refused_at(&self, owner: Owner) -> u64 {
+        let proof = self.by_owner.get(&owner.0);
+        proof.and_then(|proof| self.refused_at.get(&proof.cookie)).copied().unwrap_or(0)
+    }
     /// When the slow thread must look at them next.
     pub fn next_deadline(&self, now: Micros) -> Option<Micros> {
-        (!self.is_empty()).then(|| now.after(LOOK_US))
+        (!self.is_empty() || !self.judged.is_empty()).then(|| now.after(LOOK_US))
     }
     /// The counts of their SYNs, by name.
     pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
@@ -70,6 +97,7 @@ impl KernelListeners {
             ("taken", taken),
             ("passed_stale", passed_stale),
             ("passed_full", passed_full),
+            ("refused", self.refused),
             ("unknown_listener", self.unknown),
         ];
         counts.into_iter().collect()

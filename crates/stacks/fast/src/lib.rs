@@ -29,6 +29,7 @@ mod options;
 mod owner;
 mod pair_up;
 mod pairs;
+mod peers;
 mod port_proof;
 mod portset;
 mod random;

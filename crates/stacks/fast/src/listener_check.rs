@@ -17,6 +17,10 @@ impl SlowThread {
     /// Ends the listeners whose sockets listen no longer.
     pub fn check_listeners(&mut self, now: Micros) {
         let Some(from) = self.listener_check.due(now) else { return };
+        if from == Owner(0) {
+            self.host.count_refusals();
+            self.host.end_old_rules();
+        }
         let listeners = self.host.kernel_listeners.from(from).map(|(owner, proof)| (owner, *proof));
         let some: Vec<_> = listeners.take(BATCH + 1).collect();
         let (begun, mut spent_us, mut asked) = (client::now(), 0, 0);

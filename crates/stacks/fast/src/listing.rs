@@ -14,6 +14,7 @@ impl SlowThread {
     /// Every socket that the protocol knows.
     pub fn connections(&mut self) -> Vec<ConnectionStatus> {
         self.sync_listeners();
+        self.host.read_refused();
         self.slow.connections().iter().map(|info| self.connection(info)).collect()
     }
 

@@ -33,6 +33,11 @@ impl SlowThread {
                 if self.host.gate.guard.drains() {
                     self.host.give_back_listeners();
                 }
+                self.judge_all_peers();
+                drop(done);
+            }
+            Request::Refusals(done) => {
+                self.host.count_refusals();
                 drop(done);
             }
             Request::Pair(id, place, pair, reply) => {
@@ -44,6 +49,7 @@ impl SlowThread {
                 let _ = reply.send(self.connections());
             }
             Request::Status(reply) => {
+                self.host.count_refusals();
                 let _ = reply.send(Status {
                     flow_groups: self.metrics.flow_groups(),
                     // The workers know them.

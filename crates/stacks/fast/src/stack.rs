@@ -218,6 +218,9 @@ impl Stack for FastStack {
     fn policy_changed(&self) {
         self.slow.answer::<()>(Request::Policy);
     }
+    fn count_refusals(&self) {
+        self.slow.answer::<()>(Request::Refusals);
+    }
     /// [`Network::changed`] will now answer true.
     fn network_changed(&self) {
         self.slow.notify_always();

@@ -23,8 +23,9 @@ impl SlowHost {
         }
         let region = &self.clients.get(index as usize)?.as_ref()?.shared.region;
         let app = region.app(region.slot(raw)?);
+        let refused = self.kernel_listeners.refused_at(owner);
         let accelerated = app.rx_head.load(Ordering::Relaxed) / Accepted::BYTES as u32;
-        Some(Halves { accelerated, kernel: app.kernel_accepts().load(Ordering::Relaxed) })
+        Some(Halves { accelerated, kernel: app.kernel_accepts().load(Ordering::Relaxed), refused })
     }
     /// What became of the SYNs of listeners that stay the kernel's, and what the kernel has accepted.
     pub fn listener_counts(&self) -> NamedCounts {
@@ -53,6 +54,7 @@ impl SlowHost {
             {
                 tracing::warn!(%error, "SYNs of a listener that has ended are dropped");
             }
+            self.end_rules_of(cookie);
         }
     }
 }

@@ -13,10 +13,12 @@ use towpath_contract_tests::app::{App, Sock, eventually, small};
 use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, TakenSyn};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, TxOffload};
+use towpath_ring::lines::status;
 use towpath_ring::wake::{doorbell, notify};
 use towpath_runtime::policy::AllowAll;
 use towpath_runtime::{
-    AdmissionPolicy, ClientId, Exceeded, Limit, ListenerProof, OrphanLimits, Proof, Reservation, Stack, Verdict,
+    AdmissionPolicy, ClientId, Exceeded, Limit, ListenerProof, OrphanLimits, PeerRule, PeerRules, Proof, Reservation,
+    Stack, Verdict,
 };
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, SlowConfig, Steered};
@@ -38,6 +40,47 @@ struct Kernel {
     left: Vec<u16>,
     /// The listening socket is closed.
     closed: bool,
+    /// The rules about peers, by cookie; `None`: there is no filter.
+    rules: Option<HashMap<u64, Vec<PeerRule>>>,
+    /// What they have refused.
+    refused: Vec<(u64, u64)>,
+}
+
+/// A policy about peers.
+#[derive(Default)]
+struct InForce {
+    version: u64,
+    rules: PeerRules,
+    refused: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Default)]
+struct Rules(Arc<Mutex<InForce>>);
+
+impl AdmissionPolicy for Rules {
+    fn connect(&mut self, _: ClientId, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn listen(&mut self, _: ClientId, _: SocketAddr, _: bool) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn accept(&mut self, _: ClientId, _: SocketAddr, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn peer_rules(&mut self, _: ClientId, local: SocketAddr, dual: bool) -> PeerRules {
+        assert_eq!((local, dual), ((US, 80).into(), false));
+        self.0.lock().unwrap().rules.clone()
+    }
+    fn peer_rules_version(&mut self) -> u64 {
+        self.0.lock().unwrap().version
+    }
+    fn peers_refused(&mut self, refused: &[(u64, u64)]) {
+        self.0.lock().unwrap().refused.extend(refused);
+    }
+    fn limit(&mut self, _: ClientId) -> Option<Limit> {
+        None
+    }
+    fn exceeded(&mut self, _: ClientId, _: &Limit, _: Exceeded) {}
 }
 
 struct KernelNetwork(Arc<Mutex<Kernel>>, OwnedFd);
@@ -71,6 +114,22 @@ impl Network for KernelNetwork {
         let changed = if on { kernel.accelerated.insert(cookie) } else { kernel.accelerated.remove(&cookie) };
         assert!(changed, "{cookie} {on} twice");
         Ok(())
+    }
+    fn judge_peers(&mut self, cookie: u64, rules: &[PeerRule]) -> io::Result<()> {
+        let mut kernel = self.0.lock().unwrap();
+        match &mut kernel.rules {
+            None if rules.is_empty() => {}
+            None => return Err(io::ErrorKind::Unsupported.into()),
+            Some(all) if rules.is_empty() => _ = all.remove(&cookie),
+            Some(all) => _ = all.insert(cookie, rules.to_vec()),
+        }
+        Ok(())
+    }
+    fn refused_peers(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.0.lock().unwrap().refused)
+    }
+    fn refused_at(&mut self, cookie: u64) -> u64 {
+        cookie
     }
     fn next_syn(&mut self) -> Option<TakenSyn> {
         self.0.lock().unwrap().syns.pop_front()
@@ -130,12 +189,15 @@ impl Bench {
         self.listen_with(app, addr, 8)
     }
     fn listen_with(&self, app: &Arc<App>, addr: IpAddr, backlog: u32) -> Sock {
+        self.try_listen(app, addr, backlog).unwrap()
+    }
+    fn try_listen(&self, app: &Arc<App>, addr: IpAddr, backlog: u32) -> Result<Sock, i32> {
         let proof = ListenerProof { cookie: COOKIE, addr, port: 80, dual: false };
         let held = File::open("/dev/null").unwrap().into();
         let slot = app.region.layout().app_slots().next().unwrap().raw();
         let seq = app.region.command(app.region.slot(slot).unwrap()).read().0 + 1;
         self.stack.reserve(app.id, slot, seq, Reservation { port: None, held, proof: Proof::Listener(proof) });
-        app.listen(addr, 80, backlog).unwrap()
+        app.listen(addr, 80, backlog)
     }
     fn syn(&self, cookie: u64, port: u16) {
         self.syn_to(cookie, port, US);
@@ -212,7 +274,7 @@ fn a_syn_that_names_the_listener_opens_a_connection() {
     bench.send(&frame(4001, 5001, answer.seq.wrapping_add(1), flags::ACK));
     let accepted = listener.accept();
     let counts: Vec<_> = bench.stack.status().listeners.iter().map(|(_, count)| count).collect();
-    assert_eq!(counts, [0, 5, 6, 7, 1], "accepted by the kernel, taken, stale, full, unknown");
+    assert_eq!(counts, [0, 5, 6, 7, 0, 1], "accepted by the kernel, taken, stale, full, refused, unknown");
 
     // A half-open connection ends with the listener; an accepted one goes on.
     bench.syn(COOKIE, 4002);
@@ -311,4 +373,64 @@ fn a_stack_that_drains_gives_its_listeners_back_and_serves_whom_it_has() {
     assert_eq!(bench.steered(4001), Some(Steered::ButFirstSyns));
     accepted.abort();
     eventually("nothing is steered", || bench.steered(4001).is_none());
+}
+
+/// The status that the stack shows of a listener.
+fn status_of(app: &App) -> u32 {
+    let slot = app.region.layout().app_slots().next().unwrap();
+    app.region.stack(slot).status.load(Ordering::Acquire)
+}
+
+#[test]
+fn the_rules_about_a_listeners_peers_are_set_changed_and_end_with_its_socket() {
+    let policy = Rules::default();
+    let bench = Bench::under(Box::new(policy.clone()));
+    let app = App::new(&bench.stack, small(1));
+    let in_force = || bench.kernel.lock().unwrap().rules.clone().unwrap_or_default();
+    let change = |version: u64, rules: PeerRules| {
+        let mut policy = policy.0.lock().unwrap();
+        (policy.version, policy.rules) = (version, rules);
+    };
+    bench.kernel.lock().unwrap().rules = Some(HashMap::new());
+    change(1, PeerRules::nobody(5));
+    let listener = bench.listen(&app);
+    assert_eq!(in_force(), HashMap::from([(COOKIE, PeerRules::nobody(5).rules)]));
+    assert_eq!(status_of(&app), status::JUDGED);
+    change(2, PeerRules::default());
+    bench.stack.policy_changed();
+    assert_eq!((in_force(), status_of(&app)), (HashMap::new(), 0));
+    change(2, PeerRules::nobody(6));
+    bench.stack.policy_changed();
+    assert_eq!(in_force(), HashMap::new(), "the version says that nothing has changed");
+    change(3, PeerRules::nobody(6));
+    bench.stack.policy_changed();
+    assert_eq!((in_force()[&COOKIE].clone(), status_of(&app)), (PeerRules::nobody(6).rules, status::JUDGED));
+
+    bench.kernel.lock().unwrap().refused = vec![(6, 3), (5, 4)];
+    bench.stack.count_refusals();
+    assert_eq!(policy.0.lock().unwrap().refused, [(6, 3), (5, 4)]);
+    assert_eq!(bench.stack.status().listeners.get("refused"), Some(7));
+    let halves = bench.stack.connections()[0].halves.unwrap();
+    assert_eq!(halves.refused, COOKIE);
+
+    // Its socket still listens. Some process may have it, or the service may be about to end.
+    listener.close();
+    eventually("the SYNs are the kernel's again", || bench.kernel.lock().unwrap().accelerated.is_empty());
+    assert_eq!(in_force().len(), 1);
+    bench.kernel.lock().unwrap().closed = true;
+    eventually("the rules have ended", || in_force().is_empty());
+}
+
+#[test]
+fn without_a_filter_a_listener_for_accelerated_connections_only_is_refused() {
+    let policy = Rules::default();
+    let bench = Bench::under(Box::new(policy.clone()));
+    let app = App::new(&bench.stack, small(1));
+    policy.0.lock().unwrap().rules = PeerRules { only_accelerated: true, ..PeerRules::nobody(5) };
+    assert_eq!(bench.try_listen(&app, US, 8).err(), Some(-libc::EACCES));
+    assert!(bench.kernel.lock().unwrap().accelerated.is_empty());
+    policy.0.lock().unwrap().rules = PeerRules::nobody(5);
+    let listener = bench.listen(&app);
+    assert_eq!(status_of(&app), 0);
+    listener.close();
 }

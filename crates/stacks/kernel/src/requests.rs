@@ -48,6 +48,8 @@ impl ClientGroup {
                 self.apply_policy();
                 drop(done);
             }
+            // The service does not send it, because this stack asks the policy for each connection.
+            Request::Refusals(done) => drop(done),
             // Clients are not joined directly here: the kernel has its own loopback.
             Request::Pair(_, _, _, reply) => {
                 let _ = reply.send(None);

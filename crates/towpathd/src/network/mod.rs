@@ -6,6 +6,7 @@
 
 pub mod held_ports;
 pub mod netlink;
+mod peers;
 pub mod reserved;
 pub mod sock_diag;
 
@@ -25,6 +26,7 @@ use towpath_broker::Change;
 use towpath_fast::{KernelListener, Network, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
+use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
 use towpath_service::stack_factory::NetworkWatcher;
@@ -158,6 +160,8 @@ pub struct HostNetwork {
     /// Asks for the kernel's connections and listeners.
     diag: SockDiag,
     served: Option<Served>,
+    /// The filter for listening sockets, where no interface is served.
+    filter: Option<Listening>,
     seen: u64,
     remembered: HashMap<(IpAddr, Option<IpAddr>), Route>,
     loopback_mtu: u16,
@@ -170,7 +174,14 @@ impl HostNetwork {
         let known = Arc::new(Known::default());
         known.refresh(&mut netlink)?;
         let diag = SockDiag::connect()?;
-        Ok(Self { known, netlink, diag, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+        Ok(Self { known, netlink, diag, served: None, filter: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+    }
+
+    /// Without an interface, with this filter for listening sockets.
+    pub fn with_filter(loopback_mtu: u16, filter: Option<Listening>) -> io::Result<Self> {
+        let mut network = Self::new(loopback_mtu)?;
+        network.filter = filter;
+        Ok(network)
     }
 
     /// With an interface of index `port`, whose ports take packets of up to `port_mtu` bytes, in frames with this tag.
@@ -210,7 +221,10 @@ impl HostNetwork {
     }
 
     fn listening(&mut self) -> Option<&mut Listening> {
-        self.served.as_mut()?.steer.listening()
+        match &mut self.served {
+            Some(served) => served.steer.listening(),
+            None => self.filter.as_mut(),
+        }
     }
 
     /// Forgets remembered routes if something has changed. True if it has.
@@ -373,6 +387,22 @@ impl Network for HostNetwork {
 
     fn take_syns(&mut self, cookie: u64, on: bool) -> io::Result<()> {
         self.listening().map_or(Ok(()), |listening| listening.take(cookie, on))
+    }
+
+    fn judge_peers(&mut self, cookie: u64, rules: &[PeerRule]) -> io::Result<()> {
+        match self.listening() {
+            Some(listening) => peers::judge(listening, cookie, rules),
+            None if rules.is_empty() => Ok(()),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn refused_peers(&mut self) -> Vec<(u64, u64)> {
+        self.listening().map(|listening| listening.peers().counted()).unwrap_or_default()
+    }
+
+    fn refused_at(&mut self, cookie: u64) -> u64 {
+        self.listening().map_or(0, |listening| listening.peers().refused_at(cookie))
     }
 
     fn next_syn(&mut self) -> Option<TakenSyn> {
