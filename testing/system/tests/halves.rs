@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
+use std::path::Path;
 use towpath_system_tests::namespace::SERVER;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, until};
@@ -138,7 +139,20 @@ impl Halves {
     }
 
     fn server(&self, mode: &str) -> Server {
-        let program = self.service.accelerated("python3 -c").arg(SERVING).arg(mode).arg(PORT.to_string());
+        self.start(self.service.accelerated("python3 -c").arg(SERVING), mode)
+    }
+
+    /// A server that accepts by io_uring.
+    fn uring_server(&self, mode: &str) -> Server {
+        let program = self.service.scratch.path("uring_server");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/uring_server.c");
+        let compile = Program::new(&["gcc", "-O1", "-Wall", "-Werror", "-o"]);
+        compile.arg(&program).arg(source).arg("-luring").run(60).ok();
+        self.start(self.service.accelerated(&program.display().to_string()), mode)
+    }
+
+    fn start(&self, program: Program, mode: &str) -> Server {
+        let program = program.arg(mode).arg(PORT.to_string());
         let mut first = self.lab.on_server(program).start(self.service.scratch.path(mode));
         first.wait_for("ready", 60);
         until("the whole line", 20, || first.output().contains('\n'));
@@ -245,6 +259,16 @@ fn a_server_that_uses_epoll_reaches_everybody() {
 #[test]
 fn a_server_of_several_processes_reaches_everybody() {
     serves_everybody(&["prefork", "herd", "group"], 25);
+}
+
+#[test]
+fn a_server_that_accepts_by_io_uring_reaches_everybody() {
+    for mode in ["single", "multishot"] {
+        let halves = Halves::new();
+        let _server = halves.uring_server(mode);
+        let expected = halves.connect(25, &EVERYBODY);
+        halves.expect_accepted(expected, mode);
+    }
 }
 
 #[test]
