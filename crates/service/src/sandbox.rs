@@ -166,7 +166,11 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     if !other_stacks {
         calls.fails_if(libc::SYS_socket, is(0, libc::AF_UNIX as u32), libc::EACCES);
     }
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| vec![is(0, family as u32)]);
+    let mut families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| vec![is(0, family as u32)]);
+    if stack == StackKind::Fast {
+        // It holds ports of TCP, and sends no datagrams.
+        families[1..].iter_mut().for_each(|family| family.push(masked(1, 0xf, libc::SOCK_STREAM as u32)));
+    }
     let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
     let netlink = netlink.map(|protocol| vec![is(0, libc::AF_NETLINK as u32), is(2, protocol as u32)]);
     let mut sockets: Vec<_> = families.into_iter().chain(netlink).collect();

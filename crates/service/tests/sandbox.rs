@@ -98,6 +98,8 @@ fn attack(stack: StackKind, listener: &TcpListener, client: &(OwnedFd, SocketAdd
             arguments[at] = fast_open;
             refused("a connect that sends", call(send, arguments), &perm);
         }
+        refused("UDP", socket(AddressFamily::INET, SocketType::DGRAM).map(drop), &perm);
+        refused("UDP", socket(AddressFamily::INET6, SocketType::DGRAM).map(drop), &perm);
         refused("listen", call(libc::SYS_listen, [tcp, 1, 0, 0, 0]), &perm);
     }
     let open = |path: &str, write: bool| std::fs::OpenOptions::new().read(!write).write(write).open(path);
@@ -134,7 +136,8 @@ fn confined(stack: StackKind) {
     assert!(status.refused >= 20 && status.line().contains("REFUSED"), "{status:?}");
     // What it needs works.
     assert!(Path::new("/proc/self/status").exists() && std::fs::read("/proc/stat").is_ok());
-    std::thread::spawn(|| std::net::UdpSocket::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap();
+    let socket = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).map(drop);
+    std::thread::spawn(socket).join().unwrap().unwrap();
     drop(theirs);
 }
 

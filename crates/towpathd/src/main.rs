@@ -93,8 +93,17 @@ fn main() -> ExitCode {
 /// The byte that says that clients are served. No error begins with it.
 const READY: &[u8] = b"\n";
 
-fn write_to(number: u32, text: &[u8]) -> std::io::Result<()> {
-    std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(text)
+/// Writes to a descriptor that this program was started with. To open it again by its name is more than a sandbox may.
+fn write_to(number: u32, mut text: &[u8]) -> std::io::Result<()> {
+    let number = i32::try_from(number).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+    // SAFETY: whoever has started this program has left the descriptor open for this. A number that is not open is an
+    // error.
+    let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    while !text.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(descriptor, text))?;
+        text = &text[written..];
+    }
+    Ok(())
 }
 
 /// Most bytes of the log that are repeated on standard error.

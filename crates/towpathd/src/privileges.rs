@@ -6,6 +6,7 @@ use crate::network::device;
 use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::collections::HashSet;
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -17,6 +18,9 @@ use towpath_service::default_socket::default_socket;
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
 
+/// Most neighbours that the kernel keeps resolved. Others are asked for again when they have gone.
+const MOST_MANAGED: usize = 4096;
+
 /// See the module.
 pub struct ServicePrivileges {
     socket: Option<PathBuf>,
@@ -26,6 +30,8 @@ pub struct ServicePrivileges {
     /// Of the served network namespace.
     namespace: Option<u64>,
     netlink: Option<Netlink>,
+    /// Neighbours that the kernel keeps resolved for the worker, and their devices.
+    managed: HashSet<(u32, IpAddr)>,
     ports: Option<ReservedPorts>,
     file: Option<PathBuf>,
     /// The text that was read last.
@@ -46,6 +52,7 @@ impl ServicePrivileges {
             vlan: (config.vlan != 0).then_some(config.vlan),
             namespace: port_proof::own_namespace(),
             netlink: None,
+            managed: HashSet::new(),
             ports: None,
             file: config.file.clone(),
             read: None,
@@ -92,16 +99,26 @@ impl Privileges for ServicePrivileges {
     }
 
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32> {
+        let full = self.managed.len() >= MOST_MANAGED && !self.managed.contains(&(device, address));
         let (served, netlink) = self.device()?;
         if device != served {
             return Err(libc::EPERM);
+        }
+        if full && change == Change::Manage {
+            return Err(libc::ENOSPC);
         }
         let changed = match change {
             Change::Resolve => netlink.resolve(device, address),
             Change::Manage => netlink.manage(device, address, true),
             Change::Release => netlink.manage(device, address, false),
         };
-        changed.map_err(|error| errno(&error))
+        changed.map_err(|error| errno(&error))?;
+        match change {
+            Change::Resolve => {}
+            Change::Manage => _ = self.managed.insert((device, address)),
+            Change::Release => _ = self.managed.remove(&(device, address)),
+        }
+        Ok(())
     }
 
     fn program(&mut self, process: i32) -> Result<Vec<u8>, i32> {
@@ -155,7 +172,11 @@ impl Privileges for ServicePrivileges {
     fn worker_ended(&mut self, last: bool) {
         self.ports = None;
         // The next worker inherits no socket of this process.
-        self.netlink = None;
+        if let Some(mut netlink) = self.netlink.take() {
+            for (device, address) in std::mem::take(&mut self.managed) {
+                let _ = netlink.manage(device, address, false);
+            }
+        }
         if let Some(socket) = self.socket.as_deref().filter(|_| last) {
             server::remove_left(socket);
         }

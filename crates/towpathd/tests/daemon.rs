@@ -157,6 +157,16 @@ fn a_service_without_a_sandbox_is_one_process_and_warns() {
 }
 
 #[test]
+fn a_file_is_told_when_clients_are_served() {
+    let scratch = Scratch::new("ready");
+    let ready = scratch.0.join("ready");
+    let mut command = towpathd(&scratch);
+    let child = command.args(["--ready-fd", "1"]).stdout(std::fs::File::create(&ready).unwrap()).spawn().unwrap();
+    let _daemon = Daemon(child);
+    until("a byte", || std::fs::read(&ready).unwrap() == b"\n");
+}
+
+#[test]
 fn background_returns_when_it_serves() {
     let scratch = Scratch::new("background");
     let output = towpathd(&scratch).args(["--background", "--idle-exit", "300ms"]).output().unwrap();

@@ -5,14 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use towpath_broker::{Change, Privileges};
 use towpath_fast::Network;
 use towpath_ports::listening::Listening;
+use towpath_service::config::Config;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::{Route, Steered};
 use towpath_towpathd::network::held_ports::HeldPorts;
 use towpath_towpathd::network::netlink::Netlink;
 use towpath_towpathd::network::{HostNetwork, Steer, Watcher};
+use towpath_towpathd::privileges::ServicePrivileges;
 
 const OURS: &str = "service-test-a";
 const PEERS: &str = "service-test-b";
@@ -186,6 +189,16 @@ fn in_our_namespace() {
 
     drop(network);
     assert!(!ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"), "restored");
+
+    // A worker that dies restores nothing, so its broker does.
+    let is_managed = || ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed");
+    let socket = Some("/nonexistent/a.sock".into());
+    let config = Config { interface: Some("eth1".into()), socket, ..Config::default() };
+    let mut privileges = ServicePrivileges::new(&config);
+    privileges.neighbour(index, PEER, Change::Manage).unwrap();
+    assert!(is_managed());
+    privileges.worker_ended(false);
+    assert!(!is_managed(), "restored by the broker");
     assert!(Netlink::connect().unwrap().addresses().unwrap().contains(&new));
     use rustix::fd::AsFd;
     towpath_ring::wake::notify(stop.as_fd());
