@@ -94,6 +94,8 @@ pub mod app_flags {
     pub const FLUSH: u32 = 512;
     /// See [`AppLine::record`](super::AppLine::record).
     pub const RECORD: u32 = 1024;
+    /// Of a listener: programs may have its descriptor that do not serve this slot.
+    pub const PASSED: u32 = 2048;
 }
 
 /// Bits of [`AppLine::want`].

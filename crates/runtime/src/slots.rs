@@ -334,6 +334,13 @@ impl<C, S: Default> ServedClient<C, S> {
         let Some(listener) = self.slot(slot).listener.as_mut() else { return true };
         listener.advance(words.rx_head)
     }
+    /// Up to where a listener's application has accepted (bytes), if connections wait and other programs may have the
+    /// listener's descriptor.
+    pub fn accepted_to(&mut self, slot: Slot) -> Option<u32> {
+        self.shared.app_words(slot).filter(|words| words.flags & app_flags::PASSED != 0)?;
+        self.sync_listener(slot);
+        self.slot(slot).listener.as_ref().filter(|listener| listener.waiting() > 0).map(|listener| listener.head)
+    }
     /// Appends a connection to a listener's accept queue.
     pub fn queue(&mut self, listener_slot: Slot, child: Slot, remote_addr: Ipv6Addr, remote_port: u16) -> Queued {
         let generation = self.shared.generation(child);

@@ -308,23 +308,49 @@ fn what_only_the_kernel_can_carry_reaches_the_listener() {
     halves.expect_accepted((0, 4), "level");
 }
 
-/// The server listens as root, and executes the program that accepts as a user whom the service does not admit.
+/// Listens as root. The program that accepts is executed as a user whom the service does not admit, by this process or by
+/// a child of it.
+const HANDING: &str = r#"
+import os, signal, socket, sys
+s = socket.create_server(('10.77.0.1', 7800)); s.set_inheritable(True)
+if sys.argv[1] == 'child' and os.fork(): signal.pause()
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+serve = '''open(S, '+<&=', $ARGV[0]); $| = 1; print "up\n";
+while (accept(C, S)) { sysread(C, $b, 64); syswrite(C, $b); close(C) }'''
+os.execv('/usr/bin/perl', ['perl', '-e', serve, str(s.fileno())])
+"#;
+
+impl Halves {
+    fn handing(&self, who: &str) -> Running {
+        towpath_system_tests::require_program("perl", "perl");
+        let program = self.service.accelerated("python3 -c").arg(HANDING).arg(who);
+        let mut server = self.lab.on_server(program).start(self.service.scratch.path("perl"));
+        server.wait_for("up", 60);
+        server
+    }
+
+    fn reaches_perl(&self) {
+        let expected = self.connect(2, &[Side::Wire(SERVER), Side::Local(SERVER), Side::Joined(SERVER)]);
+        assert_eq!(expected, (4, 2));
+    }
+}
+
 #[test]
 fn a_program_that_cannot_have_the_slot_accepts_everybody() {
-    towpath_system_tests::require_program("perl", "perl");
     let halves = Halves::new();
-    let script = "import os, socket
-s = socket.create_server(('10.77.0.1', 7800)); s.set_inheritable(True)
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-serve = '''open(S, '+<&=', $ARGV[0]); $| = 1; print \"up\\n\";
-while (accept(C, S)) { sysread(C, $b, 64); syswrite(C, $b); close(C) }'''
-os.execv('/usr/bin/perl', ['perl', '-e', serve, str(s.fileno())])";
-    let program = halves.service.accelerated("python3 -c").arg(script);
-    let mut server = halves.lab.on_server(program).start(halves.service.scratch.path("perl"));
-    server.wait_for("up", 60);
+    let _server = halves.handing("itself");
     until("the stack has no listener", 60, || halves.listeners().is_empty());
-    let expected = halves.connect(2, &[Side::Wire(SERVER), Side::Local(SERVER), Side::Joined(SERVER)]);
-    assert_eq!(expected, (4, 2));
+    halves.reaches_perl();
+}
+
+/// Its parent has the slot, and does not accept.
+#[test]
+fn a_child_that_cannot_have_the_slot_accepts_everybody() {
+    let halves = Halves::new();
+    let _server = halves.handing("child");
+    let first = "import socket, time\nc = socket.create_connection(('10.77.0.1', 7800)); time.sleep(6)";
+    halves.lab.on_client(Program::new(&["python3", "-c", first])).run(60).ok();
+    halves.reaches_perl();
 }
 
 #[test]

@@ -20,6 +20,7 @@ use towpath_client::stacks;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::control::Request;
+use towpath_ring::lines::app_flags;
 
 /// Environment variable for a program that inherits descriptors: one more than the highest of them. It tells a program
 /// without `/proc`, and makes one hooked whose environment has lost the library.
@@ -40,6 +41,7 @@ pub fn name(fd: c_int, socket: &Socket) {
     socket.mark(flag::SHARED, true);
     if socket.kernel_half() {
         kernel_half::lend(fd, socket);
+        socket.app().flags.fetch_or(app_flags::PASSED, Ordering::AcqRel);
     }
     if socket.has(flag::NAMED) {
         return;

@@ -88,9 +88,11 @@ impl SlowThread {
         for _ in 0..if has_port { 1 } else { FREE_TUPLES } {
             let tuple = self.slow.choose_direct_tuple(now, owner(index, slot), remote, bound, &mut self.host)?;
             match self.host.kernels_listener(&tuple) {
-                LocalListener::Ours(listener) => return Some(Ok((tuple, listener))),
+                LocalListener::Ours(listener) if !self.host.has_stalled(listener) => {
+                    return Some(Ok((tuple, listener)));
+                }
                 LocalListener::Taken => {}
-                LocalListener::None => {
+                LocalListener::None | LocalListener::Ours(_) => {
                     self.refuse(index, slot);
                     return Some(Err(self.not_ours(index, slot, not_ours::NO_LISTENER)));
                 }

@@ -11,12 +11,17 @@ use towpath_tcp::time::Micros;
 /// The slow thread looks at least so often after its listeners, µs. SYNs are left to the kernel after three seconds without it.
 const LOOK_US: u64 = 1_000_000;
 
+/// A listener whose connections have waited for so long, and none of which has been accepted, is not served, µs.
+const STALLED_US: u64 = 3_000_000;
+
 /// The listeners, by cookie and by owner.
 #[derive(Default)]
 pub struct KernelListeners {
     by_cookie: HashMap<u64, Owner>,
     /// Ordered, so that all see them in the same order.
     by_owner: BTreeMap<u64, ListenerProof>,
+    /// Those with connections that wait: up to where the application has accepted, and since when that is so.
+    waiting: HashMap<u64, (u32, Micros)>,
     /// SYNs that named none of them.
     pub unknown: u64,
     /// The kernel has all SYNs again.
@@ -44,7 +49,20 @@ impl KernelListeners {
         let proof = self.by_owner.remove(&owner.0)?;
         self.by_cookie.remove(&proof.cookie);
         self.refused_at.remove(&proof.cookie);
+        self.waiting.remove(&owner.0);
         Some(proof.cookie)
+    }
+    /// Do connections wait that nobody accepts? `accepted`: up to where the application has accepted; `None`: none waits.
+    pub fn has_stalled(&mut self, now: Micros, owner: Owner, accepted: Option<u32>) -> bool {
+        let Some(accepted) = accepted else {
+            self.waiting.remove(&owner.0);
+            return false;
+        };
+        let (before, since) = self.waiting.entry(owner.0).or_insert((accepted, now));
+        if *before != accepted {
+            (*before, *since) = (accepted, now);
+        }
+        now.since(*since) >= STALLED_US
     }
     /// The cookies.
     pub fn cookies(&self) -> impl Iterator<Item = u64> {
@@ -165,6 +183,21 @@ impl ListenerCheck {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_listener_has_stalled_if_nobody_accepts_for_seconds() {
+        let (mut listeners, owner) = (KernelListeners::default(), Owner(1));
+        let mut stalled = |ms: u64, accepted| listeners.has_stalled(Micros(ms * 1000), owner, accepted);
+        assert_eq!(
+            [(0, Some(0)), (2999, Some(0)), (3000, Some(0))].map(|(ms, at)| stalled(ms, at)),
+            [false, false, true]
+        );
+        assert_eq!(
+            [(3001, Some(32)), (6000, Some(32)), (6001, Some(32))].map(|(ms, at)| stalled(ms, at)),
+            [false, false, true]
+        );
+        assert_eq!([(6002, None), (9000, Some(64)), (11_999, Some(64))].map(|(ms, at)| stalled(ms, at)), [false; 3]);
+    }
 
     #[test]
     fn questions_take_a_small_part_of_the_time_and_each_listener_has_its_turn() {

@@ -27,6 +27,9 @@ impl SlowThread {
         for (owner, proof) in some.iter().take(BATCH) {
             if !self.host.network.is_listening(proof.cookie, proof.addr, proof.port) {
                 self.end_stopped(now, *owner);
+            } else {
+                // A connection that waits is noticed although none follows.
+                self.host.has_stalled(*owner);
             }
             asked += 1;
             spent_us = client::now().since(begun);

@@ -44,6 +44,13 @@ impl SlowHost {
             }
         }
     }
+    /// Does nobody accept the connections of this listener? A process that has only its kernel half may: one without the
+    /// library, or another user's.
+    pub fn has_stalled(&mut self, listener: Owner) -> bool {
+        let Some((client, slot)) = self.find(listener) else { return false };
+        let accepted = client.accepted_to(slot);
+        self.kernel_listeners.has_stalled(self.now, listener, accepted)
+    }
     /// Leaves the SYNs of a listener to the kernel, if `owner` is one that has been taken from it.
     pub fn leave_to_kernel(&mut self, owner: Owner) {
         let accepted = self.halves(owner).map_or(0, |halves| halves.kernel);
@@ -82,7 +89,7 @@ impl SlowThread {
                 continue;
             };
             // A route can make addresses the kernel's that no interface has.
-            if !self.host.network.is_local(local) {
+            if !self.host.network.is_local(local) || self.host.has_stalled(listener) {
                 self.host.network.leave_syn(&tuple);
                 continue;
             }

@@ -13,7 +13,7 @@ use towpath_contract_tests::app::{App, Sock, eventually, small};
 use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, TakenSyn};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, TxOffload};
-use towpath_ring::lines::status;
+use towpath_ring::lines::{app_flags, status};
 use towpath_ring::wake::{doorbell, notify};
 use towpath_runtime::policy::AllowAll;
 use towpath_runtime::{
@@ -300,6 +300,37 @@ fn a_syn_that_the_stack_does_not_answer_is_left_to_the_kernel() {
     bench.syn(COOKIE, 4002);
     assert_eq!(bench.next().destination_port, 4002);
     assert_eq!(bench.kernel.lock().unwrap().left, [4000, 4001]);
+}
+
+#[test]
+fn a_listener_whose_connections_nobody_accepts_is_left_to_the_kernel() {
+    let mut bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let mut listener = bench.listen(&app);
+    let connect = |bench: &mut Bench, port| {
+        bench.syn(COOKIE, port);
+        // Those to others may be repeated.
+        let answer = std::iter::from_fn(|| Some(bench.next())).find(|answer| answer.destination_port == port).unwrap();
+        assert_eq!(answer.flags, flags::SYN | flags::ACK);
+        bench.send(&frame(port, 5001, answer.seq.wrapping_add(1), flags::ACK));
+    };
+    connect(&mut bench, 4000);
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    connect(&mut bench, 4003);
+    listener.accept();
+    // Nobody else could accept so far.
+    let slot = app.region.layout().app_slots().next().unwrap();
+    app.region.app(slot).flags.fetch_or(app_flags::PASSED, Ordering::Relaxed);
+    eventually("it has stalled", || {
+        bench.syn(COOKIE, 4001);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        !bench.kernel.lock().unwrap().left.is_empty()
+    });
+    listener.accept();
+    bench.kernel.lock().unwrap().left.clear();
+    connect(&mut bench, 4002);
+    listener.accept();
+    assert!(bench.kernel.lock().unwrap().left.is_empty());
 }
 
 /// The application has fewer slots than its backlogs together.
