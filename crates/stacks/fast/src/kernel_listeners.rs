@@ -34,6 +34,8 @@ pub struct KernelListeners {
     pub rules_version: u64,
     /// Sockets about whose peers there are rules, by cookie. They outlive the listener while the socket listens.
     pub judged: HashMap<u64, ListenerProof>,
+    /// The one of them whose listener has ended and for whose socket the kernel was asked last.
+    pub asked_before: u64,
     /// Connections that the kernel's halves of listeners that have ended had accepted.
     pub accepted_before: u64,
 }
@@ -80,7 +82,10 @@ impl KernelListeners {
     }
     /// Sockets with rules whose listeners have ended.
     pub fn judged_before(&self) -> Vec<ListenerProof> {
-        self.judged.values().filter(|proof| !self.by_cookie.contains_key(&proof.cookie)).copied().collect()
+        let before = self.judged.values().filter(|proof| !self.by_cookie.contains_key(&proof.cookie));
+        let mut before: Vec<_> = before.copied().collect();
+        before.sort_unstable_by_key(|proof| (proof.cookie <= self.asked_before, proof.cookie));
+        before
     }
     /// Are there none?
     pub fn is_empty(&self) -> bool {
@@ -183,6 +188,23 @@ impl ListenerCheck {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn sockets_whose_listeners_have_ended_have_their_turns() {
+        let mut listeners = KernelListeners::default();
+        for cookie in 1..5 {
+            let proof = ListenerProof { cookie, addr: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 9, dual: false };
+            listeners.judged.insert(cookie, proof);
+            if cookie == 3 {
+                listeners.insert(Owner(1), proof);
+            }
+        }
+        for (asked, expected) in [(0, [1, 2, 4]), (1, [2, 4, 1]), (2, [4, 1, 2]), (4, [1, 2, 4])] {
+            listeners.asked_before = asked;
+            let order: Vec<_> = listeners.judged_before().iter().map(|proof| proof.cookie).collect();
+            assert_eq!(order, expected);
+        }
+    }
 
     #[test]
     fn a_listener_has_stalled_if_nobody_accepts_for_seconds() {

@@ -17,13 +17,15 @@ impl SlowThread {
     /// Ends the listeners whose sockets listen no longer.
     pub fn check_listeners(&mut self, now: Micros) {
         let Some(from) = self.listener_check.due(now) else { return };
+        let begun = client::now();
+        let spent = || client::now().since(begun);
         if from == Owner(0) {
             self.host.count_refusals();
-            self.host.end_old_rules();
+            self.host.end_old_rules(|| spent() < TURN_US);
         }
         let listeners = self.host.kernel_listeners.from(from).map(|(owner, proof)| (owner, *proof));
         let some: Vec<_> = listeners.take(BATCH + 1).collect();
-        let (begun, mut spent_us, mut asked) = (client::now(), 0, 0);
+        let mut asked = 0;
         for (owner, proof) in some.iter().take(BATCH) {
             if !self.host.network.is_listening(proof.cookie, proof.addr, proof.port) {
                 self.end_stopped(now, *owner);
@@ -32,12 +34,11 @@ impl SlowThread {
                 self.host.has_stalled(*owner);
             }
             asked += 1;
-            spent_us = client::now().since(begun);
-            if spent_us >= TURN_US {
+            if spent() >= TURN_US {
                 break;
             }
         }
-        self.listener_check.asked(client::now(), spent_us, some.get(asked).map(|(owner, _)| *owner));
+        self.listener_check.asked(client::now(), spent(), some.get(asked).map(|(owner, _)| *owner));
     }
 
     /// The socket of a listener listens no longer: as if its application had closed it. An application that still has

@@ -70,10 +70,15 @@ impl SlowHost {
         }
     }
 
-    /// Ends the rules of sockets that listen no longer, and whose listeners had ended before.
-    pub fn end_old_rules(&mut self) {
+    /// Ends the rules of sockets that listen no longer, and whose listeners had ended before. Clients decide how many there
+    /// are, so those for which no time is left have their turn later.
+    pub fn end_old_rules(&mut self, is_time_left: impl Fn() -> bool) {
         for proof in self.kernel_listeners.judged_before() {
             self.end_rules_of(proof.cookie);
+            self.kernel_listeners.asked_before = proof.cookie;
+            if !is_time_left() {
+                return;
+            }
         }
     }
 
