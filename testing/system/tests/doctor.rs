@@ -228,13 +228,13 @@ fn a_busy_service_is_waited_for() {
     let control = service.socket.with_file_name("control.sock");
     // More conversations than it has at one time. Those beyond are closed at once.
     let silent: Vec<_> = (0..40).map(|_| UnixStream::connect(&control).expect("a conversation")).collect();
-    let free = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
-        drop(silent);
-    });
-    let out = service.accelerated("true").run(20);
-    free.join().unwrap();
-    assert!(out.code == 0 && out.err.contains("is busy; trying again for 5s"), "{out:?}");
+    let said = service.scratch.path("said");
+    let mut program = service.accelerated("echo it runs").start(&said);
+    program.wait_for("is busy; trying again for 5s", 20);
+    drop(silent);
+    program.wait_for("it runs", 20);
+    let said = program.output();
+    assert!(!said.contains("without it") && !said.contains("kernel"), "{said}");
 }
 
 #[test]
