@@ -8,7 +8,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use towpath_system_tests::{Finished, Program, Scratch, Service, bin, require_program, require_root};
 
 const PYTHON: &str = "/usr/bin/python3";
