@@ -91,12 +91,14 @@ static struct child start(int index) {
     pid_t pid = fork();
     if (pid < 0) exit(2);
     if (pid == 0) {
+        setpgid(0, 0);
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);
         cases[index].run();
         exit(0);
     }
+    setpgid(pid, pid);
     close(ends[1]);
     lines[index] = calloc(1, LINE_MAX_BYTES);
     return (struct child){pid, ends[0], index, now_ms() + SECONDS * 1000};
@@ -106,10 +108,12 @@ static void finish(struct child *child, bool late) {
     char *line = lines[child->index];
     int status = 0;
     if (late) {
-        kill(child->pid, SIGKILL);
+        kill(-child->pid, SIGKILL);
         strcat(line, " TIMEOUT");
     }
     waitpid(child->pid, &status, 0);
+    // What a case leaves behind would hold our standard output open.
+    kill(-child->pid, SIGKILL);
     close(child->out);
     if (!late && WIFSIGNALED(status)) strcat(strcat(line, " killed=SIG"), sigabbrev_np(WTERMSIG(status)));
     else if (!late && WEXITSTATUS(status) != 0) strcat(line, " exit=failed");

@@ -105,6 +105,15 @@ impl Program {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
+        while !(out.is_finished() && err.is_finished()) {
+            let took = begun.elapsed().as_secs();
+            assert!(
+                Instant::now() < end,
+                "{:?} has left processes that hold its output open after {took} s",
+                self.args
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Finished { code, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
     }
     /// Starts it in the background, with its output in `log`. The guard ends it (SIGTERM, then SIGKILL).
