@@ -23,11 +23,26 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
-/// What a service does that the application must know (`features` of [`Reply::Welcome`]). Unknown bits mean nothing.
+/// What a service does that the application must know. `Hello` has those that the library knows, `Welcome` those that the
+/// service has. A service refuses (EPROTO) a library that does not know one of its own. A library may know more.
 pub mod features {
     /// A listener's descriptor stays the kernel's own listening socket. The stack takes the first SYNs that reach it from
     /// served interfaces; the kernel accepts all else. `Reserve` carries a listening socket then.
     pub const LISTENS_IN_KERNEL: u32 = 1;
+    /// All that this version knows.
+    pub const ALL: u32 = LISTENS_IN_KERNEL;
+
+    /// What speaks against a library with `version` and these features at a service with its own; `None` = they fit.
+    pub fn mismatch((version, known): (u32, u32), (own, needed): (u32, u32)) -> Option<String> {
+        let unknown = needed & !known;
+        if version != own {
+            Some(format!("the library speaks version {version} of the contract and the service version {own}"))
+        } else if unknown != 0 {
+            Some(format!("the library does not know features {unknown:#x} of the service"))
+        } else {
+            None
+        }
+    }
 }
 
 /// Application to service.
@@ -40,6 +55,8 @@ pub enum Request {
         version: u32,
         /// Token of an existing region or 0.
         join: u64,
+        /// Bits of [`features`] that the library knows.
+        features: u32,
     },
     /// The stack's end of the socketpair of a slot (one descriptor). Its hang-up means that every descriptor of that
     /// socket, in every process, is closed.
@@ -225,7 +242,9 @@ impl Request {
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
             // The version stands in every packet; here it is the announced one.
-            Request::Hello { version, join } => Packet::of(version, kind::HELLO).long(join).bytes,
+            Request::Hello { version, join, features } => {
+                Packet::of(version, kind::HELLO).long(join).word(features).bytes
+            }
             Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
             Request::Reserve { slot, seq, listens } => {
                 Packet::new(kind::RESERVE).word(slot).word(seq).word(listens.into()).bytes
@@ -253,7 +272,7 @@ impl Request {
             return Err(invalid("message of another version"));
         }
         Ok(match kind {
-            kind::HELLO => Request::Hello { version, join: fields.long() },
+            kind::HELLO => Request::Hello { version, join: fields.long(), features: fields.word() },
             kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
             kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word(), listens: fields.word() != 0 },
             kind::CONTEXT => Request::Context,

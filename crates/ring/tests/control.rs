@@ -41,7 +41,7 @@ fn requests_arrive_with_their_descriptors() {
     let (app, service) = pair();
     let (read_end, write_end) = passed();
     let requests = [
-        Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef },
+        Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef, features: u32::MAX },
         Request::Attach { slot: 7, generation: 9 },
         Request::Reserve { slot: 8, seq: 5, listens: true },
         Request::Context,
@@ -121,7 +121,7 @@ fn a_dead_peer_is_an_error_and_no_signal() {
 #[test]
 fn bad_packets_are_refused_and_their_descriptors_closed() {
     let attach = Request::Attach { slot: 1, generation: 1 }.encode();
-    let hello = Request::Hello { version: VERSION, join: 0 }.encode();
+    let hello = Request::Hello { version: VERSION, join: 0, features: u32::MAX }.encode();
     let mut other_version = attach;
     other_version[0] ^= 0xff;
     let geometry = Geometry::DEFAULT;
@@ -154,7 +154,7 @@ fn bad_packets_are_refused_and_their_descriptors_closed() {
 #[test]
 fn other_versions_are_told_apart() {
     let (app, service) = pair();
-    let stranger = Request::Hello { version: VERSION + 1, join: 0 };
+    let stranger = Request::Hello { version: VERSION + 1, join: 0, features: u32::MAX };
     send_request(app.as_fd(), &stranger, &[]).unwrap();
     assert_eq!(recv_request(service.as_fd()).unwrap().unwrap().0, stranger);
     let mut refusal = Reply::Refused { errno: 71 }.encode();

@@ -6,7 +6,7 @@ use towpath_ring::layout::VERSION;
 /// Every kind of message, with these numbers.
 fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
     [
-        Request::Hello { version: a, join: long },
+        Request::Hello { version: a, join: long, features: u32::MAX },
         Request::Attach { slot: a, generation: b },
         Request::Reserve { slot: a, seq: b, listens: true },
         Request::Context,

@@ -107,13 +107,13 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
         None
     };
     let mut questions = 0;
-    let (version, join) = loop {
+    let (version, join, known) = loop {
         let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&state.stop_fd, PollFlags::IN)];
         if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
             return refuse(Errno::TIMEDOUT.raw_os_error(), "it did not say Hello");
         }
         match recv_request(socket) {
-            Ok(Some((Request::Hello { version, join }, _))) => break (version, join),
+            Ok(Some((Request::Hello { version, join, features }, _))) => break (version, join, features),
             // The answer decides which region the process joins.
             Ok(Some((Request::Adopt, descriptors))) if questions < QUESTIONS_BEFORE_HELLO => {
                 questions += 1;
@@ -130,9 +130,9 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
             Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
         }
     };
-    if version != VERSION {
-        let why =
-            format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
+    let features = state.features();
+    if let Some(why) = features::mismatch((version, known), (VERSION, features)) {
+        let why = format!("{why}; install one version of both, and start the service and the program again");
         return refuse(Errno::PROTO.raw_os_error(), &why);
     }
     let identity = peer.identity(socket);
@@ -148,7 +148,6 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
         }
     };
     let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
-    let features = if state.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
     let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset, features };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {

@@ -17,6 +17,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use towpath_ring::command::not_ours;
+use towpath_ring::layout::VERSION;
 use towpath_runtime::{ConnectionStatus, Movement};
 
 /// The answer to who comes when descriptors have run out.
@@ -216,7 +217,8 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
 
 fn hello(state: &ServiceState) -> Hello {
     let auto = state.settings.auto.always;
-    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: privileged::service_process(), auto }
+    let (contract, features) = (VERSION, state.features());
+    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: privileged::service_process(), auto, contract, features }
 }
 
 /// Ends the service, or has it drain.

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_ring::control::features;
 use towpath_ring::{Geometry, Region, wake};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, ClientMemory, ClientSetup, Stack};
@@ -135,6 +136,11 @@ impl ServiceState {
     /// The registry. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a library must know of the contract ([`towpath_ring::control::features`]).
+    pub fn features(&self) -> u32 {
+        if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 }
     }
 
     /// Takes descriptors of the service's table for a user. False: he has his share.

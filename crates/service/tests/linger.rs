@@ -85,7 +85,7 @@ fn sockets_that_linger_in_unread_messages_delay_nobody() {
         send_request(socket.as_fd(), &Request::Reserve { slot: 0, seq: 1, listens: true }, &[near.as_fd()]).unwrap();
     };
     // The first message ends the connection, and the others are never read as messages.
-    for first in [Request::Context, Request::Hello { version: VERSION + 1, join: 0 }] {
+    for first in [Request::Context, Request::Hello { version: VERSION + 1, join: 0, features: u32::MAX }] {
         let socket = {
             // Nobody is admitted as long as the registry is locked.
             let _registry = service.state.registry();

@@ -35,7 +35,7 @@ fn welcome_carries_the_region_and_the_doorbells() {
 fn other_versions_and_unknown_regions_are_refused() {
     let service = Service::start("refused");
     let socket = service.connect();
-    send_request(socket.as_fd(), &Request::Hello { version: VERSION + 1, join: 0 }, &[]).unwrap();
+    send_request(socket.as_fd(), &Request::Hello { version: VERSION + 1, join: 0, features: u32::MAX }, &[]).unwrap();
     assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::PROTO.raw_os_error());
     assert_eq!(Client::hello(service.connect(), 12345).unwrap_err(), Errno::NOENT.raw_os_error());
     let socket = service.connect();
@@ -215,7 +215,7 @@ fn a_hostile_client_loses_its_connection_only() {
     let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let udp = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let bad: Vec<(Request, Vec<OwnedFd>)> = vec![
-        (Request::Hello { version: VERSION, join: 0 }, vec![]),
+        (Request::Hello { version: VERSION, join: 0, features: u32::MAX }, vec![]),
         (Request::Attach { slot: 64, generation: 1 }, vec![file()]),
         (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
@@ -326,7 +326,7 @@ fn as_stranger(name: &str, admit: &[Admit]) -> Result<u64, i32> {
             rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
         }
         let socket = common::connect(&path).unwrap();
-        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0, features: u32::MAX }, &[]);
         Client::welcomed(socket).map(|client| client.token)
     };
     std::thread::spawn(register).join().unwrap()
@@ -396,7 +396,7 @@ impl Client {
     fn hello_or_refused(service: &Service) -> Result<Client, i32> {
         let socket = service.connect();
         // A refused connection may be closed before Hello is sent.
-        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0, features: u32::MAX }, &[]);
         match recv_reply(socket.as_fd()) {
             Ok((Reply::Refused { errno }, _)) => Err(errno),
             Ok((Reply::Welcome { geometry, token, process, .. }, descriptors)) => {

@@ -15,7 +15,7 @@ use towpath_ring::layout::VERSION;
 fn refused(service: &Service) -> Option<i32> {
     let socket = service.connect();
     // The service may refuse without reading.
-    let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+    let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0, features: u32::MAX }, &[]);
     match recv_reply(socket.as_fd()).unwrap() {
         (Reply::Refused { errno }, _) => Some(errno),
         _ => None,

@@ -52,7 +52,7 @@ impl Attacker {
     /// A process that asks for the region with this token; 0 = a new one.
     pub fn joined(service: &Service, join: u64) -> Result<Self, Answer> {
         let mut this = Self::connect(service);
-        this.send(&Request::Hello { version: VERSION, join }, &[]).expect("hello");
+        this.send(&Request::Hello { version: VERSION, join, features: u32::MAX }, &[]).expect("hello");
         match this.received(ANSWER_TIME) {
             Ok(Some((Reply::Welcome { geometry, .. }, mut doorbells))) => {
                 let memfd = doorbells.remove(0);
@@ -119,9 +119,9 @@ pub fn requests(random: &mut Rng) -> Vec<Request> {
         _ => random.next_u64() as u32,
     };
     vec![
-        Request::Hello { version: VERSION, join: 0 },
-        Request::Hello { version: VERSION, join: u64::from(word()) },
-        Request::Hello { version: word(), join: 0 },
+        Request::Hello { version: VERSION, join: 0, features: u32::MAX },
+        Request::Hello { version: VERSION, join: u64::from(word()), features: u32::MAX },
+        Request::Hello { version: word(), join: 0, features: u32::MAX },
         Request::Attach { slot: word(), generation: word() },
         Request::Reserve { slot: word(), seq: word(), listens: word() % 2 == 0 },
         Request::Context,

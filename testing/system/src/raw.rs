@@ -28,7 +28,7 @@ impl RawClient {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("socket");
         rustix::net::connect(&socket, &SocketAddrUnix::new(&service.socket).expect("path")).expect("connect");
-        let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0 };
+        let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0, features: u32::MAX };
         control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
         let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")
         else {

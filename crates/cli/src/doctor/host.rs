@@ -178,6 +178,11 @@ fn sandbox(status: &api::Status) -> Check {
 fn asked(socket: &Path, named: bool) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     match locate::admitted(socket) {
+        Ok(hello) if hello.mismatch(socket).is_some() => {
+            let found = hello.mismatch(socket).unwrap_or_default();
+            let (found, remedy) = found.split_once("; ").unwrap_or((&found, "install one version of both"));
+            fail("service", found, remedy)
+        }
         Ok(hello) if hello.version == own => ok("service", format!("{} at {}", hello.version, socket.display())),
         Ok(hello) => fail(
             "service",

@@ -154,6 +154,9 @@ fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed>
     // An explicit choice that is not possible is worth a line.
     let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != HookChoice::Auto })?;
     let (socket, hello) = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
+    if let Some(why) = hello.mismatch(&socket) {
+        return Err(unexpected(why));
+    }
     Ok(Prepared { socket, auto: hello.auto, library, hook })
 }
 

@@ -157,7 +157,7 @@ mod tests {
         let ask = |busy: u32, kind: io::ErrorKind| {
             times.set(times.get() + 1);
             if times.get() > busy {
-                return Ok(Hello { version: "0".into(), pid: 1, auto: false });
+                return Ok(Hello { version: "0".into(), pid: 1, auto: false, contract: 0, features: 0 });
             }
             Err(AskError::Broken { socket: socket.into(), source: kind.into() })
         };

@@ -5,6 +5,9 @@ use std::io::{self, ErrorKind};
 use towpath_ring::MapError;
 use towpath_ring::report::Count;
 
+/// The remedy where library and service speak different contracts.
+const ONE_VERSION: &str = "install one version of both, and start the service and the program again";
+
 /// Why a process could not register with the service.
 #[derive(Debug)]
 pub enum SessionError {
@@ -88,10 +91,11 @@ impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "nobody answers there: {error}"),
+            Self::Refused(libc::EPROTO) => write!(f, "library and service do not fit together; {ONE_VERSION}"),
             Self::Refused(errno) => {
                 write!(f, "the service refuses: {}; its log says why", io::Error::from_raw_os_error(*errno))
             }
-            Self::Version(error) => write!(f, "library and service are of different versions: {error}"),
+            Self::Version(error) => write!(f, "library and service are of different versions: {error}; {ONE_VERSION}"),
             Self::Gone(error) => write!(f, "the service has gone: {error}"),
             // A program that has called `mlockall` is asked for as much of its limit as the region is long.
             Self::Memory(error) if error.raw_os_error() == Some(libc::EAGAIN) => {

@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::control::{self, Reply, Request, features};
+use towpath_ring::layout::VERSION;
 use towpath_ring::report::Count;
 use towpath_ring::{Geometry, PairGeometry};
 
@@ -72,8 +73,14 @@ pub(super) struct Welcome {
     pub fds: Vec<OwnedFd>,
 }
 
+/// The features that this library knows, but for those that `TOWPATH_MASK_FEATURES` names: tests play an older one.
+fn known_features() -> u32 {
+    let masked = std::env::var("TOWPATH_MASK_FEATURES").ok().and_then(|bits| bits.parse::<u32>().ok());
+    features::ALL & !masked.unwrap_or(0)
+}
+
 pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError> {
-    let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
+    let hello = Request::Hello { version: VERSION, join, features: known_features() };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses may have answered and hung up before the request was sent. Its answer says more than
     // EPIPE.

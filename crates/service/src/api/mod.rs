@@ -3,8 +3,10 @@
 use crate::policy::PolicyRequest;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use towpath_ring::control::features;
+use towpath_ring::layout::VERSION;
 
 mod ask;
 mod reloaded;
@@ -111,6 +113,25 @@ pub struct Hello {
     /// Every program measures its connections (`auto`).
     #[serde(default)]
     pub auto: bool,
+    /// Its version of the contract; 0: it does not say.
+    #[serde(default)]
+    pub contract: u32,
+    /// What a library must know of the contract ([`towpath_ring::control::features`]).
+    #[serde(default)]
+    pub features: u32,
+}
+
+impl Hello {
+    /// Why the library of this version cannot talk to the service, and what to do; `None` = it can.
+    pub fn mismatch(&self, socket: &Path) -> Option<String> {
+        let why = features::mismatch((VERSION, features::ALL), (self.contract, self.features));
+        why.filter(|_| self.contract != 0).map(|why| {
+            let (theirs, own, socket) = (&self.version, env!("CARGO_PKG_VERSION"), socket.display());
+            format!(
+                "{why} at {socket} (Towpath {own} and {theirs}); install one version of both, and start the service again"
+            )
+        })
+    }
 }
 
 /// Answer to [`Command::Stop`].

@@ -49,7 +49,7 @@ pub struct Client {
 impl Client {
     /// `Err` = refused with this errno.
     pub fn hello(socket: OwnedFd, join: u64) -> Result<Self, i32> {
-        send_request(socket.as_fd(), &Request::Hello { version: VERSION, join }, &[]).unwrap();
+        send_request(socket.as_fd(), &Request::Hello { version: VERSION, join, features: u32::MAX }, &[]).unwrap();
         Self::welcomed(socket)
     }
     pub fn welcomed(socket: OwnedFd) -> Result<Self, i32> {
