@@ -1,4 +1,4 @@
-//! What is said of a configuration file before a service has it (`towpath check-config`).
+//! Checks a configuration file before a service has it (`towpath check-config`).
 
 use crate::admission::Admission;
 use crate::config::{Config, ConfigError, SandboxSetting};

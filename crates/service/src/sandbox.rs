@@ -56,6 +56,11 @@ pub struct Sandbox {
     status: Mutex<SandboxStatus>,
 }
 
+/// What a worker reads of the system. Of `/sys` these alone: debugfs and tracefs, which tell root of all processes, are
+/// below it.
+const READ: [&str; 7] =
+    ["/proc", "/sys/class", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/irq", "/dev/urandom", "/dev/null"];
+
 impl Sandbox {
     /// For a service with this configuration.
     pub fn new(config: &Config) -> Self {
@@ -66,7 +71,7 @@ impl Sandbox {
         } else {
             None
         };
-        let mut read: Vec<PathBuf> = ["/proc", "/sys", "/dev/urandom", "/dev/null"].map(PathBuf::from).into();
+        let mut read: Vec<PathBuf> = READ.map(PathBuf::from).into();
         // Names of users and groups, for rules that are added.
         read.extend(["passwd", "group", "nsswitch.conf"].map(|name| Path::new("/etc").join(name)));
         read.extend(config.file.clone());

@@ -105,6 +105,7 @@ fn attack(stack: StackKind, listener: &TcpListener, client: &(OwnedFd, SocketAdd
     let open = |path: &str, write: bool| std::fs::OpenOptions::new().read(!write).write(write).open(path);
     refused("/etc/shadow", open("/etc/shadow", false), &acces);
     refused("/proc/sys", open("/proc/sys/kernel/core_pattern", true), &acces);
+    refused("debugging in /sys", std::fs::read_dir("/sys/kernel").map(drop), &acces);
     refused("/dev", open("/dev/mem", false), &[libc::EACCES, libc::ENOENT]);
     refused("a new file", std::fs::write(std::env::temp_dir().join("towpath-sandbox-new"), ""), &acces);
     refused("/run", std::fs::read_dir("/run").map(drop), &acces);

@@ -133,7 +133,7 @@ fn in_our_namespace() {
     assert_eq!(settled(&mut network, "fd79::99".parse().unwrap()), Route::Unreachable(libc::EHOSTUNREACH));
     assert!(network.is_local(source6));
 
-    // What the operator has set stays as it is, whoever asks for it.
+    // The operator's own entry stays as it is.
     let permanent = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 50));
     let is_permanent = || ip(&format!("-n {OURS} neigh show {permanent} dev eth1")).contains("PERMANENT");
     ip(&format!("-n {OURS} neigh add {permanent} lladdr 02:00:00:00:00:50 dev eth1 nud permanent"));

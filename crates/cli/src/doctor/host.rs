@@ -75,12 +75,10 @@ fn kernel() -> Check {
     let name = rustix::system::uname();
     let found = name.release().to_string_lossy().into_owned();
     match release(&found) {
-        (major, minor) if (major, minor) < (5, 9) => fail("kernel", found, "Linux 5.9 or newer is needed"),
-        (major, minor) if (major, minor) < (5, 16) => warn(
-            "kernel",
-            found,
-            "static, musl and Go programs need Linux 5.11; an interface's neighbours stay resolved from 5.16 on",
-        ),
+        (major, minor) if (major, minor) < (5, 11) => {
+            warn("kernel", found, "an interface needs Linux 5.18; static, musl and Go programs need 5.11")
+        }
+        (major, minor) if (major, minor) < (5, 18) => warn("kernel", found, "an interface needs Linux 5.18 or newer"),
         _ => ok("kernel", found),
     }
 }

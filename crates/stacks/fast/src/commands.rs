@@ -12,6 +12,7 @@ use towpath_ring::command::{Command, NOT_OURS, V6ONLY, give_to, not_ours, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_runtime::admission::AdmissionControl;
 use towpath_runtime::info::any;
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{Proof, Verdict};
 use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::slow::ConnectError;
@@ -19,6 +20,8 @@ use towpath_tcp::time::Micros;
 
 /// Commands taken from one client before the next has its turn.
 const BATCH: usize = 64;
+/// Of listeners that the kernel keeps: clients decide how many there are.
+static LEFT: LogThrottle = LogThrottle::new();
 
 impl SlowThread {
     /// Takes waiting commands, and returns how many.
@@ -204,7 +207,9 @@ impl SlowThread {
         // The rules come first, so that the kernel accepts nobody whom they refuse.
         self.host.judge_peers(owner, &proof).map_err(|errno| self.denied(index, slot, errno))?;
         self.host.take_from_kernel(owner, proof).map_err(|error| {
-            tracing::warn!(%error, "a listener is left to the kernel");
+            if LEFT.allows() {
+                tracing::warn!(%error, "a listener is left to the kernel");
+            }
             self.not_ours(index, slot, not_ours::UNSAID)
         })
     }

@@ -110,7 +110,7 @@ fn the_answer_to_a_cookie_is_steered_and_finds_its_listener() {
     assert_eq!((counters.cookies_sent, counters.cookies_accepted), (8, 8));
 }
 
-/// Of two users, one has just stopped to listen, which the stack does not know yet, and the other has got the port.
+/// One user has stopped to listen, and another has got the port. The stack does not know of it yet.
 #[test]
 fn the_answer_to_a_cookie_goes_to_no_other_users_listener() {
     const USERS: [Owner; 2] = [Owner(1001), Owner(2001)];
