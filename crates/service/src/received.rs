@@ -7,10 +7,10 @@
 use crate::interrupted::Interrupted;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvFlags, Shutdown, SocketFlags, SocketType, sockopt};
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes received at a time.
 const CHUNK: usize = 4096;
@@ -65,27 +65,50 @@ pub fn finish(connection: BorrowedFd<'_>) {
     }
 }
 
-/// Most connections that are closed at one time by threads of their own.
+/// Most threads that close connections at one time.
 const MOST_CLOSING: usize = 64;
 
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// Connections to be closed, and the threads that do it.
+#[derive(Debug)]
+struct Closing {
+    threads: usize,
+    waiting: VecDeque<Arc<OwnedFd>>,
+}
 
-/// [`finish`] and close in a thread of its own, for a thread that must not wait: a message with many sockets that linger
-/// takes a millisecond for each. If there are too many such threads, the connection stays open.
+static CLOSING: Mutex<Closing> = Mutex::new(Closing { threads: 0, waiting: VecDeque::new() });
+
+fn closing() -> MutexGuard<'static, Closing> {
+    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`finish`] and close in another thread, for a thread that must not wait: a message with many sockets that linger takes
+/// a millisecond for each. The peer is told at once. The connection waits for a thread if there are too many.
 pub fn finish_apart(connection: Arc<OwnedFd>) {
-    let connection = Arc::new(Mutex::new(Some(connection)));
-    let closing = CLOSING.fetch_add(1, Ordering::Relaxed);
-    let taken = Arc::clone(&connection);
-    let close = move || {
-        let connection = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(connection) = connection {
-            finish(connection.as_fd());
-        }
-        CLOSING.fetch_sub(1, Ordering::Relaxed);
-    };
-    if closing >= MOST_CLOSING || std::thread::Builder::new().name("refused".into()).spawn(close).is_err() {
-        CLOSING.fetch_sub(1, Ordering::Relaxed);
-        std::mem::forget(connection);
+    let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
+    let mut all = closing();
+    all.waiting.push_back(connection);
+    if all.threads >= MOST_CLOSING {
+        return;
+    }
+    all.threads += 1;
+    drop(all);
+    // Without a thread it waits for the next one.
+    if std::thread::Builder::new().name("refused".into()).spawn(close_all).is_err() {
+        closing().threads -= 1;
+    }
+}
+
+/// Closes what waits.
+fn close_all() {
+    loop {
+        let mut all = closing();
+        let Some(connection) = all.waiting.pop_front() else {
+            all.threads -= 1;
+            return;
+        };
+        drop(all);
+        finish(connection.as_fd());
+        drop(connection);
     }
 }
 
@@ -94,5 +117,35 @@ pub fn end_listening(listener: &OwnedFd) {
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
     while let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         finish(connection.as_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::net::socketpair;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn many_connections_at_once_are_all_closed() {
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (peers, weak): (Vec<OwnedFd>, Vec<_>) = (0..10 * MOST_CLOSING)
+            .map(|_| {
+                let (ours, theirs) = pair();
+                let ours = Arc::new(ours);
+                let weak = Arc::downgrade(&ours);
+                finish_apart(ours);
+                (theirs, weak)
+            })
+            .unzip();
+        for peer in &peers {
+            assert_eq!(rustix::io::read(peer, &mut [0; 1]), Ok(0), "it is told");
+        }
+        let end = Instant::now() + Duration::from_secs(60);
+        while weak.iter().any(|one| one.strong_count() > 0) {
+            assert!(Instant::now() < end, "they are closed");
+            std::thread::yield_now();
+        }
     }
 }
