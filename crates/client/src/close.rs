@@ -27,7 +27,7 @@ pub fn abandon(socket: &Socket) {
         await_acknowledgement(socket, linger as u64);
     }
     let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
-    let within = linger == 0 && !direct && stack_info::has_buffers(socket) && is_within_a_host(socket);
+    let within = linger == 0 && !direct && is_within_a_host(socket);
     // From now on the slot may be claimed, once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);
@@ -53,7 +53,8 @@ fn is_within_a_host(socket: &Socket) -> bool {
     towpath_ring::address::load(&info.local_addr) == towpath_ring::address::load(&info.remote_addr)
 }
 
-/// On Linux, a peer on the same host has seen the reset when `close` returns. The stack frees the slot when it has.
+/// On Linux, a peer on the same host has seen the reset when `close` returns. The stack frees the slot once the reset has
+/// been sent, a moment before its peer's turn.
 fn await_reset(socket: &Socket) {
     let over = || socket.is_gone() || socket.stack().state.load(Ordering::Acquire) == state::FREE;
     let deadline = Instant::now() + STACK_TIME;

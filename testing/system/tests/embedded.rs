@@ -269,3 +269,26 @@ fn without_a_service_programs_run_on_the_kernel_or_fail_if_required() {
     assert_ne!(required.code, 0, "{required:?}");
     assert!(required.err.contains("nobody-listens.sock"), "{required:?}");
 }
+
+/// Each round resets a connection of the same host by `close`, then asks the peer's socket whether it is connected.
+const RESETS: &str = r#"
+import errno, socket, struct
+late, listener = 0, socket.create_server(("127.0.0.1", 18_133))
+for _ in range(200):
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.send(b"unread"); client.close()
+    try: server.getpeername(); late += 1
+    except OSError as error: assert error.errno == errno.ENOTCONN
+    server.close()
+print(late)
+"#;
+
+#[test]
+fn a_peer_on_the_same_host_has_seen_the_reset_when_close_returns() {
+    let service = Service::embedded();
+    let out = service.accelerated("python3 -c").arg(RESETS).run(120).ok();
+    // The library waits for 100 ms at most, in which a busy machine may not run the service.
+    assert!(out.trim().parse::<u32>().unwrap() < 20, "{out}");
+}
