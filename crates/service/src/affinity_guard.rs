@@ -48,7 +48,8 @@ impl AffinityGuard {
         })
     }
 
-    fn check(&mut self) {
+    /// Checks once.
+    pub fn check(&mut self) {
         let Some(reserved) = privileged::reserved_cpus().filter(|reserved| *reserved != self.reserved) else { return };
         self.reserved = reserved;
         let moved = std::mem::take(&mut self.moved);

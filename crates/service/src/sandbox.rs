@@ -49,6 +49,8 @@ pub struct Sandbox {
     interface: bool,
     /// It asks whether other services answer.
     other_stacks: bool,
+    /// It has an RDMA adapter.
+    rdma: bool,
     /// Why there is none.
     off: Option<&'static str>,
     /// What it may read.
@@ -76,7 +78,14 @@ impl Sandbox {
         read.extend(["passwd", "group", "nsswitch.conf"].map(|name| Path::new("/etc").join(name)));
         read.extend(config.file.clone());
         let (stack, interface, status) = (config.stack, config.interface.is_some(), Mutex::default());
-        Self { stack, interface, other_stacks: !config.stacks.is_empty(), off, read, status }
+        let rdma = stack == StackKind::Remote;
+        Self { stack, interface, other_stacks: !config.stacks.is_empty(), rdma, off, read, status }
+    }
+
+    /// For a process that serves one host with this kernel's sockets (`towpathd --listen`).
+    pub fn of_server(config: &Config, rdma: bool) -> Self {
+        let sandbox = config.sandbox;
+        Self { rdma, ..Self::new(&Config { stack: StackKind::Kernel, sandbox, ..Config::default() }) }
     }
 
     /// Before the first thread: capabilities and files.
@@ -101,17 +110,22 @@ impl Sandbox {
         self.note("landlock", files::keep_only(&files).map(|version| version.to_string()));
     }
 
-    /// Before the first client: system calls.
-    pub fn before_clients(&self) {
+    /// System calls, of all threads.
+    pub fn take_calls(&self) {
         if let Some(why) = self.off {
             self.lock().missing.push(why.into());
-            tracing::warn!("no sandbox: {why}");
             return;
         }
-        self.note(
-            "seccomp",
-            calls::keep_only(&allowed(self.stack, self.interface, self.other_stacks)).map(|()| "on".into()),
-        );
+        let allowed = allowed(self.stack, self.interface, self.other_stacks, self.rdma);
+        self.note("seccomp", calls::keep_only(&allowed).map(|()| "on".into()));
+    }
+
+    /// Before the first client: system calls. The log says what is in force.
+    pub fn before_clients(&self) {
+        self.take_calls();
+        if let Some(why) = self.off {
+            return tracing::warn!("no sandbox: {why}");
+        }
         let status = self.lock();
         let line = status.line();
         if status.missing.is_empty() {
@@ -141,7 +155,7 @@ impl Sandbox {
 }
 
 /// The system calls of a stack.
-pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
+fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) -> Calls {
     let mut calls = Calls::default();
     calls.allow(&MEMORY);
     calls.allow(&THREADS);
@@ -204,7 +218,7 @@ pub fn allowed(stack: StackKind, interface: bool, other_stacks: bool) -> Calls {
     let ends = ends.map(|kind| [is(0, libc::AF_UNIX as u32), masked(1, 0xf, kind as u32)]);
     calls.allow_if(libc::SYS_socketpair, &ends.each_ref().map(|one| &one[..]));
     let mut requests = IOCTLS.map(|request| [is(1, request as u32)]).to_vec();
-    if stack == StackKind::Remote {
+    if rdma {
         requests.push([masked(1, 0xff00, RDMA_IOCTLS << 8)]);
     }
     calls.allow_if(libc::SYS_ioctl, &requests.iter().map(|one| &one[..]).collect::<Vec<_>>());

@@ -19,8 +19,8 @@ pub fn start(
     let text = config.remote.as_deref().unwrap_or_default();
     let address = text.parse::<Address>().map_err(|why| config.error_at("remote", why))?;
     let security = Security::of(config.token.as_deref(), config.trust_network).map_err(StackError::of)?;
-    let link = connect(&address, &security).map_err(|why| RemoteError::Connect(text.into(), why));
-    before_threads();
+    let link = connect(&address, &security, before_threads);
+    let link = link.map_err(|why| RemoteError::Connect(text.into(), why));
     let remote = link.and_then(|link| Remote::start(link, geometry, guard));
     Ok(StartedStack::alone(remote.map_err(StackError::of)?))
 }

@@ -6,6 +6,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
 use towpath_ring::{ByteRing, Slot};
 
 /// Most operations of one call.
@@ -89,6 +90,15 @@ fn restricted() -> io::Result<IoUring> {
     Ok(ring)
 }
 
+/// Rings that were made by [`prepare_rings`]. `None`: each is made when it is needed.
+static PREPARED: Mutex<Option<Vec<IoUring>>> = Mutex::new(None);
+
+/// Makes the rings of groups that start later, when this process may make none any more.
+pub fn prepare_rings(groups: usize) {
+    let rings = (0..groups).map_while(|_| restricted().ok()).collect();
+    *PREPARED.lock().unwrap_or_else(PoisonError::into_inner) = Some(rings);
+}
+
 /// The io_uring instance.
 pub struct Batch {
     ring: IoUring,
@@ -99,7 +109,10 @@ pub struct Batch {
 impl Batch {
     /// `None` if this kernel has no io_uring for us. Then every call is made by itself.
     pub fn new() -> Option<Self> {
-        let ring = restricted();
+        let ring = match &mut *PREPARED.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(prepared) => prepared.pop().ok_or_else(|| io::ErrorKind::PermissionDenied.into()),
+            None => restricted(),
+        };
         let ring =
             ring.inspect_err(|error| tracing::debug!(%error, "no io_uring: sockets are served one by one")).ok()?;
         Some(Self { ring, results: Vec::with_capacity(MOST) })

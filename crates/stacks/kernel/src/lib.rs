@@ -45,5 +45,6 @@ mod sys;
 mod tcp_info;
 mod urgent;
 
+pub use batch::prepare_rings;
 pub use kernel::{Kernel, KernelConfig};
 pub use moved::{GivenClient, MovedConnection};

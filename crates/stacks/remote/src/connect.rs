@@ -8,6 +8,7 @@ use crate::link::{Broken, Link, ibverbs};
 use crate::peer;
 use crate::security::Security;
 use crate::server::{self, ServerConfig};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -21,17 +22,27 @@ const PAIRS: u32 = 4;
 /// Longest time of a write over software verbs, µs.
 const LATENCY_US: u64 = 200;
 
-/// Connects. Returns when the server is known to be the one that is meant.
-pub fn connect(address: &Address, security: &Security) -> Result<Arc<dyn Link>, Broken> {
+/// Connects. Returns when the server is known to be the one that is meant. `connected` is called once if there is a
+/// connection: over TCP before a byte of the server is read, and otherwise before the first thread.
+pub fn connect(address: &Address, security: &Security, connected: impl FnOnce()) -> Result<Arc<dyn Link>, Broken> {
     let token = security.of_link(address)?;
-    Ok(match address {
-        Address::Unix(path) => Arc::new(Stream::new(unix(path)?.into())?),
-        Address::Tcp(at) => match token {
-            Some(token) => Arc::new(Stream::over(Tls::connect(tcp(at)?.into(), token)?)),
-            None => Arc::new(Stream::new(tcp(at)?.into())?),
-        },
-        Address::Rdma(at) => Arc::new(ibverbs::link(tcp(at)?)?),
-        Address::Software(seed, fails) => software(*seed, *fails)?,
+    let stream = match address {
+        Address::Unix(path) => unix(path)?.into(),
+        Address::Tcp(at) => OwnedFd::from(tcp(at)?),
+        Address::Rdma(at) => {
+            let link = ibverbs::link(tcp(at)?)?;
+            connected();
+            return Ok(Arc::new(link));
+        }
+        Address::Software(seed, fails) => {
+            connected();
+            return Ok(software(*seed, *fails)?);
+        }
+    };
+    connected();
+    Ok(match token {
+        Some(token) => Arc::new(Stream::over(Tls::connect(stream, token)?)),
+        None => Arc::new(Stream::new(stream)?),
     })
 }
 

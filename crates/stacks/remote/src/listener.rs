@@ -7,7 +7,7 @@ use crate::link::{Broken, Link, ibverbs};
 use crate::peer;
 use crate::security::Security;
 use crate::token::Token;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -56,6 +56,10 @@ impl ConnectedHost {
     pub fn known(&self) -> bool {
         matches!(self.kind, Kind::Unix)
     }
+    /// True if it is reached by an RDMA adapter. The operator has said that he trusts that network.
+    pub fn has_adapter(&self) -> bool {
+        matches!(self.kind, Kind::Rdma)
+    }
     /// Another descriptor of its socket.
     pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
         self.stream.try_clone()
@@ -68,6 +72,12 @@ impl ConnectedHost {
             Kind::Tcp(None) | Kind::Unix => Arc::new(Stream::new(self.stream)?),
             Kind::Rdma => Arc::new(ibverbs::link(self.stream.into())?),
         })
+    }
+}
+
+impl AsFd for ConnectedHost {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -107,21 +117,16 @@ impl Listener {
         }
     }
 
-    /// Waits for the next host. Where none can be accepted, because descriptors or memory have run out, it rests and
-    /// tries again: the server's other hosts are not affected.
-    pub fn accept(&self) -> ConnectedHost {
-        loop {
-            match self.try_accept() {
-                Ok(Some(host)) => return host,
-                Ok(None) => {}
-                Err(error) => {
-                    if REFUSALS.allows() {
-                        tracing::warn!("a host waits, as it cannot be accepted: {error}");
-                    }
-                    std::thread::sleep(REST);
-                }
+    /// Waits for the next host. `None`: it is nobody's who may connect, or it waits for descriptors or memory. Then this
+    /// rests, and the caller tries again. The server's other hosts are not affected.
+    pub fn accept(&self) -> Option<ConnectedHost> {
+        self.try_accept().unwrap_or_else(|error| {
+            if REFUSALS.allows() {
+                tracing::warn!("a host waits, as it cannot be accepted: {error}");
             }
-        }
+            std::thread::sleep(REST);
+            None
+        })
     }
 
     /// Waits for a connection. `None` if it is somebody else's.
@@ -144,6 +149,16 @@ impl Listener {
         let (stream, from) = listener.accept()?;
         stream.set_nodelay(true)?;
         Ok(Some(ConnectedHost { stream: stream.into(), kind, from: Some(from.ip()) }))
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable when a host waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Tcp(listener, _) | Self::Rdma(listener) => listener.as_fd(),
+        }
     }
 }
 
@@ -173,7 +188,9 @@ mod tests {
         assert!(why.to_string().contains("RDMA"), "{why}");
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = Address::Rdma(nobody.local_addr().unwrap().to_string());
-        assert!(connect(&there, &Security::TrustedNetwork).is_err_and(|error| error.to_string().contains("RDMA")));
+        assert!(
+            connect(&there, &Security::TrustedNetwork, || {}).is_err_and(|error| error.to_string().contains("RDMA"))
+        );
     }
 
     #[test]
