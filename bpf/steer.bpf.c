@@ -189,8 +189,8 @@ struct {
     __uint(max_entries, 1 << 20);
 } strays SEC(".maps");
 
-// One of the service's AF_XDP sockets. The kernel clears the entry when the service dies, however that happens. This
-// program outlives it: clients' sockets hold it.
+// One of the service's AF_XDP sockets, while somebody serves. The broker clears the entry when the process that serves
+// dies; the kernel clears it when both have died. This program outlives them: clients' sockets hold it.
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
     __uint(max_entries, 1);

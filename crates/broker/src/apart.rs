@@ -2,7 +2,7 @@
 //!
 //! A client can keep the lock of its socket as long as it likes, and to close what it has shown may take as long. The
 //! broker has one thread, which serves all users and ends the service. So it never has a descriptor of a client: such a
-//! process receives it.
+//! process receives it. It keeps no copy of what the broker holds, as it may stay when the broker has ended.
 
 use crate::Privileges;
 use crate::channel;
@@ -68,6 +68,7 @@ impl Apart {
         };
         let Some(process) = process else {
             drop(ours);
+            privileges.forget();
             leave(|| prove_alone(socket, &theirs, number, privileges))
         };
         drop(theirs);
@@ -86,7 +87,7 @@ impl Apart {
     }
 
     /// Starts a stack. What it says comes through the pipe: `+`, or `-` and why not.
-    pub fn start(&mut self, privileges: &dyn Privileges, number: u32) -> io::Result<OwnedFd> {
+    pub fn start(&mut self, privileges: &mut dyn Privileges, number: u32) -> io::Result<OwnedFd> {
         let starts = self.count(|task| matches!(task, Task::Start(_)));
         if starts >= MOST_STARTS || self.count(|task| task == Task::Start(number)) > 0 {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
@@ -94,6 +95,7 @@ impl Apart {
         let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(process) = fork()? else {
             drop(reading);
+            privileges.forget();
             leave(|| {
                 let said = match privileges.start_stack(number) {
                     Ok(()) => "+".to_owned(),
@@ -106,8 +108,8 @@ impl Apart {
         Ok(reading)
     }
 
-    /// Closes the worker's socket, in which descriptors of clients may wait.
-    pub fn close(&mut self, socket: OwnedFd) {
+    /// Closes the worker's socket, in which descriptors of clients may wait. `forget`: [`Privileges::forget`].
+    pub fn close(&mut self, socket: OwnedFd, forget: &mut dyn FnMut()) {
         // Nothing is sent any more.
         let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         loop {
@@ -122,6 +124,7 @@ impl Apart {
             Ok(Some(process)) => self.running.push((process, Task::Socket)),
             Ok(None) => {
                 drop(held);
+                forget();
                 leave(|| {
                     // The broker has closed its copy when it closes the pipe, so this is the last one.
                     let _ = std::fs::File::from(wait).read(&mut [0]);
@@ -200,7 +203,7 @@ mod tests {
                 channel::send(&theirs, &[7; REQUEST], message).unwrap();
             }
             let mut apart = Apart::default();
-            apart.close(ours);
+            apart.close(ours, &mut || {});
             assert_eq!(apart.running.len(), processes);
             assert!(channel::send(&theirs, &[7], None).is_err(), "it is closed");
         }

@@ -12,6 +12,18 @@ use std::time::{Duration, Instant};
 /// The longest time that an answer may take. The broker waits for nothing but the kernel; a proof may wait for a client.
 const LONGEST: Duration = Duration::from_secs(5);
 
+/// The longest time for an interface with many queues.
+const LONGEST_OPENING: Duration = Duration::from_secs(60);
+
+/// Why an interface is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kind of error.
+    pub errno: i32,
+    /// For the operator.
+    pub why: String,
+}
+
 /// See the module. Threads ask one at a time.
 #[derive(Debug)]
 pub struct Broker {
@@ -27,10 +39,19 @@ impl Broker {
     }
 
     fn ask(&self, request: Request, shown: Option<BorrowedFd<'_>>) -> io::Result<(Answer, Option<OwnedFd>)> {
+        self.ask_within(LONGEST, request, shown)
+    }
+
+    fn ask_within(
+        &self,
+        longest: Duration,
+        request: Request,
+        shown: Option<BorrowedFd<'_>>,
+    ) -> io::Result<(Answer, Option<OwnedFd>)> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = last.wrapping_add(1);
         channel::send(&self.socket, &Numbered { number: *last, request }.encode(), shown)?;
-        answer(&self.socket, *last)
+        answer(&self.socket, *last, longest)
     }
 
     fn result(&self, request: Request) -> io::Result<Answer> {
@@ -43,7 +64,7 @@ impl Broker {
     pub fn prove(&self, shown: BorrowedFd<'_>) -> Result<(OwnedFd, Held), i32> {
         let errno = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EAGAIN);
         let begun = match self.ask(Request::Prove, Some(shown)).map_err(errno)? {
-            (begun, Some(end)) => answer(&end, begun.number).map_err(errno)?,
+            (begun, Some(end)) => answer(&end, begun.number, LONGEST).map_err(errno)?,
             refused => refused,
         };
         match begun {
@@ -110,6 +131,32 @@ impl Broker {
         self.result(Request::OpenSockets { open }).map(drop)
     }
 
+    /// [`crate::Privileges::open_port`], with all its descriptors.
+    pub fn open_port(&self, number: u32, queues: u32) -> Result<(String, Vec<OwnedFd>), Refusal> {
+        let lost = |error: io::Error| Refusal {
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+            why: format!("the broker does not answer: {error}"),
+        };
+        let (opened, _) = self.ask_within(LONGEST_OPENING, Request::OpenPort { number, queues }, None).map_err(lost)?;
+        let text = String::from_utf8_lossy(&opened.text).into_owned();
+        if opened.result != 0 {
+            return Err(Refusal { errno: opened.result, why: text });
+        }
+        let mut parts = Vec::new();
+        loop {
+            match self.ask(Request::PortPart { number, part: parts.len() as u32 }, None).map_err(lost)? {
+                (Answer { result: 0, .. }, Some(part)) => parts.push(part),
+                (Answer { result: libc::ENOENT, .. }, _) => return Ok((text, parts)),
+                (Answer { result, .. }, _) => return Err(lost(io::Error::from_raw_os_error(result))),
+            }
+        }
+    }
+
+    /// [`crate::Privileges::renew_port`].
+    pub fn renew_port(&self, number: u32) -> io::Result<()> {
+        self.result(Request::RenewPort { number }).map(drop)
+    }
+
     /// Tells the broker that clients are served.
     pub fn serving(&self) -> io::Result<()> {
         self.result(Request::Serving).map(drop)
@@ -123,8 +170,8 @@ fn known(process: i32) -> io::Result<i32> {
 }
 
 /// Waits for the answer to request `number`.
-fn answer(socket: &OwnedFd, number: u32) -> io::Result<(Answer, Option<OwnedFd>)> {
-    let deadline = Instant::now() + LONGEST;
+fn answer(socket: &OwnedFd, number: u32, longest: Duration) -> io::Result<(Answer, Option<OwnedFd>)> {
+    let deadline = Instant::now() + longest;
     let (mut bytes, mut first) = (vec![0; ANSWER], None);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -17,7 +17,7 @@ pub mod supervise;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-pub use handle::Broker;
+pub use handle::{Broker, Refusal};
 pub use message::{Change, Held};
 
 /// What the broker does for its worker. Every argument comes from the worker, and may be anything. An error is an errno.
@@ -48,6 +48,15 @@ pub trait Privileges {
     fn configuration_in_force(&self) -> Option<String>;
     /// Opens the service's sockets to every user, or to its own alone.
     fn open_sockets(&mut self, open: bool) -> Result<(), i32>;
+    /// Prepares an interface of the configuration for the worker, with so many queues at least. Returns what the worker must
+    /// know of it. An error is an errno, and a text for the operator.
+    fn open_port(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)>;
+    /// A copy of one of the descriptors of such an interface; ENOENT beyond the last one.
+    fn port_part(&mut self, number: u32, part: u32) -> Result<OwnedFd, i32>;
+    /// Has the driver run the steering program on queues that are new.
+    fn renew_port(&mut self, number: u32) -> Result<(), i32>;
+    /// This process is not the broker: it closes its copies of what the broker holds.
+    fn forget(&mut self);
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);
 }

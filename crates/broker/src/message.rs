@@ -70,6 +70,25 @@ pub enum Request {
     Configuration,
     /// The text that was asked for last is in force.
     ConfigurationTaken,
+    /// Prepare an interface of the configuration. The answer's text says what it is.
+    OpenPort {
+        /// Its number in the configuration.
+        number: u32,
+        /// The least number of queues with a socket.
+        queues: u32,
+    },
+    /// The answer has a copy of a descriptor.
+    PortPart {
+        /// The interface's number.
+        number: u32,
+        /// The descriptor's.
+        part: u32,
+    },
+    /// Run the steering program on new queues.
+    RenewPort {
+        /// The interface's number.
+        number: u32,
+    },
     /// Who may connect to the service's sockets.
     OpenSockets {
         /// Every user; else the service's own.
@@ -97,7 +116,7 @@ pub struct Answer {
     pub held: Option<Held>,
     /// A flag of the answer.
     pub yes: bool,
-    /// A path, or a list of CPUs.
+    /// A path, a list of CPUs, what a port is, or why there is none.
     pub text: Vec<u8>,
 }
 
@@ -214,6 +233,20 @@ impl Numbered {
                 to.word(open.into());
             }
             Request::ReservedCpus => head(&mut to, 11),
+            Request::OpenPort { number, queues } => {
+                head(&mut to, 12);
+                to.word(number);
+                to.word(queues);
+            }
+            Request::PortPart { number, part } => {
+                head(&mut to, 13);
+                to.word(number);
+                to.word(part);
+            }
+            Request::RenewPort { number } => {
+                head(&mut to, 14);
+                to.word(number);
+            }
         }
         bytes
     }
@@ -246,6 +279,9 @@ impl Numbered {
             9 => Request::ConfigurationTaken,
             10 => Request::OpenSockets { open: from.flag()? },
             11 => Request::ReservedCpus,
+            12 => Request::OpenPort { number: from.word()?, queues: from.word()? },
+            13 => Request::PortPart { number: from.word()?, part: from.word()? },
+            14 => Request::RenewPort { number: from.word()? },
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -309,6 +345,8 @@ mod tests {
         all.extend([true, false].map(|open| Request::OpenSockets { open }));
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
+        all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
+        all.push(Request::RenewPort { number: 2 });
         for change in [Change::Resolve, Change::Manage, Change::Release] {
             for address in ["192.0.2.1", "2001:db8::1", "::", "255.255.255.255"] {
                 all.push(Request::Neighbour { device: 3, address: address.parse().unwrap(), change });
@@ -367,7 +405,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 13;
+                bytes[0] = noise(&mut seed) % 16;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

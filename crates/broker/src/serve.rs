@@ -69,6 +69,18 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             Answer::plain(number, 0)
         }
         Request::OpenSockets { open } => plain(privileges.open_sockets(open)),
+        Request::OpenPort { number: port, queues } => match privileges.open_port(port, queues) {
+            Ok(text) => Answer { text: text.into(), ..Answer::plain(number, 0) },
+            Err((error, why)) => Answer { text: why.into(), ..Answer::plain(number, error) },
+        },
+        Request::PortPart { number: port, part } => match privileges.port_part(port, part) {
+            Ok(copy) => {
+                sent = Some(copy);
+                Answer::plain(number, 0)
+            }
+            Err(error) => Answer::plain(number, error),
+        },
+        Request::RenewPort { number: port } => plain(privileges.renew_port(port)),
         Request::Serving => {
             served = Served::Serving;
             Answer::plain(number, 0)

@@ -81,6 +81,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
                 end_with(parent);
                 let broker = Broker::new(theirs);
                 let configuration = privileges.configuration_in_force();
+                privileges.forget();
                 std::process::exit(worker(Beginning { broker, first: !served, configuration }).into());
             }
             ..0 => return Err(io::Error::last_os_error()),
@@ -91,7 +92,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
         let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
         let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false };
         let ended = one.watch(&signals, privileges, &mut served, &mut apart)?;
-        one.close(&mut apart);
+        one.close(&mut apart, privileges);
         let told = one.told.is_some();
         let pause = match ended {
             // A worker that has never served has said why.
@@ -203,20 +204,20 @@ impl Worker {
                 match serve(socket, privileges, apart) {
                     Ok(Served::Answered) => {}
                     Ok(Served::Serving) => *served = true,
-                    Ok(Served::Ended) => self.close(apart),
+                    Ok(Served::Ended) => self.close(apart, privileges),
                     Err(error) => {
                         tracing::error!(%error, "the process that serves sends what it never would; it is ended");
                         self.killed = self.kill();
-                        self.close(apart);
+                        self.close(apart, privileges);
                     }
                 }
             }
         }
     }
 
-    fn close(&mut self, apart: &mut Apart) {
+    fn close(&mut self, apart: &mut Apart, privileges: &mut dyn Privileges) {
         if let Some(socket) = self.socket.take() {
-            apart.close(socket);
+            apart.close(socket, &mut || privileges.forget());
         }
     }
 

@@ -1,7 +1,6 @@
 //! Properties of a network interface, read by ioctl and netlink. /sys is not used, because it shows the namespace that
 //! it was mounted in, not the thread's.
 
-use crate::RxChecksum;
 use crate::link::Link;
 use std::ffi::CString;
 use std::io;
@@ -58,11 +57,6 @@ impl Interface {
     /// The id of the XDP program that is attached to it.
     pub fn xdp_program(&self) -> io::Result<Option<u32>> {
         Ok(Link::of(self.index)?.and_then(|link| link.program))
-    }
-
-    /// What is known of the checksums of its frames.
-    pub fn rx_checksum(&self) -> RxChecksum {
-        if self.is_virtual { RxChecksum::MaybePartial } else { RxChecksum::Unknown }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
+pub mod attachment;
 mod interface;
 mod keys;
 pub mod link;
@@ -9,10 +10,12 @@ mod mapping;
 pub mod memory;
 mod object;
 pub mod peer_filter;
+mod steer_error;
 pub mod steering;
 pub mod strays;
 pub mod syn;
 pub mod xsk;
+pub mod xsk_socket;
 
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{RxChecksum, TxOffload};

@@ -5,34 +5,25 @@
 //! [`crate::peer_filter`] has the rules about those that it leaves.
 
 use crate::keys::{FlowKey, FlowKey6, Key};
-use crate::object::{LoadError, OBJECT};
+use crate::object::{LoadError, Maps, OBJECT, load_filter};
 use crate::peer_filter::{PeerFilter, removed};
 use crate::syn::Syn;
-use crate::xsk::XskPort;
-use aya::maps::{Array, HashMap, MapData, MapError, RingBuf, XskMap};
-use aya::programs::{ProgramFd, SocketFilter};
+use aya::maps::{Array, HashMap, MapData, MapError, RingBuf};
 use aya::{Ebpf, EbpfLoader};
-use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The filter's name in the object.
-const PROGRAM: &str = "towpath_listen";
 /// How often the filter is told that this service lives. It waits for three seconds.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 /// For so long the kernel answers repetitions of a SYN that it has. The program has the same number.
 const KERNELS_HANDSHAKE: Duration = Duration::from_secs(64);
 
-fn refused(error: impl Error + 'static) -> LoadError {
-    LoadError::Refused(Box::new(error))
-}
-
 /// The filter, and the SYNs that it has taken.
 pub struct Listening {
-    program: ProgramFd,
+    program: OwnedFd,
     accelerated: HashMap<MapData, u64, u32>,
     served: HashMap<MapData, u32, u32>,
     /// The interface in `served`.
@@ -41,7 +32,6 @@ pub struct Listening {
     /// The tuples whose SYNs the kernel has answered, and until when their repetitions are the kernel's, too.
     kernels: HashMap<MapData, FlowKey, u64>,
     kernels6: HashMap<MapData, FlowKey6, u64>,
-    tripwire: XskMap<MapData>,
     heartbeat: Array<MapData, u64>,
     beaten: Option<Duration>,
     peers: PeerFilter,
@@ -52,25 +42,19 @@ const OF_AN_INTERFACE: [&str; 8] =
     ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6"];
 
 impl Listening {
-    /// Loads the filter of an object.
-    pub(crate) fn load(object: &mut Ebpf) -> Result<Self, LoadError> {
-        let filter = object.program_mut(PROGRAM).and_then(|p| <&mut SocketFilter>::try_from(p).ok());
-        let filter = filter.ok_or(LoadError::Missing)?;
-        filter.load().map_err(refused)?;
-        let program = filter.fd().map_err(refused)?.try_clone().map_err(refused)?;
-        let mut map = |name| object.take_map(name).ok_or(LoadError::Missing);
+    /// Of a filter that is loaded, and its maps.
+    pub(crate) fn over(filter: OwnedFd, maps: &mut Maps) -> Result<Self, LoadError> {
         Ok(Self {
-            program,
-            accelerated: map("accelerated")?.try_into().map_err(|_| LoadError::Missing)?,
-            served: map("served")?.try_into().map_err(|_| LoadError::Missing)?,
+            program: filter,
+            accelerated: maps.take("accelerated")?,
+            served: maps.take("served")?,
             interface: None,
-            syns: map("syns")?.try_into().map_err(|_| LoadError::Missing)?,
-            kernels: map("kernels")?.try_into().map_err(|_| LoadError::Missing)?,
-            kernels6: map("kernels6")?.try_into().map_err(|_| LoadError::Missing)?,
-            tripwire: map("tripwire")?.try_into().map_err(|_| LoadError::Missing)?,
-            heartbeat: map("heartbeat")?.try_into().map_err(|_| LoadError::Missing)?,
+            syns: maps.take("syns")?,
+            kernels: maps.take("kernels")?,
+            kernels6: maps.take("kernels6")?,
+            heartbeat: maps.take("heartbeat")?,
             beaten: None,
-            peers: PeerFilter::load(object)?,
+            peers: PeerFilter::over(maps)?,
         })
     }
 
@@ -85,15 +69,14 @@ impl Listening {
             loader.map_max_entries(queue, 4096);
         }
         let mut object = loader.load(OBJECT).map_err(io::Error::other)?;
-        Self::load(&mut object).map_err(|error| match error {
+        let load = |object: &mut Ebpf| {
+            let filter = load_filter(object)?;
+            Self::over(filter, &mut Maps::of_object(object)?)
+        };
+        load(&mut object).map_err(|error| match error {
             LoadError::Refused(error) => io::Error::other(error.to_string()),
             LoadError::Missing => io::Error::other("the object lacks the filter or one of its maps"),
         })
-    }
-
-    /// The filter leaves all SYNs to the kernel once this port has gone.
-    pub(crate) fn live_with(&mut self, port: &XskPort) -> Result<(), MapError> {
-        self.tripwire.set(0, port.as_fd().as_raw_fd(), 0)
     }
 
     /// Takes SYNs that come over the interface with this index, and over no other.

@@ -6,9 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Size of the smaller huge page of x86-64, and of arm64 with 4 KiB pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 /// A memory mapping that this value owns.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -19,18 +16,6 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory, in huge pages if its size is a multiple of theirs and some are free.
-    pub fn anonymous(bytes: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // munmap requires whole huge pages.
-        if bytes.is_multiple_of(HUGE_PAGE_BYTES)
-            && let Ok(mapping) = Self::map(bytes, flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB, -1, 0)
-        {
-            return Ok(mapping);
-        }
-        Self::map(bytes, flags | libc::MAP_POPULATE, -1, 0)
-    }
-
     /// A shared mapping of a part of `fd`.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
         Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
@@ -108,13 +93,38 @@ impl<T: Copy + Send> Ring<T> {
             return Err(io::Error::other("the kernel's ring layout is not aligned"));
         }
         let memory = Mapping::shared(fd, bytes.max(word_end) as usize, page_offset)?;
-        Ok(Self { memory, offsets, size, produced: 0, consumed: 0, entries: PhantomData })
+        let mut ring = Self { memory, offsets, size, produced: 0, consumed: 0, entries: PhantomData };
+        (ring.produced, ring.consumed) = (ring.producer(), ring.consumer());
+        Ok(ring)
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: `map` has checked that the word lies in the mapping and is aligned. The kernel accesses it only
         // atomically, too. The reference lives no longer than the mapping.
         unsafe { &*self.memory.start().as_ptr().add(offset as usize).cast::<AtomicU32>() }
+    }
+
+    /// The producer's position now. It counts all entries since the ring was made.
+    pub fn producer(&self) -> u32 {
+        self.word(self.offsets.producer).load(Ordering::Acquire)
+    }
+
+    /// The consumer's position now, likewise.
+    pub fn consumer(&self) -> u32 {
+        self.word(self.offsets.consumer).load(Ordering::Acquire)
+    }
+
+    /// Can both positions be those of this ring?
+    pub fn fits(&self) -> bool {
+        self.producer().wrapping_sub(self.consumer()) <= self.size
+    }
+
+    /// The entries that wait for the consumer, as they were when the ring was mapped.
+    pub fn queued(&self) -> impl Iterator<Item = T> {
+        let waiting = self.produced.wrapping_sub(self.consumed).min(self.size);
+        // SAFETY: the producer has written these entries before it published its position, which was loaded with acquire.
+        // Nobody writes them before the consumer has taken them. Every bit pattern is a valid T (u64 or xdp_desc).
+        (0..waiting).map(|at| unsafe { self.entry(self.consumed.wrapping_add(at)).read() })
     }
 
     fn entry(&self, position: u32) -> *mut T {

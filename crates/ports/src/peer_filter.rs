@@ -3,8 +3,7 @@
 //! They are in a map by the cookie of the socket. They hold for each SYN that the stack does not take, also when the service
 //! has died.
 
-use crate::object::LoadError;
-use aya::Ebpf;
+use crate::object::{LoadError, Maps};
 use aya::maps::{HashMap, MapData, MapError};
 use std::collections::{BTreeSet, HashMap as Table};
 use std::io;
@@ -100,12 +99,11 @@ pub struct PeerFilter {
 }
 
 impl PeerFilter {
-    pub(crate) fn load(object: &mut Ebpf) -> Result<Self, LoadError> {
-        let mut map = |name| object.take_map(name).ok_or(LoadError::Missing);
+    pub(crate) fn over(maps: &mut Maps) -> Result<Self, LoadError> {
         Ok(Self {
-            rules: map("rules")?.try_into().map_err(|_| LoadError::Missing)?,
-            refused_by: map("refused_by")?.try_into().map_err(|_| LoadError::Missing)?,
-            refused_at: map("refused_at")?.try_into().map_err(|_| LoadError::Missing)?,
+            rules: maps.take("rules")?,
+            refused_by: maps.take("refused_by")?,
+            refused_at: maps.take("refused_at")?,
             numbers: Table::new(),
             seen: Table::new(),
         })

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use towpath_ports::attachment::Attachment;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
@@ -368,6 +369,92 @@ fn holder() {
     steer(&mut steering, OURS, 9000, true);
     println!("\nsteering 9000");
     std::thread::sleep(Duration::from_secs(100));
+}
+
+/// What a process that serves has of an attachment.
+fn over(attachment: &Attachment) -> (Steering, XskPort) {
+    let (steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
+    (steering, XskPort::over(sockets.remove(0)).unwrap())
+}
+
+/// The number of the queue's socket, and of its memory.
+fn numbers(attachment: &Attachment) -> Vec<u64> {
+    let all = attachment.descriptors().unwrap();
+    all[all.len() - 2..].iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_ino).collect()
+}
+
+#[test]
+fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
+    let network = Network::new();
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, false, 1).unwrap());
+    let link = || ip(&format!("-n {} -d link show {OUR_IF}", network.ours));
+    let (raw, local) = (within(&network.peer, || Raw::open(PEER_IF, 0)), SocketAddr::new(OURS, 9000));
+    let before = numbers(&attachment);
+    for round in 0..3 {
+        let (mut steering, mut port) = over(&attachment);
+        steer(&mut steering, OURS, 9000, true);
+        for seq in 0..5000 {
+            raw.send(&peer_frame(FROM, local, seq));
+            assert_eq!(receive(&mut port, SOON).unwrap().0.seq, seq, "round {round}");
+            send(&mut port, &header(seq, 0, flags::ACK), b"x");
+        }
+        // It dies with frames in its hands, frames that nobody has received, and frames that are not sent yet.
+        (0..20).for_each(|seq| raw.send(&peer_frame(FROM, local, seq)));
+        assert!(wait(&mut port, SOON));
+        port.receive(&mut Vec::new(), 5);
+        port.reserve().unwrap();
+        port.commit(60, TxOffload::default());
+        drop((steering, port));
+        attachment.leave();
+        assert!(silent(&network, OURS, 9000), "its connections are neither answered nor reset");
+        assert!(link().contains("xdp"));
+        within(&network.ours, || {
+            assert!(attachment.is_in_place());
+            attachment.begin_again(1).unwrap();
+            assert!(attachment.is_in_place());
+        });
+        assert!(refused(&network, OURS, 9000), "its connections are forgotten");
+        assert_eq!(numbers(&attachment), before);
+    }
+    drop(attachment);
+    let deadline = Instant::now() + SOON;
+    while link().contains("xdp") {
+        assert!(Instant::now() < deadline, "the program has stayed");
+    }
+}
+
+/// Moves the producer's position of the queue's fill ring, which is its first word, far ahead.
+fn spoil_fill_ring(attachment: &Attachment) {
+    let all = attachment.descriptors().unwrap();
+    let socket = all[all.len() - 2];
+    // SAFETY: the kernel chooses the address of the new mapping, whose first page has the positions.
+    unsafe {
+        let (both, offset) = (libc::PROT_READ | libc::PROT_WRITE, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t);
+        let ring = libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, socket.as_raw_fd(), offset);
+        assert_ne!(ring, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        ring.cast::<u32>().write_volatile(1 << 30);
+        // A mapping would keep the socket open.
+        assert_eq!(libc::munmap(ring, 4096), 0);
+    }
+}
+
+#[test]
+fn a_socket_with_frames_in_the_kernels_hands_is_replaced_under_the_same_link() {
+    let network = Network::new();
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, false, 1).unwrap());
+    let before = numbers(&attachment);
+    let (steering, port) = over(&attachment);
+    drop((steering, port));
+    // A process that has fallen can write what it likes.
+    spoil_fill_ring(&attachment);
+    attachment.leave();
+    within(&network.ours, || attachment.begin_again(1).unwrap());
+    assert_ne!(numbers(&attachment), before);
+    let (mut steering, mut port) = over(&attachment);
+    steer(&mut steering, OURS, 9000, true);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    raw.send(&peer_frame(FROM, SocketAddr::new(OURS, 9000), 7));
+    assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 7);
 }
 
 #[test]

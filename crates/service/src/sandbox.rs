@@ -234,9 +234,9 @@ fn has_filter(stack: StackKind, interface: bool) -> bool {
     interface || stack == StackKind::Fast
 }
 
-/// Look up, change and remove an element of a map, the next key, what a descriptor is, and another program of ours under
-/// our link. No map or program is made.
-const BPF_COMMANDS: [u32; 6] = [1, 2, 3, 4, 15, 29];
+/// Look up, change and remove an element of a map, the next key, and what a descriptor is. No map or program is made, and
+/// none is attached.
+const BPF_COMMANDS: [u32; 5] = [1, 2, 3, 4, 15];
 
 /// Copies, flags and seals of descriptors.
 const FCNTL_COMMANDS: [libc::c_int; 8] = [

@@ -12,6 +12,7 @@ use towpath_ports::listening::Listening;
 use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
+use towpath_service::privileged;
 use towpath_service::stack_factory::{ServedInterface, StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
 use towpath_tcp::slow::congestion::Algorithm;
@@ -90,11 +91,18 @@ fn serve_interface(
     before_threads: &dyn Fn(),
 ) -> Result<(HostNetwork, Interface), StackError> {
     let vlan = (config.vlan != 0).then_some(config.vlan);
-    let (held, steer) = interface::open(name, vlan, ports).map_err(|error| match error {
-        InterfaceError::Served { .. } => StackError::taken(error),
+    // With a broker nothing here needs privilege.
+    let has_broker = privileged::broker().is_some();
+    if has_broker {
+        before_threads();
+    }
+    let (held, steer) = interface::open(0, name, vlan, ports).map_err(|error| match error {
+        InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
         error => StackError::of(error),
     })?;
-    before_threads();
+    if !has_broker {
+        before_threads();
+    }
     let ports = HeldPorts::hold(interface::EPHEMERAL_PORTS).map_err(StackError::doing("binding ports"))?;
     let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports).map_err(netlink)?;
     Ok((network, held))

@@ -10,12 +10,14 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_broker::{Broker, Refusal};
 use towpath_fast::SynCounts;
 use towpath_ports::Port;
+use towpath_ports::attachment::{AttachError, Attachment, Description, Parts};
 use towpath_ports::link::Link;
 use towpath_ports::listening::Listening;
-use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
-use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_ports::steering::{Segments, SteerError, Steering};
+use towpath_ports::xsk::{XskError, XskPort};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::{paths, privileged};
 use towpath_tcp::flow::FourTuple;
@@ -24,6 +26,9 @@ use towpath_tcp::slow::Steered;
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
 /// The kernel's own sockets keep the lower half.
 pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=60_999;
+
+/// The broker's answer if another service serves the interface.
+const SERVED_ALREADY: i32 = libc::EBUSY;
 
 /// How long the answer to a cookie is steered: as long as it is valid.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
@@ -77,6 +82,15 @@ pub enum InterfaceError {
     /// The steering program.
     #[error(transparent)]
     Steer(SteerError),
+    /// Another Towpath service serves it; the broker says which.
+    #[error("{0}")]
+    ServedAlready(String),
+    /// The broker's reason.
+    #[error("{0}")]
+    Broker(String),
+    /// The program is not put on new queues.
+    #[error("putting the program on new queues: {0}")]
+    Renewal(io::Error),
     /// The reserved ports.
     #[error("net.ipv4.ip_local_reserved_ports: {0}")]
     Ports(io::Error),
@@ -91,6 +105,23 @@ impl From<SteerError> for InterfaceError {
     }
 }
 
+impl From<AttachError> for InterfaceError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Xsk(error) => error.into(),
+            AttachError::Steer(error) => error.into(),
+        }
+    }
+}
+
+impl InterfaceError {
+    /// For the worker: the kind of error, and its text.
+    pub fn told(&self) -> (i32, String) {
+        let errno = if matches!(self, Self::Served { .. }) { SERVED_ALREADY } else { libc::EIO };
+        (errno, self.to_string())
+    }
+}
+
 /// The process that stands for the service whose worker this process is, or the process itself.
 fn service_of(process: u32) -> u32 {
     let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).ok();
@@ -100,25 +131,29 @@ fn service_of(process: u32) -> u32 {
     parent.filter(|parent| program(*parent).is_some_and(|theirs| Some(theirs) == program(process))).unwrap_or(process)
 }
 
+/// The processes that this one has started.
+fn children(process: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
 /// The error for an interface that another service serves.
 fn served(interface: String, holder: Option<u32>) -> InterfaceError {
     let who = match holder {
         Some(pid) => format!("the Towpath service with process {}", service_of(pid)),
         None => "another Towpath service, which is not to be seen from here (in a container?),".into(),
     };
-    let socket = holder.and_then(paths::socket_of_process);
+    // The process that holds the program may be a broker; its worker has the socket.
+    let socket = holder.and_then(|process| {
+        paths::socket_of_process(process).or_else(|| children(process).into_iter().find_map(paths::socket_of_process))
+    });
     let socket = socket.map(|socket| format!(" --socket {}", socket.display())).unwrap_or_default();
     InterfaceError::Served { interface, who, socket }
 }
 
-/// Opens every receive queue of the interface and deals the queues out to the flow groups' ports. A packet on a queue
-/// without a socket takes a slower way. Nothing is steered yet. `vlan`: only frames with this
-/// IEEE 802.1Q tag are ours.
-pub fn open(
-    name: &str,
-    vlan: Option<u16>,
-    ports: &mut [Vec<Box<dyn Port>>],
-) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
+/// Attaches the steering program to an interface, and opens a socket for each receive queue, for `least` of them at least. A
+/// packet on a queue without a socket takes a slower way. Nothing is steered yet.
+pub fn attach(name: &str, vlan: Option<u16>, least: usize) -> Result<Attachment, InterfaceError> {
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     // Where the kernel does not tell, it refuses what cannot be.
     let link = Link::of(index).ok().flatten();
@@ -126,16 +161,42 @@ pub fn open(
         return Err(InterfaceError::Unsuitable(name.into(), why));
     }
     check_privileges(name)?;
-    let mut steering = Steering::attach(name)?;
-    steering.set_vlan(vlan)?;
-    let mut mtu = u32::MAX;
-    let copy = steering.mode() == SteerMode::Generic;
+    Ok(Attachment::open(name, vlan.is_some(), receive_queues(name).max(least))?)
+}
+
+/// The interface of this number in the configuration, from the broker.
+fn from_broker(broker: &Broker, number: u32, least: usize) -> Result<Parts, InterfaceError> {
+    let refused = |Refusal { errno, why }: Refusal| match errno {
+        SERVED_ALREADY => InterfaceError::ServedAlready(why),
+        _ => InterfaceError::Broker(why),
+    };
+    let (text, descriptors) = broker.open_port(number, least as u32).map_err(refused)?;
+    let parts = Description::decode(&text).and_then(|description| Parts::of(description, descriptors));
+    parts.ok_or_else(|| InterfaceError::Broker("the broker has answered what it never would".into()))
+}
+
+/// Opens the interface of this number in the configuration, and deals its queues out to the flow groups' ports. Nothing is
+/// steered yet. `vlan`: only frames with this IEEE 802.1Q tag are ours.
+pub fn open(
+    number: u32,
+    name: &str,
+    vlan: Option<u16>,
+    ports: &mut [Vec<Box<dyn Port>>],
+) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
     let groups = ports.len();
-    let queues = receive_queues(name).max(groups);
-    for queue in 0..queues {
-        let port =
-            XskPort::open(name, queue as u32, XskConfig { copy, tagged: vlan.is_some(), ..XskConfig::default() })?;
-        steering.bind(queue as u32, &port)?;
+    let (mut steering, sockets) = match privileged::broker() {
+        Some(broker) => Steering::over(name, from_broker(broker, number, groups)?)?,
+        None => {
+            let attachment = attach(name, vlan, groups)?;
+            let (steering, sockets) = Steering::over(name, attachment.parts()?)?;
+            (steering.with(attachment), sockets)
+        }
+    };
+    steering.set_vlan(vlan)?;
+    let (mut mtu, queues) = (u32::MAX, sockets.len());
+    for (queue, socket) in sockets.into_iter().enumerate() {
+        let mapped = |error| XskError::System { interface: name.into(), call: "mmap", error };
+        let port = XskPort::over(socket).map_err(mapped)?;
         mtu = mtu.min(port.capabilities().mtu_bytes);
         ports[queue % groups].push(Box::new(port));
     }
@@ -147,7 +208,8 @@ pub fn open(
     };
     let reserved = reserved.map_err(InterfaceError::Ports)?;
     let health = Arc::new(Health::new(name, steering.ids(), queues));
-    let steer = Interfaces { steering, queues, health: Arc::clone(&health) };
+    let index = steering.ids().1;
+    let steer = Interfaces { number, steering, queues, health: Arc::clone(&health) };
     Ok((Interface { index, mtu, health, _ports: reserved }, Box::new(steer)))
 }
 
@@ -178,6 +240,8 @@ fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
 
 /// Steers the slow path's flows.
 struct Interfaces {
+    /// The interface's number in the configuration.
+    number: u32,
     steering: Steering,
     /// Receive queues on which the program is known to run.
     queues: usize,
@@ -218,9 +282,15 @@ impl Steer for Interfaces {
 
     fn look_for_queues(&mut self) {
         let queues = receive_queues(self.steering.interface());
-        if std::mem::replace(&mut self.queues, queues) < queues
-            && let Err(error) = self.steering.renew()
-        {
+        if std::mem::replace(&mut self.queues, queues) >= queues {
+            return;
+        }
+        let renewed = match (self.steering.attachment(), privileged::broker()) {
+            (Some(attachment), _) => attachment.renew().map_err(InterfaceError::from),
+            (None, Some(broker)) => broker.renew_port(self.number).map_err(InterfaceError::Renewal),
+            (None, None) => Ok(()),
+        };
+        if let Err(error) = renewed {
             tracing::error!(%error, "nothing reaches the stack any more; start the service again");
         }
     }

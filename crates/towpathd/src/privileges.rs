@@ -1,6 +1,7 @@
 //! What the broker does for the worker. It runs with all of the service's rights, so each function asks the kernel, and
 //! believes the worker nothing.
 
+use crate::held_interface::HeldInterface;
 use crate::interface::EPHEMERAL_PORTS;
 use crate::network::device;
 use crate::network::netlink::Netlink;
@@ -24,8 +25,8 @@ const MOST_MANAGED: usize = 4096;
 /// See the module.
 pub struct ServicePrivileges {
     socket: Option<PathBuf>,
-    interface: Option<String>,
-    vlan: Option<u16>,
+    /// The served interface and what attaches to it.
+    interface: Option<HeldInterface>,
     stacks: OtherStacks,
     /// Of the served network namespace.
     namespace: Option<u64>,
@@ -45,11 +46,11 @@ impl ServicePrivileges {
     pub fn new(config: &Config) -> Self {
         let socket = config.socket.clone().or_else(|| default_socket(config).ok());
         let stacks = socket.as_deref().map(|socket| OtherStacks::of(config, socket)).unwrap_or_default();
+        let vlan = (config.vlan != 0).then_some(config.vlan);
         Self {
             stacks,
             socket,
-            interface: config.interface.clone(),
-            vlan: (config.vlan != 0).then_some(config.vlan),
+            interface: config.interface.as_deref().map(|name| HeldInterface::new(name, vlan)),
             namespace: port_proof::own_namespace(),
             netlink: None,
             managed: HashSet::new(),
@@ -62,14 +63,19 @@ impl ServicePrivileges {
 
     /// The device whose neighbours the worker may change.
     fn device(&mut self) -> Result<(u32, &mut Netlink), i32> {
-        let name = self.interface.as_deref().ok_or(libc::EPERM)?;
-        let index = crate::interface::interface_index(name).ok_or(libc::ENODEV)?;
+        let HeldInterface { name, vlan, .. } = self.interface.as_ref().ok_or(libc::EPERM)?;
+        let (index, vlan) = (crate::interface::interface_index(name).ok_or(libc::ENODEV)?, *vlan);
         if self.netlink.is_none() {
             self.netlink = Some(Netlink::connect().map_err(|error| errno(&error))?);
         }
         let netlink = self.netlink.as_mut().ok_or(libc::EIO)?;
-        let index = device(netlink, index, self.vlan).map_err(|error| errno(&error))?;
+        let index = device(netlink, index, vlan).map_err(|error| errno(&error))?;
         Ok((index, netlink))
+    }
+
+    /// The interface of this number in the configuration.
+    fn interface(&mut self, number: u32) -> Result<&mut HeldInterface, i32> {
+        self.interface.as_mut().filter(|_| number == 0).ok_or(libc::EPERM)
     }
 }
 
@@ -169,7 +175,25 @@ impl Privileges for ServicePrivileges {
         paths::set_socket_modes(socket, open).map_err(|error| errno(&error))
     }
 
+    fn open_port(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
+        self.interface(number).map_err(|error| (error, "no such interface is served".to_owned()))?.open(queues)
+    }
+
+    fn port_part(&mut self, number: u32, part: u32) -> Result<OwnedFd, i32> {
+        self.interface(number)?.part(part)
+    }
+
+    fn renew_port(&mut self, number: u32) -> Result<(), i32> {
+        self.interface(number)?.renew()
+    }
+
+    fn forget(&mut self) {
+        self.interface.iter_mut().for_each(HeldInterface::close);
+        self.netlink = None;
+    }
+
     fn worker_ended(&mut self, last: bool) {
+        self.interface.iter_mut().for_each(HeldInterface::leave);
         self.ports = None;
         // The next worker inherits no socket of this process.
         if let Some(mut netlink) = self.netlink.take() {
@@ -201,11 +225,18 @@ mod tests {
         let address = "192.0.2.1".parse().unwrap();
         assert_eq!(privileges.neighbour(1, address, Change::Manage), Err(libc::EPERM), "no interface is served");
         assert_eq!(privileges.reserve_ports(), Err(libc::EPERM));
+        assert_eq!(privileges.open_port(0, 1).map_err(|(error, _)| error), Err(libc::EPERM));
+        assert_eq!(privileges.port_part(0, 0).map(drop), Err(libc::EPERM));
+        assert_eq!(privileges.renew_port(0), Err(libc::EPERM));
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Ok(false));
-        let mut serves = ServicePrivileges { interface: Some("lo".into()), ..without_interface() };
+        let mut serves = ServicePrivileges { interface: Some(HeldInterface::new("lo", None)), ..without_interface() };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
+        assert_eq!(serves.open_port(1, 1).map_err(|(error, _)| error), Err(libc::EPERM), "another interface");
+        let refused = serves.open_port(0, 1).unwrap_err();
+        assert!(refused.0 == libc::EIO && refused.1.contains("loopback"), "{refused:?}");
+        assert_eq!(serves.port_part(0, 0).map(drop), Err(libc::EBADF), "what it has not opened");
     }
 
     #[test]

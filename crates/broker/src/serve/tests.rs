@@ -59,6 +59,16 @@ impl Privileges for Slow {
     fn open_sockets(&mut self, _: bool) -> Result<(), i32> {
         Ok(())
     }
+    fn open_port(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
+        if number == 0 { Ok(queues.to_string()) } else { Err((libc::ENODEV, "it has gone".into())) }
+    }
+    fn port_part(&mut self, _: u32, part: u32) -> Result<OwnedFd, i32> {
+        if part < 3 { self.begun.try_clone().map_err(|_| libc::EMFILE) } else { Err(libc::ENOENT) }
+    }
+    fn renew_port(&mut self, _: u32) -> Result<(), i32> {
+        Ok(())
+    }
+    fn forget(&mut self) {}
     fn worker_ended(&mut self, _: bool) {}
 }
 
@@ -155,6 +165,17 @@ fn a_process_that_is_not_seen_from_here_is_not_asked_for() {
         assert_eq!(broker.shares_network(unseen).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
     assert!(broker.shares_network(1).unwrap(), "the worker has not broken the protocol");
+    drop(broker);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_port_comes_with_all_its_descriptors_or_with_the_reason() {
+    let (broker, _said, _go, thread) = served();
+    let (text, parts) = broker.open_port(0, 7).unwrap();
+    assert_eq!((text.as_str(), parts.len()), ("7", 3));
+    let refused = broker.open_port(1, 7).unwrap_err();
+    assert_eq!((refused.errno, refused.why.as_str()), (libc::ENODEV, "it has gone"));
     drop(broker);
     thread.join().unwrap().unwrap();
 }

@@ -1,0 +1,311 @@
+//! The steering program on an interface, and the sockets of its queues. To make them needs privilege; to use
+//! them does not. So one process can hold them while another uses copies, and while that one is started again.
+
+use crate::RxChecksum;
+use crate::interface::Interface;
+use crate::link::Link;
+use crate::object::{LoadError, MAPS, OBJECT, load_filter, map_descriptors};
+use crate::steer_error::{PROGRAMS, SteerError, explain, os_error};
+use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket};
+use aya::Ebpf;
+use aya::maps::{MapData, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::xdp::XdpLink;
+use aya::programs::{ProgramError, Xdp, XdpMode};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The kernel frees the place of a closed socket a moment later.
+const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteerMode {
+    /// In the driver ("native").
+    Driver,
+    /// In the kernel's receive path, after a socket buffer has been allocated ("generic"). It works with every driver,
+    /// but is slow. The sender's segmentation offloads and GRO must be off. Sockets must be opened with `copy`.
+    Generic,
+}
+
+/// Why an interface could not be prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// An AF_XDP socket.
+    #[error(transparent)]
+    Xsk(#[from] XskError),
+    /// The steering program.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
+}
+
+/// An interface, for the process that serves it: all that it needs beside descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its number.
+    pub index: u32,
+    /// The program runs in generic mode.
+    pub generic: bool,
+    /// The numbers of both programs, one of which is attached.
+    pub programs: [u32; 2],
+    shape: Shape,
+}
+
+impl Description {
+    pub(crate) fn checksum(&self) -> RxChecksum {
+        self.shape.checksum()
+    }
+
+    /// As a text for the process that serves.
+    pub fn encode(&self) -> String {
+        let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
+        let flags = u32::from(self.generic) | u32::from(tagged) << 1 | u32::from(is_virtual) << 2;
+        let words = [self.index, flags, self.programs[0], self.programs[1], frames, frame_bytes, ring, mtu_bytes];
+        words.map(|word| word.to_string()).join(" ")
+    }
+
+    /// From such a text. `None`: it is none.
+    pub fn decode(text: &str) -> Option<Self> {
+        let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [index, flags, first, second, frames, frame_bytes, ring, mtu_bytes] = words.try_into().ok()?;
+        let (generic, tagged, is_virtual) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+        let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
+        Some(Self { index, generic, programs: [first, second], shape })
+    }
+}
+
+/// An interface as a service uses it: its description, and its descriptors opened.
+pub struct Parts {
+    pub(crate) description: Description,
+    pub(crate) filter: OwnedFd,
+    pub(crate) maps: Vec<OwnedFd>,
+    pub(crate) sockets: Vec<XskSocket>,
+}
+
+impl Parts {
+    /// From what [`Attachment::descriptors`] gives. `None`: there are too few.
+    pub fn of(description: Description, descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let mut all = descriptors.into_iter();
+        let filter = all.next()?;
+        let maps: Vec<OwnedFd> = all.by_ref().take(MAPS.len()).collect();
+        let mut sockets = Vec::new();
+        while let Some(socket) = all.next() {
+            sockets.push(XskSocket::of(socket, all.next()?, description.shape, sockets.len() as u32));
+        }
+        (maps.len() == MAPS.len()).then_some(Self { description, filter, maps, sockets })
+    }
+}
+
+/// The programs and maps of one process that serves.
+struct Loaded {
+    object: Ebpf,
+    ids: [u32; 2],
+    /// The attached one.
+    attached: usize,
+    filter: OwnedFd,
+    sockets: XskMap<MapData>,
+    /// While it has a socket, the filter for listening sockets takes SYNs.
+    tripwire: XskMap<MapData>,
+}
+
+impl Loaded {
+    fn load(interface: &str) -> Result<Self, SteerError> {
+        let mut object = Ebpf::load(OBJECT).map_err(|e| explain(interface, "loading maps", &e))?;
+        let mut ids = [0; 2];
+        for (which, id) in ids.iter_mut().enumerate() {
+            let xdp = program(&mut object, interface, which)?;
+            xdp.load().map_err(|e| explain(interface, "loading the program", &e))?;
+            *id = xdp.info().map_err(|e| explain(interface, "asking for the program", &e))?.id();
+        }
+        let filter = load_filter(&mut object).map_err(|error| match error {
+            LoadError::Refused(error) => explain(interface, "loading the filter of listeners", &*error),
+            LoadError::Missing => missing(interface),
+        })?;
+        let mut map =
+            |name| object.take_map(name).and_then(|map| map.try_into().ok()).ok_or_else(|| missing(interface));
+        let (sockets, tripwire) = (map("sockets")?, map("tripwire")?);
+        Ok(Self { object, ids, attached: 0, filter, sockets, tripwire })
+    }
+
+    fn bind(&mut self, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
+        let socket = socket.as_raw_fd();
+        let result = self.sockets.set(queue, socket, 0).and_then(|()| self.tripwire.set(0, socket, 0));
+        result.map_err(|e| explain(interface, "binding a socket to a queue", &e))
+    }
+}
+
+/// The program on an interface, and its sockets. Dropping this value detaches the program, as the end of the process does.
+pub struct Attachment {
+    // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
+    link: Option<FdLink>,
+    loaded: Loaded,
+    interface: Interface,
+    mode: SteerMode,
+    config: XskConfig,
+    queues: Vec<XskSocket>,
+}
+
+impl Attachment {
+    /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
+    /// All frames pass to the kernel until flows are added.
+    pub fn attach(interface: &str) -> Result<Self, SteerError> {
+        let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
+        let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
+        let mut loaded = Loaded::load(interface)?;
+        let (link, mode) = attach(program(&mut loaded.object, interface, 0)?, &found)?;
+        let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
+        Ok(Self { link: Some(link), loaded, interface: found, mode, config, queues: Vec::new() })
+    }
+
+    /// Attaches the program, and opens a socket for each of this many queues. `tagged`: frames carry an IEEE 802.1Q tag.
+    pub fn open(interface: &str, tagged: bool, queues: usize) -> Result<Self, AttachError> {
+        let mut attachment = Self::attach(interface)?;
+        attachment.config.tagged = tagged;
+        for queue in 0..queues {
+            attachment.add(XskSocket::open(interface, queue as u32, attachment.config)?)?;
+        }
+        Ok(attachment)
+    }
+
+    fn add(&mut self, socket: XskSocket) -> Result<(), SteerError> {
+        self.loaded.bind(&self.interface.name, socket.queue(), socket.as_fd())?;
+        self.queues.push(socket);
+        Ok(())
+    }
+
+    /// Delivers steered frames of a queue to this socket.
+    pub(crate) fn bind(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
+        self.loaded.bind(&self.interface.name, queue, socket)
+    }
+
+    /// The description for the process that serves.
+    pub fn description(&self) -> Description {
+        let Interface { mtu_bytes, is_virtual, .. } = self.interface;
+        let none = Shape { frames: 0, frame_bytes: 0, ring: 0, tagged: self.config.tagged, mtu_bytes, is_virtual };
+        Description {
+            index: self.interface.index,
+            generic: self.mode == SteerMode::Generic,
+            programs: self.loaded.ids,
+            shape: self.queues.first().map_or(none, XskSocket::shape),
+        }
+    }
+
+    /// The process that serves gets copies of these: the filter, the maps, and socket and memory of each queue.
+    pub fn descriptors(&self) -> Result<Vec<BorrowedFd<'_>>, SteerError> {
+        let maps = map_descriptors(&self.loaded.object).map_err(|_| missing(&self.interface.name))?;
+        let sockets = self.queues.iter().flat_map(XskSocket::descriptors);
+        Ok([self.loaded.filter.as_fd()].into_iter().chain(maps).chain(sockets).collect())
+    }
+
+    /// The same for this process.
+    pub fn parts(&self) -> Result<Parts, SteerError> {
+        let copies: io::Result<_> = self.descriptors()?.iter().map(|one| one.try_clone_to_owned()).collect();
+        let copies = copies.map_err(|error| explain(&self.interface.name, "copying descriptors", &error))?;
+        Parts::of(self.description(), copies).ok_or_else(|| missing(&self.interface.name))
+    }
+
+    /// Is the program on the interface that has the name now?
+    pub fn is_in_place(&self) -> bool {
+        let Ok(Some(found)) = Interface::find(&self.interface.name) else { return false };
+        let program = || Link::of(found.index).ok().flatten().and_then(|link| link.program);
+        found.index == self.interface.index && program().is_some_and(|id| self.loaded.ids.contains(&id))
+    }
+
+    /// The process that served has ended. Segments of its connections are dropped from now on, and all SYNs are the
+    /// kernel's.
+    pub fn leave(&mut self) {
+        let _ = self.loaded.tripwire.unset(0);
+        for socket in &self.queues {
+            let _ = self.loaded.sockets.unset(socket.queue());
+        }
+    }
+
+    /// Prepares for another process that serves, without a moment in which no program is attached. It finds empty tables:
+    /// what was left in them is nobody's. Sockets stay where that is safe.
+    pub fn begin_again(&mut self, queues: usize) -> Result<(), AttachError> {
+        let name = self.interface.name.clone();
+        let before = std::mem::replace(&mut self.loaded, Loaded::load(&name)?);
+        let mut sockets: Vec<Option<XskSocket>> = self.queues.drain(..).map(Some).collect();
+        sockets.resize_with(queues, || None);
+        for (queue, socket) in sockets.into_iter().enumerate() {
+            let socket = match socket.filter(XskSocket::is_at_rest) {
+                Some(socket) => socket,
+                None => open_when_free(&name, queue as u32, self.config)?,
+            };
+            self.add(socket)?;
+        }
+        self.put(0)?;
+        drop(before);
+        Ok(())
+    }
+
+    /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
+    /// veth does not (Linux 6.18). No frame is left out.
+    pub fn renew(&mut self) -> Result<(), SteerError> {
+        self.put(1 - self.loaded.attached)
+    }
+
+    /// Puts one of the programs in the place of the one that is attached.
+    fn put(&mut self, which: usize) -> Result<(), SteerError> {
+        let (name, doing) = (&self.interface.name, "putting the program in another one's place");
+        let Some(link) = self.link.take() else { return Ok(()) };
+        let link = XdpLink::try_from(link).map_err(|e| explain(name, doing, &e))?;
+        let xdp = program(&mut self.loaded.object, name, which)?;
+        let id = xdp.attach_to_link(link).map_err(|e| explain(name, doing, &e))?;
+        let link = xdp.take_link(id).map_err(|e| explain(name, doing, &e))?;
+        self.link = FdLink::try_from(link).ok();
+        self.loaded.attached = which;
+        Ok(())
+    }
+}
+
+/// Opens a socket on a queue whose last one was closed just now.
+fn open_when_free(interface: &str, queue: u32, config: XskConfig) -> Result<XskSocket, XskError> {
+    let until = Instant::now() + LONGEST_CLOSE;
+    loop {
+        match XskSocket::open(interface, queue, config) {
+            Err(XskError::QueueBusy(..)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            result => return result,
+        }
+    }
+}
+
+fn missing(interface: &str) -> SteerError {
+    explain(interface, "loading", &io::Error::other("the object lacks a program or a map"))
+}
+
+fn program<'a>(object: &'a mut Ebpf, interface: &str, which: usize) -> Result<&'a mut Xdp, SteerError> {
+    let found = PROGRAMS.get(which).and_then(|name| object.program_mut(name)).and_then(|p| p.try_into().ok());
+    found.ok_or_else(|| missing(interface))
+}
+
+/// Why an attempt to attach failed.
+enum TryError {
+    /// Only attaching by netlink works. That would outlive this process, so it has been undone.
+    NotALink,
+    Refused(ProgramError),
+}
+
+fn try_attach(xdp: &mut Xdp, interface: &Interface, mode: XdpMode) -> Result<FdLink, TryError> {
+    let id = xdp.attach_to_if_index(interface.index, mode).map_err(TryError::Refused)?;
+    let link = xdp.take_link(id).map_err(TryError::Refused)?;
+    FdLink::try_from(link).map_err(|_| TryError::NotALink)
+}
+
+/// Attaches in the driver, else generic. Never replaces another program, or runs beside one.
+fn attach(xdp: &mut Xdp, interface: &Interface) -> Result<(FdLink, SteerMode), SteerError> {
+    let name = &interface.name;
+    let final_error = |error| match error {
+        TryError::NotALink => SteerError::OldKernel(name.clone()),
+        TryError::Refused(error) => explain(name, "attaching in the driver or generic", &error),
+    };
+    match try_attach(xdp, interface, XdpMode::Driver) {
+        Ok(link) => return Ok((link, SteerMode::Driver)),
+        Err(TryError::Refused(error))
+            if !matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {}
+        Err(error) => return Err(final_error(error)),
+    }
+    let link = try_attach(xdp, interface, XdpMode::Skb).map_err(final_error)?;
+    Ok((link, SteerMode::Generic))
+}
