@@ -1,4 +1,5 @@
-//! System calls, by a seccomp filter: a list of those that may be made, with conditions on their arguments.
+//! System calls, by a seccomp filter: a list of those that may be made, with conditions on their arguments. For a program
+//! of others it is a list of those that may not.
 
 use crate::refused;
 use std::io;
@@ -63,6 +64,10 @@ impl Calls {
     pub fn allow(&mut self, numbers: &[libc::c_long]) {
         self.rules.extend(numbers.iter().map(|number| Rule::Allow(*number, vec![Vec::new()])));
     }
+    /// These may not be made.
+    pub fn forbid(&mut self, numbers: &[libc::c_long]) {
+        self.rules.extend(numbers.iter().map(|number| Rule::Allow(*number, Vec::new())));
+    }
     /// This one may be made if all conditions of one of the alternatives hold.
     pub fn allow_if(&mut self, number: libc::c_long, alternatives: &[&[Condition]]) {
         self.rules.push(Rule::Allow(number, alternatives.iter().map(|all| all.to_vec()).collect()));
@@ -110,8 +115,9 @@ fn unless(k: u32, over: usize) -> libc::sock_filter {
     libc::sock_filter { code: JUMP_IF, jt: 0, jf: over as u8, k }
 }
 
-fn program(calls: &Calls) -> Vec<libc::sock_filter> {
-    let refuse = instruction(RETURN, libc::SECCOMP_RET_TRAP);
+/// The filter. `refused` is the answer to calls that a rule refuses, and `other` to those that no rule names.
+fn program(calls: &Calls, refused: u32, other: u32) -> Vec<libc::sock_filter> {
+    let refuse = instruction(RETURN, refused);
     let mut program = vec![instruction(LOAD, ARCH), unless(ARCHITECTURE, 1), instruction(LOAD, NUMBER)];
     // Another architecture's numbers mean other calls.
     program[1] = libc::sock_filter { code: JUMP_IF, jt: 1, jf: 0, k: ARCHITECTURE };
@@ -131,7 +137,7 @@ fn program(calls: &Calls) -> Vec<libc::sock_filter> {
         program.push(unless(number as u32, body.len()));
         program.extend(body);
     }
-    program.push(refuse);
+    program.push(instruction(RETURN, other));
     program
 }
 
@@ -162,7 +168,16 @@ pub fn keep_only(calls: &Calls) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "not for this kind of processor"));
     }
     refused::handle()?;
-    install(&program(calls))
+    install(&program(calls, libc::SECCOMP_RET_TRAP, libc::SECCOMP_RET_TRAP))
+}
+
+/// From now on no thread of this process, and no program that it starts, makes a call that a rule refuses. It fails with
+/// EPERM, and nobody is told. The calling thread must have `no_new_privs`.
+pub fn give_up(calls: &Calls) -> io::Result<()> {
+    if ARCHITECTURE == 0 {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "not for this kind of processor"));
+    }
+    install(&program(calls, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, libc::SECCOMP_RET_ALLOW))
 }
 
 fn install(program: &[libc::sock_filter]) -> io::Result<()> {
@@ -224,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_call_is_allowed_by_number_and_arguments() {
-        let program = program(&example());
+        let program = program(&example(), libc::SECCOMP_RET_TRAP, libc::SECCOMP_RET_TRAP);
         let ask = |number, a: u64, b: u64, c: u64| run(&program, ARCHITECTURE, number, [a, b, c, 0, 0, 0]);
         let (allow, refuse) = (libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_TRAP);
         assert_eq!([ask(0, 9, 9, 9), ask(1, 0, 0, 0), ask(2, 0, 0, 0)], [allow, allow, refuse]);
@@ -236,6 +251,18 @@ mod tests {
         // An address whose lower half is 0 is an address.
         assert_eq!([ask(302, 1, 1, 0), ask(302, 0, 0, 1), ask(302, 0, 0, 1 << 32)], [allow, refuse, refuse]);
         assert_eq!(ask(0x4000_0000, 0, 0, 0), refuse, "x32");
+        assert_eq!(run(&program, ARCHITECTURE ^ 1, 0, [0; 6]), refuse, "another architecture");
+    }
+
+    #[test]
+    fn of_a_program_of_others_only_what_is_named_is_refused() {
+        let mut calls = Calls::default();
+        calls.forbid(&[165, 0x4000_0000]);
+        calls.allow_if(41, &[&[is(0, 1)]]);
+        let (allow, refuse) = (libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+        let program = program(&calls, refuse, allow);
+        let ask = |number, a: u64| run(&program, ARCHITECTURE, number, [a, 0, 0, 0, 0, 0]);
+        assert_eq!([ask(165, 0), ask(0, 0), ask(41, 1), ask(41, 2)], [refuse, allow, allow, refuse]);
         assert_eq!(run(&program, ARCHITECTURE ^ 1, 0, [0; 6]), refuse, "another architecture");
     }
 }

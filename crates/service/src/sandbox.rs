@@ -39,7 +39,12 @@ impl SandboxStatus {
 
 /// Does a service with this configuration have a broker?
 pub fn has_broker(config: &Config) -> bool {
-    config.sandbox == SandboxSetting::On && !config.stack.is_guest()
+    config.sandbox == SandboxSetting::On && !is_standby(config)
+}
+
+/// A standby moves an address between two kernels.
+fn is_standby(config: &Config) -> bool {
+    config.stack.is_guest() && config.standby.is_some()
 }
 
 /// Confines this process step by step.
@@ -68,8 +73,8 @@ impl Sandbox {
     pub fn new(config: &Config) -> Self {
         let off = if config.sandbox == SandboxSetting::Off {
             Some("the configuration says sandbox = \"off\"")
-        } else if config.stack.is_guest() {
-            Some("a second kernel would inherit it, and could not run")
+        } else if is_standby(config) {
+            Some("a standby moves an address, by `ip`")
         } else {
             None
         };
@@ -106,7 +111,8 @@ impl Sandbox {
         let _ = nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(0));
         let left = privileges::keep_only(keep);
         self.note("capabilities", left.map(privileges::names).map_err(io::Error::from));
-        let files = Files { read: self.read.clone(), connects: self.stack != StackKind::Fast };
+        let files =
+            Files { read: self.read.clone(), binds: true, connects: has_connections(self.stack), ..Files::default() };
         self.note("landlock", files::keep_only(&files).map(|version| version.to_string()));
     }
 
@@ -186,7 +192,7 @@ fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) ->
         calls.fails_if(libc::SYS_socket, is(0, libc::AF_UNIX as u32), libc::EACCES);
     }
     let mut families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| vec![is(0, family as u32)]);
-    if stack == StackKind::Fast {
+    if !has_connections(stack) {
         // It holds ports of TCP, and sends no datagrams.
         families[1..].iter_mut().for_each(|family| family.push(masked(1, 0xf, libc::SOCK_STREAM as u32)));
     }
@@ -198,7 +204,7 @@ fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) ->
         sockets.push(vec![is(0, libc::AF_PACKET as u32)]);
     }
     let sends = [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
-    if stack == StackKind::Fast {
+    if !has_connections(stack) {
         // It has no connections of the kernel. A client may give it a socket, which would connect as this user.
         let no_connect = libc::MSG_FASTOPEN as u32;
         sends.iter().for_each(|(call, flags)| calls.allow_if(*call, &[&[has_none(*flags, no_connect)]]));
@@ -208,7 +214,7 @@ fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) ->
         // Of rings that were made before, and that are restricted to sending and receiving.
         calls.allow(&[libc::SYS_io_uring_enter]);
     }
-    if stack != StackKind::Fast || other_stacks {
+    if has_connections(stack) || other_stacks {
         calls.allow(&[libc::SYS_connect]);
     }
     let sockets: Vec<_> = sockets.iter().map(Vec::as_slice).collect();
@@ -227,6 +233,11 @@ fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) ->
         calls.allow_if(libc::SYS_bpf, &commands.each_ref().map(|one| &one[..]));
     }
     calls
+}
+
+/// Has the stack connections of this kernel?
+fn has_connections(stack: StackKind) -> bool {
+    matches!(stack, StackKind::Kernel | StackKind::Remote)
 }
 
 /// Has the stack BPF maps? Those of its interface, or of the filter for its listeners.

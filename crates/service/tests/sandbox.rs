@@ -78,7 +78,7 @@ fn attack(stack: StackKind, listener: &TcpListener, client: &(OwnedFd, SocketAdd
     refused("AF_XDP", socket(AddressFamily::from_raw(libc::AF_XDP as u16), SocketType::RAW), &perm);
     refused("AF_UNIX", socket(AddressFamily::UNIX, SocketType::STREAM), &acces);
     refused("AF_VSOCK", socket(AddressFamily::from_raw(libc::AF_VSOCK as u16), SocketType::STREAM), &perm);
-    if stack == StackKind::Fast {
+    if matches!(stack, StackKind::Fast | StackKind::Uml) {
         refused("AF_PACKET", socket(AddressFamily::PACKET, SocketType::RAW), &perm);
         refused(
             "raw socket",
@@ -148,10 +148,11 @@ fn a_fallen_worker_reaches_nothing_of_the_host() {
         return confined(match &*stack {
             "kernel" => StackKind::Kernel,
             "remote" => StackKind::Remote,
+            "uml" => StackKind::Uml,
             _ => StackKind::Fast,
         });
     }
-    for stack in ["fast", "kernel", "remote"] {
+    for stack in ["fast", "kernel", "remote", "uml"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_fallen_worker_reaches_nothing_of_the_host", "--nocapture"]).env(STACK, stack);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -169,10 +170,10 @@ fn a_fallen_worker_reaches_nothing_of_the_host() {
 #[test]
 fn a_service_without_a_sandbox_says_so() {
     let config = |stack, sandbox| Config { stack, sandbox, ..Config::default() };
-    for (config, why) in [
-        (config(StackKind::Fast, SandboxSetting::Off), "sandbox = \"off\""),
-        (config(StackKind::Uml, SandboxSetting::On), "a second kernel would inherit it"),
-    ] {
+    let standby = Config { standby: Some("lo".into()), ..config(StackKind::Uml, SandboxSetting::On) };
+    for (config, why) in
+        [(config(StackKind::Fast, SandboxSetting::Off), "sandbox = \"off\""), (standby, "a standby moves an address")]
+    {
         let sandbox = Sandbox::new(&config);
         sandbox.before_threads();
         sandbox.before_clients();

@@ -6,7 +6,7 @@ use towpath_kernel::KernelConfig;
 use towpath_ring::Geometry;
 use towpath_ring::guest_memory::MAX_CLIENTS;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
-use towpath_service::config::{Config, StackKind};
+use towpath_service::config::{Config, SandboxSetting, StackKind};
 use towpath_service::stack_factory::{StackError, StartedStack};
 
 /// Starts the guest; with `standby`, this kernel serves until the clients are moved there.
@@ -14,6 +14,7 @@ pub fn start(
     config: &Config,
     geometry: Geometry,
     guard: &dyn Fn() -> Box<dyn AdmissionPolicy>,
+    before_threads: &dyn Fn(),
 ) -> Result<StartedStack, StackError> {
     let guest = GuestConfig { machine: machine(config)?, geometry, clients: MAX_CLIENTS };
     if let Some(device) = &config.standby {
@@ -26,7 +27,7 @@ pub fn start(
         let standby = StandbyConfig { guest, kernel, device: device.clone() };
         return Ok(StartedStack::alone(Standby::start(standby, guard).map_err(StackError::of)?));
     }
-    Ok(StartedStack::alone(Guest::start(guest, guard()).map_err(StackError::of)?))
+    Ok(StartedStack::alone(Guest::start(guest, guard(), before_threads).map_err(StackError::of)?))
 }
 
 fn machine(config: &Config) -> Result<MachineConfig, StackError> {
@@ -41,5 +42,6 @@ fn machine(config: &Config) -> Result<MachineConfig, StackError> {
         wire: config.guest_tap.clone().map_or(Wire::None, Wire::Tap),
         address: config.guest_address.clone(),
         gateway: config.guest_gateway.clone(),
+        confined: config.sandbox == SandboxSetting::On,
     })
 }

@@ -34,7 +34,7 @@ impl StackFactory for Stacks {
                 before_threads();
                 start_kernel(config, guard)
             }
-            StackKind::Uml | StackKind::Qemu => guest::start(config, geometry, guard),
+            StackKind::Uml | StackKind::Qemu => guest::start(config, geometry, guard, before_threads),
             StackKind::Remote => remote::start(config, geometry, guard(), before_threads),
         }
     }

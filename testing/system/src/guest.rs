@@ -223,9 +223,10 @@ pub fn nearer_than_a_message(kind: MachineKind) {
         wire: Wire::Socket(its),
         address: Some("10.97.8.2/24".into()),
         gateway: None,
+        confined: true,
     };
     let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 65_536, rx_bytes: 65_536, ..Geometry::DEFAULT };
-    let guest = Guest::start(GuestConfig { machine, geometry, clients: 2 }, Box::new(AllowAll)).unwrap();
+    let guest = Guest::start(GuestConfig { machine, geometry, clients: 2 }, Box::new(AllowAll), || {}).unwrap();
     let (shared, messages) = guest.round_trips(500).unwrap();
     // The shortest time counts, because a busy machine often runs another program instead of one of the two that spin.
     println!("round trips: shared memory {:?}, message {:?}", shared[0], messages[0]);

@@ -1,7 +1,6 @@
 //! The guest as the service sees it: a stack.
 
 use crate::config::{GuestConfig, GuestError};
-use crate::machine::Machine;
 use crate::shared::Shared;
 use crate::{machine, relay};
 use std::io;
@@ -31,9 +30,15 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts a guest and waits until it serves. If it dies later, it is started again.
-    pub fn start(config: GuestConfig, guard: Box<dyn AdmissionPolicy>) -> Result<Self, GuestError> {
+    /// Starts a guest and waits until it serves. If it dies later, it is started again. `before_threads` is called
+    /// before the first thread. From then on this process need not start programs.
+    pub fn start(
+        config: GuestConfig,
+        guard: Box<dyn AdmissionPolicy>,
+        before_threads: impl FnOnce(),
+    ) -> Result<Self, GuestError> {
         let shared = Arc::new(Shared::new(config, guard)?);
+        before_threads();
         // From here on, dropping the value ends the guest.
         let mut guest = Self { shared, last_client: AtomicU32::new(0), threads: Vec::new() };
         guest.shared.boot()?;
@@ -53,7 +58,7 @@ impl Guest {
     }
     /// Process id of its kernel.
     pub fn pid(&self) -> u32 {
-        lock(&self.shared.machine).as_ref().map_or(0, Machine::pid)
+        lock(&self.shared.machine).as_ref().map_or(0, |machine| machine.pid)
     }
     /// Times of round trips, ascending: through shared memory while both sides spin, and by messages.
     pub fn round_trips(&self, times: u32) -> io::Result<(Vec<Duration>, Vec<Duration>)> {

@@ -2,11 +2,12 @@
 
 use crate::config::{GuestConfig, GuestError};
 use crate::machine::Console;
-use crate::machine::{self, GuestLines, Machine, MachineConfig, MachineKind};
+use crate::machine::starter::{Started, Starter};
+use crate::machine::{GuestLines, MachineConfig, MachineKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -42,7 +43,8 @@ pub struct Shared {
     pub lines: GuestLines,
     config: MachineConfig,
     /// The machine that runs; `None` before the first one and between two.
-    pub machine: Mutex<Option<Machine>>,
+    pub machine: Mutex<Option<Started>>,
+    starter: Starter,
     messages: Mutex<Outgoing>,
     /// The thread that reads the messages.
     reader: Mutex<Option<JoinHandle<()>>>,
@@ -69,7 +71,6 @@ pub struct Shared {
     pub dead: AtomicBool,
     pub heartbeat_timeout: Duration,
     console: Console,
-    scratch: Mutex<Option<PathBuf>>,
     pub release: Mutex<String>,
 }
 
@@ -112,12 +113,14 @@ impl Shared {
             fit => clients.min(fit),
         };
         let (memory, memfd) = GuestMemory::create(geometry, clients, config.kind.has_bar())?;
+        let lines = GuestLines::new()?;
         Ok(Self {
+            starter: Starter::new(&config, &memfd, &lines)?,
             table: ClientTable::new(memory.clients()),
             user: OnceLock::new(),
             memory,
             memfd,
-            lines: GuestLines::new()?,
+            lines,
             config,
             machine: Mutex::default(),
             messages: Mutex::new(Outgoing { line: None, sent: 0 }),
@@ -135,7 +138,6 @@ impl Shared {
             dead: AtomicBool::new(false),
             heartbeat_timeout: HEARTBEAT_TIMEOUT,
             console: Console::default(),
-            scratch: Mutex::default(),
             release: Mutex::default(),
         })
     }
@@ -143,11 +145,11 @@ impl Shared {
     /// Boots the kernel and waits until it serves. There must be none, or a dead one.
     pub fn boot(self: &Arc<Self>) -> Result<(), GuestError> {
         self.end_life();
-        let (scratch, since) = (scratch()?, Instant::now());
-        *lock(&self.scratch) = Some(scratch.clone());
+        let since = Instant::now();
         self.memory.restart();
-        let machine = machine::start(&self.config, &self.memfd, &self.lines, (&scratch, &self.console))?;
-        tracing::info!(pid = machine.pid(), "starting the guest's kernel");
+        let machine = self.starter.start()?;
+        tracing::info!(pid = machine.pid, sandbox = machine.sandbox, "starting the guest's kernel");
+        self.console.follow(File::from(machine.console.try_clone()?))?;
         let line = File::from(machine.messages.try_clone()?);
         let from = line.try_clone()?;
         *lock(&self.messages) = Outgoing { line: Some(line), sent: 0 };
@@ -163,18 +165,16 @@ impl Shared {
 
     /// Ends the kernel, if it has not ended, and everything that belongs to this life alone.
     pub fn end_life(&self) {
-        let machine = lock(&self.machine).take();
         // The guest holds nothing that needs an orderly shutdown.
-        drop(machine);
+        if lock(&self.machine).take().is_some() {
+            self.starter.end();
+        }
         if let Some(line) = lock(&self.messages).line.take() {
             let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
         }
         let reader = lock(&self.reader).take();
         if reader.is_some_and(|reader| reader.join().is_err()) {
             tracing::error!("a thread of the guest ended by a panic");
-        }
-        if let Some(scratch) = lock(&self.scratch).take() {
-            remove(&scratch);
         }
     }
 
@@ -318,12 +318,14 @@ impl Shared {
 
     /// True if its process has ended.
     pub fn has_ended(&self) -> bool {
-        lock(&self.machine).as_ref().is_none_or(Machine::has_ended)
+        let Some(process) = self.process() else { return true };
+        let mut waiting = [PollFd::new(&process, PollFlags::IN)];
+        matches!(poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
     /// Kills it.
     pub fn kill(&self) {
-        if let Some(machine) = &mut *lock(&self.machine) {
-            machine.kill();
+        if lock(&self.machine).is_some() {
+            self.starter.end();
         }
     }
     /// Reports its death.
@@ -335,20 +337,6 @@ impl Shared {
         );
         self.pending.clear();
     }
-}
-
-/// Creates a directory for one life.
-fn scratch() -> io::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("towpath-guest-{}-{count}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-    Ok(path)
-}
-
-fn remove(scratch: &PathBuf) {
-    let _ = std::fs::remove_dir_all(scratch);
 }
 
 impl StackCalls for Shared {

@@ -2,12 +2,14 @@
 
 /// A segment to load.
 pub const LOAD: u32 = 1;
+/// The name of the program's loader.
+pub const INTERPRETER: u32 = 3;
 /// Notes to the program's loader.
 pub const NOTE: u32 = 4;
 
 /// A segment.
 pub struct Segment {
-    /// [`LOAD`], [`NOTE`] or another.
+    /// [`LOAD`], [`INTERPRETER`], [`NOTE`] or another.
     pub kind: u32,
     /// Offset in the file, bytes.
     pub offset: usize,

@@ -1,16 +1,20 @@
 //! The machine that a guest's kernel runs on: a process of this host, the lines to it, and its end.
 
+mod confinement;
 mod console;
 mod elf;
 mod image;
 mod initramfs;
 pub mod qemu;
+pub mod starter;
 pub mod uml;
 
+use confinement::Confinement;
 pub use console::Console;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
+use starter::Folders;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -101,16 +105,17 @@ pub struct MachineConfig {
     pub address: Option<String>,
     /// Its default gateway.
     pub gateway: Option<String>,
+    /// Does its process give up what it does not need?
+    pub confined: bool,
 }
 
-/// A running machine.
+/// A running machine, as the starter has it.
 #[derive(Debug)]
 pub struct Machine {
     child: Child,
     /// Readable when it has ended.
     pub process: OwnedFd,
-    /// Our end of the messages.
-    pub messages: OwnedFd,
+    _folders: Folders,
 }
 
 /// Pipes that outlive a machine. Each handle is for both ends, so that a dead guest causes no SIGPIPE.
@@ -150,17 +155,24 @@ pub(crate) fn find(program: Option<&Path>, name: &str, package: &str) -> io::Res
     found.ok_or_else(missing)
 }
 
-/// Starts a machine. `scratch` is an empty directory of its own.
-pub fn start(
+/// Starts a machine. Its folders are empty. Returns our end of its messages, its console, and its sandbox in words.
+fn start(
     config: &MachineConfig,
     memory: &OwnedFd,
     lines: &GuestLines,
-    (scratch, console): (&Path, &Console),
-) -> io::Result<Machine> {
+    folders: Folders,
+) -> io::Result<(Machine, [OwnedFd; 2], String)> {
+    let (Some(scratch), Some(memory_folder)) = (folders.0.first(), folders.0.last()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let mut command = match config.kind {
         MachineKind::Uml => uml::command(config, scratch)?,
         MachineKind::Qemu => qemu::command(config, rustix::fs::fstat(memory)?.st_size as u64, scratch)?,
     };
+    command.env("TMPDIR", memory_folder);
+    let program = std::fs::canonicalize(command.get_program())?;
+    let confinement = config.confined.then(|| Confinement::of(config.kind, &config.wire, &program, &folders.0));
+    let sandbox = confinement.as_ref().map_or("OFF".into(), Confinement::line);
     let kind = SocketType::STREAM;
     let (messages, its_messages) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let (its_doorbells, its_wakes) = (both_ends(&lines.doorbells)?, both_ends(&lines.wakes)?);
@@ -178,16 +190,22 @@ pub fn start(
     if let Wire::Socket(wire) = &config.wire {
         given.push((wire.as_raw_fd(), inherited::WIRE));
     }
-    // SAFETY: between fork and exec the closure makes system calls only, and allocates nothing.
-    unsafe { command.pre_exec(move || give(&mut given)) };
+    let starter = std::process::id();
+    // SAFETY: this process has one thread, so the closure may do between fork and exec what it could before.
+    unsafe {
+        command.pre_exec(move || {
+            starter::end_with(starter)?;
+            give(&mut given)?;
+            confinement.as_ref().map_or(Ok(()), Confinement::apply)
+        })
+    };
     // When the machine dies, its child processes become ours, so that they can be waited for.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let child = command.spawn()?;
     drop(command);
-    console.follow(output)?;
     let process = rustix::process::Pid::from_raw(child.id() as i32).ok_or(io::ErrorKind::NotFound)?;
     let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
-    Ok(Machine { child, process, messages })
+    Ok((Machine { child, process, _folders: folders }, [messages, output.into()], sandbox))
 }
 
 /// In the child: gives the descriptors their numbers.
@@ -226,14 +244,8 @@ impl Machine {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// True if the process has ended.
-    pub fn has_ended(&self) -> bool {
-        let mut waiting = [rustix::event::PollFd::new(&self.process, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1..))
-    }
     /// Kills the process and waits for its end.
-    pub fn kill(&mut self) {
+    fn kill(&mut self) {
         let _ = self.child.kill();
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             // Its helper processes. The leader has not been waited for yet, so the group id is still valid.
@@ -245,10 +257,6 @@ impl Machine {
         while let Some(Ok(Some(_))) =
             group.map(|group| rustix::process::waitpgid(group, rustix::process::WaitOptions::empty()))
         {}
-    }
-    /// A pidfd of the process.
-    pub fn process(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.process)
     }
 }
 

@@ -73,7 +73,7 @@ impl Standby {
         let gateway = guest.machine.gateway.take();
         // As many workers as this host's kernel stack has.
         guest.machine.cores = 1;
-        let guest = Guest::start(guest, guard())?;
+        let guest = Guest::start(guest, guard(), || {})?;
         guest.shared.serves.store(false, Ordering::Release);
         let ids = Arc::<Mutex<HashMap<_, _>>>::default();
         // The guard cannot tell the client numbers of several groups apart.
