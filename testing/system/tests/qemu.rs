@@ -14,9 +14,9 @@ use towpath_system_tests::{Program, Service, bin, bin_dir, require_guest, requir
 #[ignore = "boots guests: scripts/setup guest; make test-slow"]
 fn a_program_has_its_sockets_in_a_guest_that_needs_no_privileges() {
     let root = rustix::process::geteuid().is_root();
-    // The service admits root, the user of this program.
-    let service = Service::qemu(|program| if root { program.user(65_534) } else { program });
-    let out = service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(120).ok();
+    let unprivileged = |program: Program| if root { program.user(65_534) } else { program };
+    let service = Service::qemu(unprivileged);
+    let out = unprivileged(service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION)).run(120).ok();
     assert_eq!(out.trim(), "whole 0", "this kernel has sockets of that port");
     assert_eq!(service.status()["stack"], "qemu");
     assert!(service.stage("sent_bytes") >= 2_000_000 && service.stage("accepts") == 1, "{}", service.status());
