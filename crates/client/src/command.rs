@@ -176,6 +176,7 @@ fn why_not_ours(result: i32) -> Refusal {
         Some(not_ours::NO_LISTENER) => Count::NoListener,
         Some(not_ours::POLICY) => Count::Policy,
         Some(not_ours::ADDRESS) => Count::Address,
+        Some(not_ours::NAMESPACE) => Count::Namespace,
         _ => Count::Elsewhere,
     })
 }

@@ -52,6 +52,8 @@ pub struct Session {
     pub(crate) token: u64,
     /// Bits of [`towpath_ring::control::features`].
     features: u32,
+    /// The network namespace whose sockets the stack serves, as SO_NETNS_COOKIE names it; 0: it has a network of its own.
+    namespace: u64,
     /// The service's path. Kept, because programs clear their environment before they fork (nginx does).
     pub(crate) path: Vec<u8>,
     /// The process that `control` belongs to.
@@ -136,7 +138,7 @@ pub(crate) fn install(session: Session) -> &'static Session {
 impl Session {
     /// Registers with a new region, or as one more process of the client that has the region `join`.
     pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, SessionError> {
-        let Welcome { socket, geometry, token, process, offset, features, fds } = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, offset, features, namespace, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let wrong = || SessionError::Version(std::io::ErrorKind::InvalidData.into());
         let memfd = fds.next().ok_or_else(wrong)?;
@@ -166,6 +168,7 @@ impl Session {
             process: AtomicU32::new(process),
             token,
             features,
+            namespace,
             path: path.to_vec(),
             joined_pid: AtomicI32::new(process::pid()),
             doorbells,
@@ -247,6 +250,19 @@ impl Session {
     #[inline]
     pub fn listens_in_kernel(&self) -> bool {
         self.features & features::LISTENS_IN_KERNEL != 0
+    }
+
+    /// The network namespace to which its sockets belong, as SO_NETNS_COOKIE names it. `None`: the stack has a network of its
+    /// own, or the service does not say.
+    pub fn namespace(&self) -> Option<u64> {
+        (self.namespace != 0).then_some(self.namespace)
+    }
+
+    /// Does the stack serve sockets of other network namespaces than this one's? The kernel says to which one belongs: that
+    /// in which it was made, wherever it is used. Asking takes 0.4 µs.
+    pub fn is_foreign(&self, socket: i32) -> bool {
+        let of = || sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0);
+        self.namespace != 0 && of().is_ok_and(|namespace| namespace != self.namespace)
     }
 
     /// Has the service died?

@@ -135,7 +135,8 @@ impl Fake {
         let mut fds = vec![client.memfd.as_fd()];
         fds.extend(client.doorbells.iter().map(OwnedFd::as_fd));
         let (geometry, token) = (self.geometry, client.region.token());
-        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features: self.features };
+        let features = self.features;
+        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features, namespace: 0 };
         control::send_reply(control.as_fd(), &welcome, &fds)?;
         control.set_nonblocking(true)?;
         client.controls.push(control);

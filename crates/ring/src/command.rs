@@ -53,10 +53,13 @@ pub mod not_ours {
     /// The operator's policy gives it to another stack, whose number stands above the reason ([`super::given_to`]). The
     /// command is to be repeated there ([`crate::control::Request::Stack`]), and nowhere else.
     pub const STACK: u32 = 5;
+    /// The client, or the socket that it shows, belongs to another network namespace.
+    pub const NAMESPACE: u32 = 6;
     /// How many reasons there are.
-    pub const REASONS: usize = 6;
+    pub const REASONS: usize = 7;
     /// Their names, for people and counters.
-    pub const NAMES: [&str; REASONS] = ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack"];
+    pub const NAMES: [&str; REASONS] =
+        ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack", "namespace"];
 }
 
 /// Most other stacks that a service may name.

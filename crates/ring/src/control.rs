@@ -29,8 +29,10 @@ pub mod features {
     /// A listener's descriptor stays the kernel's own listening socket. The stack takes the first SYNs that reach it from
     /// served interfaces; the kernel accepts all else. `Reserve` carries a listening socket then.
     pub const LISTENS_IN_KERNEL: u32 = 1;
+    /// The stack has the network of one network namespace, and serves sockets of no other. `Welcome` names it.
+    pub const ONE_NAMESPACE: u32 = 2;
     /// All that this version knows.
-    pub const ALL: u32 = LISTENS_IN_KERNEL;
+    pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE;
 
     /// What speaks against a library with `version` and these features at a service with its own; `None` = they fit.
     pub fn mismatch((version, known): (u32, u32), (own, needed): (u32, u32)) -> Option<String> {
@@ -147,6 +149,8 @@ pub enum Reply {
         offset: u64,
         /// Bits of [`features`].
         features: u32,
+        /// With [`features::ONE_NAMESPACE`]: that namespace, as SO_NETNS_COOKIE names it; else 0.
+        namespace: u64,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell
     /// ([`crate::wake::doorbell_pipe`]).
@@ -304,7 +308,7 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry: g, token, process, offset, features } => {
+            Reply::Welcome { geometry: g, token, process, offset, features, namespace } => {
                 let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
                 packet
                     .word(g.rx_bytes)
@@ -314,6 +318,7 @@ impl Reply {
                     .word(process)
                     .long(offset)
                     .word(features)
+                    .long(namespace)
                     .bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
@@ -350,7 +355,8 @@ impl Reply {
                     flow_groups: fields.word(),
                 };
                 let (token, process, offset) = (fields.long(), fields.word(), fields.long());
-                Reply::Welcome { geometry, token, process, offset, features: fields.word() }
+                let (features, namespace) = (fields.word(), fields.long());
+                Reply::Welcome { geometry, token, process, offset, features, namespace }
             }
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
             kind::PAIR_REPLY => {

@@ -115,6 +115,8 @@ counts! {
     NoMemory = "no_memory",
     /// Kernel: the process may not open as many descriptors as registration needs.
     NoDescriptor = "no_descriptor",
+    /// The kernel's: a socket of another network namespace than the service's.
+    Namespace = "namespace",
 }
 
 const COUNTS: usize = 64;

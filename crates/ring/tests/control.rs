@@ -78,7 +78,14 @@ fn replies_arrive_with_their_descriptors() {
     let (_read_end, write_end) = passed();
     let geometry = Geometry { flow_groups: Geometry::MAX_FLOW_GROUPS, ..Geometry::DEFAULT };
     let replies = [
-        Reply::Welcome { geometry, token: u64::MAX - 1, process: 3, offset: 1 << 40, features: 5 },
+        Reply::Welcome {
+            geometry,
+            token: u64::MAX - 1,
+            process: 3,
+            offset: 1 << 40,
+            features: 5,
+            namespace: u64::MAX - 7,
+        },
         Reply::Context { context: 5 },
         Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
         Reply::Doorbell { context: 7 },
@@ -125,7 +132,7 @@ fn bad_packets_are_refused_and_their_descriptors_closed() {
     let mut other_version = attach;
     other_version[0] ^= 0xff;
     let geometry = Geometry::DEFAULT;
-    let welcome = Reply::Welcome { geometry, token: 1, process: 1, offset: 0, features: 0 }.encode();
+    let welcome = Reply::Welcome { geometry, token: 1, process: 1, offset: 0, features: 0, namespace: 0 }.encode();
     let long = [attach.as_slice(), &[0]].concat();
     let cases: [(&str, &[u8], usize); 9] = [
         ("cut short", &attach[..MESSAGE_BYTES - 1], 1),

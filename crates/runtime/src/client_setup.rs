@@ -1,5 +1,6 @@
 //! A client as the service hands it to a stack: its number, its region, its doorbells.
 
+use crate::ClientNamespace;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct ClientSetup {
     pub name: String,
     /// Wakes sleeping threads of the client where this thread of the stack cannot do so itself.
     pub remote_waker: Option<Arc<dyn RemoteWaker>>,
+    /// Its network namespace.
+    pub namespace: ClientNamespace,
     /// What the service counts for it. Dropped when the stack has forgotten the client.
     pub lease: Option<Lease>,
 }

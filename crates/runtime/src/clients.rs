@@ -1,6 +1,7 @@
 //! The state of a client that all threads share. State that the client must not be trusted with stands here and not in
 //! its region.
 
+use crate::ClientNamespace;
 use crate::client_setup::{ClientId, ClientSetup, Lease, RemoteWaker};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -45,6 +46,8 @@ pub struct ClientShared {
     pub pid: i32,
     /// Its program.
     pub name: String,
+    /// Its network namespace.
+    pub namespace: ClientNamespace,
     /// Words and entries of it that contradicted the contract.
     pub contract_violations: AtomicU64,
     /// See [`ClientSetup::remote_waker`].
@@ -67,6 +70,7 @@ impl ClientShared {
             uid: setup.uid,
             pid: setup.pid,
             name: setup.name,
+            namespace: setup.namespace,
             contract_violations: AtomicU64::new(0),
             remote_waker: setup.remote_waker,
             lease: setup.lease,

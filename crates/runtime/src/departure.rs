@@ -86,6 +86,7 @@ mod tests {
             pid: 0,
             name: String::new(),
             remote_waker: None,
+            namespace: Default::default(),
             lease: None,
         };
         let mut client = ServedClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());

@@ -4,6 +4,7 @@
 //! - [`status`]: a stack's status;
 //! - [`admission`]: the operator's policy, as every stack asks it; [`peer_rules`]: as a filter in the kernel applies it;
 //! - [`clients`]: the state of a client that the threads of a stack share, and how an application's words are read;
+//! - [`client_namespace`]: the network namespace of a client;
 //! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
 //! - [`capture`]: frames of a stack for the operator to look at;
@@ -20,6 +21,7 @@
 pub mod adaptive_spin;
 pub mod admission;
 pub mod capture;
+pub mod client_namespace;
 pub mod client_setup;
 pub mod clients;
 pub mod departure;
@@ -49,6 +51,7 @@ pub mod workers;
 mod workers_tests;
 
 pub use capture::Capture;
+pub use client_namespace::ClientNamespace;
 pub use client_setup::{ClientId, ClientLease, ClientMemory, ClientSetup, Lease, RemoteWaker};
 pub use execute::Executed;
 pub use files::{Files, SharedFile};

@@ -421,6 +421,7 @@ mod tests {
             pid: 0,
             name: String::new(),
             remote_waker: None,
+            namespace: Default::default(),
             lease: None,
         };
         let mut client: ServedClient<(), ()> =

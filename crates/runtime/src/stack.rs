@@ -57,6 +57,11 @@ pub trait Stack: Send + Sync {
     fn needs_proof(&self) -> bool {
         false
     }
+    /// The network namespace whose network it carries, by the kernel's cookie. Sockets of others are their kernels'. `None`: it
+    /// has a network of its own, which all its clients use.
+    fn namespace(&self) -> Option<u64> {
+        None
+    }
     /// Does the descriptor of a listener stay a listening socket of the kernel, whose connections its program accepts beside
     /// the stack's?
     fn listens_in_kernel(&self) -> bool {

@@ -5,10 +5,10 @@
 
 use crate::broker_handle::BrokerRequest;
 use crate::passed_sockets::cookie;
-use crate::policy::Identity;
-use crate::privileged;
+use crate::policy::{Identity, peer_process};
 use crate::received;
 use crate::state::{Membership, Refusal, ServiceState};
+use crate::{port_proof, privileged};
 use reserve::HeldPort;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +65,19 @@ impl Peer {
     /// Its identity. `socket`: the service's end of its connection.
     fn identity(&self, socket: BorrowedFd<'_>) -> Identity {
         Identity::of_peer(socket, self.uid, self.gid, self.pid, self.accepted)
+    }
+
+    /// The network namespace of its process. The kernel says in which one the process's end of the connection was made. For
+    /// the namespace that is served (`home`) it must be in there itself, too: others may have given it that end.
+    fn namespace(&self, socket: BorrowedFd<'_>, home: Option<u64>) -> Option<u64> {
+        let of_socket = port_proof::namespace(socket);
+        if home.is_none() || of_socket != home {
+            return of_socket;
+        }
+        let process = peer_process::process(socket, self.pid, self.accepted).ok();
+        let elsewhere = privileged::shares_network(self.pid) == Some(false);
+        // Whatever was read by the number of a process that has ended may be another one's.
+        of_socket.filter(|_| !elsewhere && process.is_none_or(|process| peer_process::lives(&process)))
     }
 
     /// The process's number for the stack, never 0.
@@ -136,19 +149,21 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
         return refuse(Errno::PROTO.raw_os_error(), &why);
     }
     let identity = peer.identity(socket);
+    let namespace = peer.namespace(socket, state.stack.namespace());
     let (membership, descriptors) = if join == 0 {
-        match state.new_client(identity) {
+        match state.new_client(identity, namespace) {
             Ok(client) => client,
             Err(Refusal { errno, why }) => return refuse(errno, &why),
         }
     } else {
-        match state.join_client(identity, join) {
+        match state.join_client(identity, namespace, join) {
             Some(client) => client,
             None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
         }
     };
     let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
-    let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset, features };
+    let (process, namespace) = (peer.process(), state.stack.namespace().unwrap_or(0));
+    let welcome = Reply::Welcome { geometry, token, process, offset, features, namespace };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {
         state.broker.post(BrokerRequest::Left { token: membership.token });

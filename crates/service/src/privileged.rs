@@ -83,9 +83,9 @@ pub fn reserved_cpus() -> Option<CpuSet> {
 }
 
 /// [`proc_links::shares_network`].
-pub fn shares_network(process: i32) -> bool {
+pub fn shares_network(process: i32) -> Option<bool> {
     match broker() {
-        Some(broker) => broker.shares_network(process).unwrap_or(false),
+        Some(broker) => broker.shares_network(process).ok(),
         None => proc_links::shares_network(process),
     }
 }

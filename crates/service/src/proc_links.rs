@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 /// The program that loads others (`towpath run --hook inject`).
 const LOADER: &str = "towpath-loader";
 
+/// Most threads of a process that are looked at: each may be in a namespace of its own.
+const THREADS: usize = 64;
+
 /// The path of a process's executable.
 pub fn executable_of(process: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/exe")).ok()
@@ -31,9 +34,17 @@ fn loaded(command_line: &str) -> Option<PathBuf> {
     Some(std::fs::canonicalize(path).unwrap_or_else(|_| path.into()))
 }
 
-/// Is a process in the network namespace of this thread?
-pub fn shares_network(process: i32) -> bool {
+/// Is a process in the network namespace of this thread, or one of its first threads? `None`: that cannot be seen.
+pub fn shares_network(process: i32) -> Option<bool> {
     let network = |path: &Path| std::fs::read_link(path.join("ns/net")).ok();
-    let theirs = network(&PathBuf::from(format!("/proc/{process}")));
-    theirs.is_some() && theirs == network(Path::new("/proc/thread-self"))
+    let own = network(Path::new("/proc/thread-self"))?;
+    // The directory is that of the first thread, which may have ended.
+    let first = network(&PathBuf::from(format!("/proc/{process}")));
+    if first.as_ref() == Some(&own) {
+        return Some(true);
+    }
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let of_threads: Vec<_> = threads.take(THREADS).flatten().filter_map(|thread| network(&thread.path())).collect();
+    let seen = first.is_some() || !of_threads.is_empty();
+    seen.then(|| of_threads.contains(&own))
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use towpath_ring::Region;
 use towpath_ring::control::Reply;
-use towpath_runtime::ClientId;
+use towpath_runtime::{ClientId, ClientNamespace};
 
 /// A client: one program with all processes that it has forked.
 pub struct RegisteredClient {
@@ -24,6 +24,7 @@ pub struct RegisteredClient {
     pub region: Arc<Region>,
     /// The region's memfd, then the doorbells, as `Welcome` carries them.
     pub descriptors: Arc<Vec<OwnedFd>>,
+    namespace: ClientNamespace,
     /// Event contexts in use, one bit each.
     contexts: u64,
     /// The writing ends of the contexts' doorbells, for the other sides of direct connections.
@@ -36,12 +37,20 @@ pub struct RegisteredClient {
 
 impl RegisteredClient {
     /// A client with one connection.
-    pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>) -> Self {
-        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1, ended: 0 }
+    pub fn new(
+        id: ClientId,
+        uid: u32,
+        region: Arc<Region>,
+        descriptors: Arc<Vec<OwnedFd>>,
+        namespace: ClientNamespace,
+    ) -> Self {
+        let (contexts, doorbells, connections, ended) = (0, HashMap::new(), 1, 0);
+        Self { id, uid, region, descriptors, namespace, contexts, doorbells, connections, ended }
     }
 
-    /// One more process has joined it.
-    pub fn joined(&mut self) {
+    /// One more process has joined it, from this network namespace.
+    pub fn joined(&mut self, namespace: Option<u64>) {
+        self.namespace.join(namespace);
         self.connections += 1;
     }
 }

@@ -19,7 +19,7 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>, filter: Option<BorrowedFd<'_>>)
         return Err(-libc::EINVAL);
     }
     if home.is_none() || port_proof::namespace(shown) != home {
-        return Err(kernels);
+        return Err(NOT_OURS + not_ours::NAMESPACE as i32);
     }
     let proof = facts(shown).map_err(|error| -error.raw_os_error())?;
     if let Some(filter) = filter {
@@ -124,8 +124,9 @@ mod tests {
     fn a_socket_of_another_namespace_is_left_to_its_kernel() {
         let (shown, _) = listening((Ipv4Addr::LOCALHOST, 0));
         let home = port_proof::own_namespace().unwrap();
-        assert_eq!(prove(&shown, Some(home + 1), None), Err(ELSEWHERE));
-        assert_eq!(prove(&shown, None, None), Err(ELSEWHERE));
+        let foreign = Err(NOT_OURS + not_ours::NAMESPACE as i32);
+        assert_eq!(prove(&shown, Some(home + 1), None), foreign);
+        assert_eq!(prove(&shown, None, None), foreign);
     }
 
     #[test]

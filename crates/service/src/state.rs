@@ -8,7 +8,6 @@ use crate::lease::{ClientLease, Full};
 use crate::live::LiveSettings;
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
-use crate::port_proof;
 use crate::registry::{RegisteredClient, Registry};
 use crate::sandbox::Sandbox;
 use crate::source::Source;
@@ -24,7 +23,7 @@ use std::time::{Duration, Instant};
 use towpath_ring::control::features;
 use towpath_ring::{Geometry, Region, wake};
 use towpath_runtime::log_throttle::LogThrottle;
-use towpath_runtime::{ClientId, ClientMemory, ClientSetup, Stack};
+use towpath_runtime::{ClientId, ClientMemory, ClientNamespace, ClientSetup, Stack};
 
 /// Most expected processes that the idle exit waits for.
 const MAX_EXPECTED: usize = 1024;
@@ -90,8 +89,6 @@ pub struct ServiceState {
     pub started: Instant,
     /// The stack.
     pub stack: Box<dyn Stack>,
-    /// The network namespace that it serves, by the kernel's cookie.
-    pub namespace: Option<u64>,
     /// Decides how many threads the stack runs.
     pub threads: ThreadController,
     /// Reaches the descriptor broker.
@@ -122,7 +119,6 @@ impl ServiceState {
             broker,
             started: Instant::now(),
             stack,
-            namespace: port_proof::own_namespace(),
             registry: Mutex::new(registry),
             client_lines: LogThrottle::new(),
             stop_fd: wake::doorbell()?,
@@ -140,7 +136,8 @@ impl ServiceState {
 
     /// What a library must know of the contract ([`towpath_ring::control::features`]).
     pub fn features(&self) -> u32 {
-        if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 }
+        let listens = if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
+        listens | if self.stack.namespace().is_some() { features::ONE_NAMESPACE } else { 0 }
     }
 
     /// Takes descriptors of the service's table for a user. False: he has his share.
@@ -210,7 +207,11 @@ impl ServiceState {
     }
 
     /// Registers a client with a new region. The descriptors are those of `Welcome`.
-    pub fn new_client(&self, identity: Identity) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
+    pub fn new_client(
+        &self,
+        identity: Identity,
+        namespace: Option<u64>,
+    ) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
         let live = self.settings.live.values();
         let (uid, most, operator) = (identity.uid, live.clients_per_user, live.admission.is_operator(identity.uid));
         let cost = (client_descriptors(&self.settings.geometry), most);
@@ -228,15 +229,22 @@ impl ServiceState {
                 Refusal { errno: Errno::USERS.raw_os_error(), why }
             }
         })?;
-        self.make_client(identity, lease).map_err(|error| Refusal { errno: errno_of(&error), why: error.to_string() })
+        self.make_client(identity, namespace, lease)
+            .map_err(|error| Refusal { errno: errno_of(&error), why: error.to_string() })
     }
 
-    fn make_client(&self, identity: Identity, lease: ClientLease) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+    fn make_client(
+        &self,
+        identity: Identity,
+        namespace: Option<u64>,
+        lease: ClientLease,
+    ) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
         let ClientMemory { region, memfd, doorbells } = self.stack.client_memory(self.settings.geometry)?;
         let region = Arc::new(region);
         let copies: Vec<OwnedFd> = doorbells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let descriptors: Arc<Vec<OwnedFd>> = Arc::new([memfd].into_iter().chain(doorbells).collect());
+        let namespace = ClientNamespace::new(namespace);
         let setup = ClientSetup {
             region: region.clone(),
             doorbells: copies,
@@ -244,6 +252,7 @@ impl ServiceState {
             pid,
             name: program_name(pid),
             remote_waker: None,
+            namespace: namespace.clone(),
             lease: Some(Box::new(lease)),
         };
         let id = self.stack.add_client(setup)?;
@@ -251,13 +260,18 @@ impl ServiceState {
         self.settings.policy.enter(id, identity);
         self.stack.policy_changed();
         let membership = Membership { id, token: region.token(), region: region.clone() };
-        let client = RegisteredClient::new(id, uid, region, descriptors.clone());
+        let client = RegisteredClient::new(id, uid, region, descriptors.clone(), namespace);
         self.registry().clients.insert(membership.token, client);
         Ok((membership, descriptors))
     }
 
     /// Adds a process to an existing client. `None` if this user has no such client.
-    pub fn join_client(&self, identity: Identity, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
+    pub fn join_client(
+        &self,
+        identity: Identity,
+        namespace: Option<u64>,
+        token: u64,
+    ) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
         let mut registry = self.registry();
         let client = registry.clients.get_mut(&token).filter(|client| client.uid == identity.uid)?;
         let policy = &self.settings.policy;
@@ -265,7 +279,7 @@ impl ServiceState {
         if !policy.enter(client.id, identity) {
             return None;
         }
-        client.joined();
+        client.joined(namespace);
         let membership = Membership { id: client.id, token, region: client.region.clone() };
         let descriptors = client.descriptors.clone();
         drop(registry);

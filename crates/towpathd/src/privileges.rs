@@ -132,7 +132,7 @@ impl Privileges for ServicePrivileges {
     }
 
     fn shares_network(&mut self, process: i32) -> Result<bool, i32> {
-        Ok(proc_links::shares_network(process))
+        proc_links::shares_network(process).ok_or(libc::ESRCH)
     }
 
     fn reserve_ports(&mut self) -> Result<(), i32> {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(privileges.renew_port(0), Err(libc::EPERM));
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
-        assert_eq!(privileges.shares_network(i32::MAX), Ok(false));
+        assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
         let mut serves = ServicePrivileges { interface: Some(HeldInterface::new("lo", None)), ..without_interface() };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
         assert_eq!(serves.open_port(1, 1).map_err(|(error, _)| error), Err(libc::EPERM), "another interface");

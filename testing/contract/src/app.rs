@@ -73,6 +73,7 @@ impl App {
             pid: 4711,
             name: name.into(),
             remote_waker: None,
+            namespace: Default::default(),
             lease,
         };
         let id = stack.add_client(setup).unwrap();
@@ -87,6 +88,7 @@ impl App {
             pid: 4711,
             name: "moved".into(),
             remote_waker: None,
+            namespace: Default::default(),
             lease: None,
         }
     }

@@ -299,6 +299,14 @@ CASE(cookie_and_memory) {
     say("len", "%d same=%d different=%d", (int)len, cookies[0] == cookies[2], cookies[0] && cookies[0] != cookies[1]);
     len = 4;
     CALL("short", getsockopt(p.client, SOL_SOCKET, SO_COOKIE, cookies, &len));
+    // All sockets of a thread are of its network namespace.
+    unsigned long long namespaces[3] = {0};
+    int of[] = {p.client, p.listener, tcp()};
+    len = sizeof *namespaces;
+    for (int i = 0; i < 3; i++) CALL("namespace", getsockopt(of[i], SOL_SOCKET, SO_NETNS_COOKIE, &namespaces[i], &len));
+    say("same", "%d %d", namespaces[0] == namespaces[2], namespaces[1] == namespaces[2]);
+    for (len = 4; len <= 16; len *= 4)
+        CALL("length", getsockopt(p.client, SOL_SOCKET, SO_NETNS_COOKIE, (char[16]){0}, &len));
     unsigned memory[12] = {0};
     len = sizeof memory;
     MUST(write(p.server, "abc", 3));

@@ -28,6 +28,11 @@ impl RawClient {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("socket");
         rustix::net::connect(&socket, &SocketAddrUnix::new(&service.socket).expect("path")).expect("connect");
+        Self::on(socket)
+    }
+
+    /// Registers on a connection to a service.
+    pub fn on(socket: OwnedFd) -> Self {
         let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0, features: u32::MAX };
         control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
         let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")

@@ -23,7 +23,7 @@ fn a_library_that_lacks_a_feature_of_the_service_is_told_and_its_program_is_the_
     let mut service = Service::embedded();
     assert_eq!(masked(&service, &[]).run(60).ok(), "b'bytes'\n");
     assert_eq!(service.segments(), 0, "the stack has carried something");
-    service.running.wait_for("the library does not know features 0x1 of the service; install one version of both", 20);
+    service.running.wait_for("the library does not know features 0x3 of the service; install one version of both", 20);
     let required = masked(&service, &["--require"]).run(60);
     assert!(required.code != 0 && required.err.contains("install one version of both"), "{}", required.err);
     // The service goes on with others.

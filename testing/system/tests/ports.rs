@@ -215,7 +215,7 @@ fn a_socket_of_another_namespace_is_the_kernels() {
     // The test is in neither of the two namespaces.
     let (socket, port) = listening(EVERYWHERE, 0);
     raw.show(0, raw.next_seq(0), true, &socket);
-    assert_eq!(raw.command(0, &listen(EVERYWHERE, port)), NOT_OURS + not_ours::ELSEWHERE as i32);
+    assert_eq!(raw.command(0, &listen(EVERYWHERE, port)), NOT_OURS + not_ours::NAMESPACE as i32);
 }
 
 #[test]

@@ -73,6 +73,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
             "not on a served interface",
             "serve the interface that the route takes: `towpath serve --interface IF`",
         ),
+        Count::Namespace => (
+            Kernel,
+            "of another network namespace",
+            "a service serves one namespace: start one there (`towpath serve --netns NAME`)",
+        ),
         Count::Policy => (Kernel, "left to the kernel by policy", "`towpath policy list` has the rule"),
         Count::IpOptions => (Kernel, "with IP options", "do not set IP_OPTIONS"),
         Count::KernelOption => (

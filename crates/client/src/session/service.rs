@@ -70,6 +70,7 @@ pub(super) struct Welcome {
     pub process: u32,
     pub offset: u64,
     pub features: u32,
+    pub namespace: u64,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -86,8 +87,8 @@ pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError>
     // EPIPE.
     let answer = control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)));
     match answer.map_err(SessionError::conversation)? {
-        (Reply::Welcome { geometry, token, process, offset, features }, fds) => {
-            Ok(Welcome { socket, geometry, token, process, offset, features, fds })
+        (Reply::Welcome { geometry, token, process, offset, features, namespace }, fds) => {
+            Ok(Welcome { socket, geometry, token, process, offset, features, namespace, fds })
         }
         (Reply::Refused { errno }, _) => Err(SessionError::Refused(errno)),
         _ => Err(SessionError::Version(std::io::ErrorKind::InvalidData.into())),

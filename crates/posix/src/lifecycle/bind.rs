@@ -58,5 +58,7 @@ fn reserve(fd: c_int, pending: Pending, local: Option<Address>, bind: impl Fn() 
 fn is_taken(fd: c_int, pending: Pending, local: Address) -> bool {
     let asked_for = !pending.bound && local.1 != 0 && !address::is_kernels(local.0);
     let six_only = || pending.six && pending::is_v6only(fd);
-    asked_for && registration::start().is_some_and(|session| query::is_taken(session, local, six_only()))
+    asked_for
+        && registration::start()
+            .is_some_and(|session| !session.is_foreign(fd) && query::is_taken(session, local, six_only()))
 }

@@ -1,5 +1,6 @@
 //! Demotion: a socket that has connected or listened becomes a pending one again. A fresh kernel socket with the same
-//! options replaces the slot behind all its descriptors.
+//! options replaces the slot behind all its descriptors. It belongs to the same network namespace, so a thread that is in
+//! another one cannot demote.
 
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::lifecycle::{address, end};
@@ -45,6 +46,10 @@ fn give_up_a_connection(fresh: c_int, six: bool) -> Sys<()> {
 }
 
 fn put_fresh(fd: c_int, socket: &Socket, fresh: c_int, local: Option<address::Address>) -> Sys<Pending> {
+    if socket.session.is_foreign(fresh) {
+        sys::close(fresh);
+        return Err(libc::ECONNABORTED);
+    }
     let six = socket.has(flag::SIX);
     if socket.has(flag::NONBLOCK) {
         sys::fcntl(fresh, libc::F_SETFL, libc::O_NONBLOCK)?;

@@ -50,6 +50,9 @@ fn limited(backlog: c_int) -> u32 {
 
 fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> {
     let Some(session) = registration::start() else { return settle_kernel(fd, pending, fallback::why_no_session()) };
+    if session.is_foreign(fd) {
+        return settle_kernel(fd, pending, Count::Namespace);
+    }
     // A socket whose port went when it was told to listen no longer shows that port still, until it listens again.
     let begun = if session.listens_in_kernel() {
         kernel_half::listen(fd, backlog).map(|_| ())

@@ -11,7 +11,8 @@ use towpath_client::{query, sys};
 /// Allows a pending socket to be bound to an address that only the stack has. False: the stack lacks it too.
 pub fn allow(fd: c_int, six: bool, address: Address) -> bool {
     let named = !address.0.is_unspecified() && !address::is_kernels(address.0);
-    named && registration::start().is_some_and(|session| query::has(session, address)) && free(fd, six)
+    let has = |session: &'static Session| !session.is_foreign(fd) && query::has(session, address);
+    named && registration::start().is_some_and(has) && free(fd, six)
 }
 
 /// Does the program mean a listener for packets that only this kernel's routes and firewall bring to it? With

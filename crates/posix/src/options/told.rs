@@ -32,6 +32,12 @@ pub unsafe fn get(
         match (level, name) {
             // The number of the socketpair behind the descriptor: no other socket of this host has it.
             (libc::SOL_SOCKET, libc::SO_COOKIE) => outcome(real::getsockopt(fd, level, name, out, len)),
+            // The descriptor's own namespace is that of the thread which has made the pair.
+            (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) => match socket.session.namespace() {
+                Some(_) if user::read(len) != Ok(size_of::<u64>() as socklen_t) => Err(libc::EINVAL),
+                Some(namespace) => give(namespace, out, len),
+                None => outcome(real::getsockopt(fd, level, name, out, len)),
+            },
             // TCP has no credentials of the peer.
             (libc::SOL_SOCKET, libc::SO_PEERCRED) => give(libc::ucred { pid: 0, uid: !0, gid: !0 }, out, len),
             (libc::SOL_SOCKET, SO_PEERGROUPS) => Err(libc::ENODATA),

@@ -105,7 +105,7 @@ impl Auto {
         if self.reach == Reach::Apart {
             return Err("this stack has a network of its own".into());
         }
-        if !privileged::shares_network(program.pid) {
+        if privileged::shares_network(program.pid) != Some(true) {
             return Err("it is in another network namespace, or that cannot be seen".into());
         }
         let (stats_region, memfd) = StatsRegion::create().map_err(|error| error.to_string())?;

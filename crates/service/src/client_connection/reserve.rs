@@ -3,7 +3,7 @@
 use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
 use crate::received::HeldSocket;
-use crate::{privileged, shown_listener};
+use crate::{port_proof, privileged, shown_listener};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -90,14 +90,18 @@ impl ClientConnection<'_> {
             return Ok(Err(NOT_OURS + not_ours::ELSEWHERE as i32));
         }
         // The client acts as soon as the stack answers. It must have the only copy then, so ours is closed here.
-        let proven = privileged::prove(&shown, self.state.namespace);
+        let home = stack.namespace();
+        if home.is_some() && port_proof::namespace(&shown) != home {
+            return Ok(Err(NOT_OURS + not_ours::NAMESPACE as i32));
+        }
+        let proven = privileged::prove(&shown, home);
         Ok(proven.map(|(own, grant)| Known { proof: Proof::Granted(grant), shown: None, own: Some(own) }))
     }
 
     /// The kernel's listening socket of a listener. Its copy here is closed before the stack answers.
     fn listening(&mut self, shown: OwnedFd) -> Result<Known, i32> {
         let stack = &self.state.stack;
-        let proof = shown_listener::prove(&shown, self.state.namespace, stack.listener_filter())?;
+        let proof = shown_listener::prove(&shown, stack.namespace(), stack.listener_filter())?;
         drop(shown);
         self.await_end_of(proof.cookie);
         if !self.state.registry().add_listener(proof.cookie) {

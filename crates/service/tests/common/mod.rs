@@ -94,6 +94,9 @@ impl Stack for RecordingStack {
     fn needs_proof(&self) -> bool {
         self.listens_in_kernel.load(Ordering::Relaxed)
     }
+    fn namespace(&self) -> Option<u64> {
+        self.needs_proof().then(towpath_service::port_proof::own_namespace)?
+    }
     fn listens_in_kernel(&self) -> bool {
         self.listens_in_kernel.load(Ordering::Relaxed)
     }

@@ -76,6 +76,11 @@ pub trait Network: Send {
     fn steer_listener(&mut self, _addr: IpAddr, _port: u16, _on: bool) {}
     /// Are its ports those of a kernel, whose sockets use them, too? Then clients must prove that they have a port.
     fn shares_ports_with_kernel(&self) -> bool;
+    /// The network namespace whose network this is, by the kernel's cookie: clients of others do not connect by it. `None`:
+    /// it is that of everybody who may use the stack.
+    fn namespace(&self) -> Option<u64> {
+        None
+    }
     /// Do listeners stay listening sockets of the kernel, from which we take SYNs ([`Network::take_syns`])?
     fn listens_in_kernel(&self) -> bool {
         false

@@ -107,6 +107,10 @@ impl SlowThread {
         remote_port: u16,
         local_port: u16,
     ) -> i32 {
+        // Rules, addresses and ports are those of one namespace.
+        if !self.host.is_of_our_namespace(index) {
+            return self.not_ours(index, slot, not_ours::NAMESPACE);
+        }
         let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
         // An IPv6 socket that is bound to no address reaches IPv4, too (RFC 3493 §3.7).
         let local = if local.is_unspecified() { any(remote) } else { local };

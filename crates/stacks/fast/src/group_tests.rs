@@ -51,6 +51,7 @@ impl Bench {
             pid: 0,
             name: String::new(),
             remote_waker: None,
+            namespace: Default::default(),
             lease: None,
         };
         let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));

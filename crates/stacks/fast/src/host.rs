@@ -123,6 +123,12 @@ impl SlowHost {
             random: Random::new()?,
         })
     }
+    /// May a client open connections in the network namespace that is served? Listeners need no answer: the service has seen
+    /// their sockets, and the kernel says for each SYN which one it is for.
+    pub fn is_of_our_namespace(&mut self, index: u32) -> bool {
+        let home = self.network.namespace();
+        self.client(index).is_some_and(|client| client.shared.namespace.is(home))
+    }
     /// Client and slot of an owner.
     pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
         let (index, raw) = split(owner);

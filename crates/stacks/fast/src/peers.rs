@@ -119,7 +119,9 @@ impl SlowThread {
 
     /// The result of a LISTEN command. A listener that may have accelerated connections only is not left to the kernel.
     pub fn unless_only_accelerated(&mut self, index: u32, command: &Command, result: i32) -> i32 {
-        if command.op != op::LISTEN || not_ours_because(result).is_none_or(|why| why == not_ours::STACK) {
+        if command.op != op::LISTEN
+            || not_ours_because(result).is_none_or(|why| matches!(why, not_ours::STACK | not_ours::NAMESPACE))
+        {
             return result;
         }
         let addr = command.local_addr.to_canonical();

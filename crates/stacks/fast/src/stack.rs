@@ -39,6 +39,7 @@ const MAILBOX: usize = 4096;
 pub struct FastStack {
     slow: Caller,
     needs_proof: bool,
+    namespace: Option<u64>,
     listens_in_kernel: bool,
     listener_filter: Option<OwnedFd>,
     stop: Arc<AtomicBool>,
@@ -80,7 +81,7 @@ impl FastStack {
         }
         config.slow.max_flows = config.max_flows;
         let mut network = network;
-        let needs_proof = network.shares_ports_with_kernel();
+        let (needs_proof, namespace) = (network.shares_ports_with_kernel(), network.namespace());
         let (listens_in_kernel, listener_filter) = (network.listens_in_kernel(), network.listener_filter()?);
         let stop = Arc::new(AtomicBool::new(false));
         let panics = Arc::new(AtomicU64::new(0));
@@ -153,6 +154,7 @@ impl FastStack {
         Ok(FastStack {
             slow: caller,
             needs_proof,
+            namespace,
             listens_in_kernel,
             listener_filter,
             stop,
@@ -187,6 +189,9 @@ impl Stack for FastStack {
     }
     fn needs_proof(&self) -> bool {
         self.needs_proof
+    }
+    fn namespace(&self) -> Option<u64> {
+        self.namespace
     }
     fn listens_in_kernel(&self) -> bool {
         self.listens_in_kernel

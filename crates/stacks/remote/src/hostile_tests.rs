@@ -287,6 +287,7 @@ fn victim() -> (Victim, Peer) {
         pid,
         name,
         remote_waker: None,
+        namespace: Default::default(),
         lease: None,
     };
     std::thread::scope(|scope| {

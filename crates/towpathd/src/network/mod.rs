@@ -28,8 +28,8 @@ use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
-use towpath_service::privileged;
 use towpath_service::stack_factory::NetworkWatcher;
+use towpath_service::{port_proof, privileged};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, Steered};
 
@@ -155,6 +155,8 @@ struct Served {
 
 /// Routes, neighbours and steering of this host.
 pub struct HostNetwork {
+    /// The network namespace of this thread, by the kernel's cookie. Kernels before 5.14 have none.
+    namespace: Option<u64>,
     known: Arc<Known>,
     netlink: Netlink,
     /// Asks for the kernel's connections and listeners.
@@ -174,7 +176,8 @@ impl HostNetwork {
         let known = Arc::new(Known::default());
         known.refresh(&mut netlink)?;
         let diag = SockDiag::connect()?;
-        Ok(Self { known, netlink, diag, served: None, filter: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+        let (namespace, remembered) = (port_proof::own_namespace(), HashMap::new());
+        Ok(Self { namespace, known, netlink, diag, served: None, filter: None, seen: 0, remembered, loopback_mtu })
     }
 
     /// Without an interface, with this filter for listening sockets.
@@ -371,6 +374,10 @@ impl Network for HostNetwork {
         if let Some(served) = &mut self.served {
             served.steer.flow(tuple, steered);
         }
+    }
+
+    fn namespace(&self) -> Option<u64> {
+        self.namespace
     }
 
     fn listens_in_kernel(&self) -> bool {

@@ -16,7 +16,8 @@ use std::time::Duration;
 use towpath_kernel::Kernel;
 use towpath_ring::{Region, wake};
 use towpath_runtime::execute::execute;
-use towpath_runtime::{ClientId, ClientSetup, Executed, RemoteWaker, SharedFile, Stack, Status, WorkerCount};
+use towpath_runtime::{ClientId, ClientNamespace, ClientSetup, Executed};
+use towpath_runtime::{RemoteWaker, SharedFile, Stack, Status, WorkerCount};
 
 /// The resources by which a client is served here.
 pub struct ServerClient {
@@ -170,7 +171,8 @@ impl Server {
     ) -> ToHost {
         let make = || -> io::Result<ClientSetup> {
             let ServerClient { region, doorbells, waker } = self.shared.client(index)?;
-            Ok(ClientSetup { region, doorbells, uid, pid, name, remote_waker: Some(waker), lease: None })
+            let (namespace, remote_waker) = (ClientNamespace::default(), Some(waker as Arc<dyn RemoteWaker>));
+            Ok(ClientSetup { region, doorbells, uid, pid, name, namespace, remote_waker, lease: None })
         };
         match make().and_then(|setup| begin(&self.stack, setup)) {
             Ok(client) => {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use towpath_forward::host::clients::HostClient;
 use towpath_forward::lock::lock;
 use towpath_kernel::{Kernel, KernelConfig};
-use towpath_runtime::{AdmissionPolicy, ClientId, ClientSetup};
+use towpath_runtime::{AdmissionPolicy, ClientId, ClientNamespace, ClientSetup};
 
 /// Configuration of a standby.
 pub struct StandbyConfig {
@@ -118,6 +118,7 @@ impl Standby {
             pid: client.pid,
             name: client.name.clone(),
             remote_waker: Some(Arc::new(waker)),
+            namespace: ClientNamespace::default(),
             lease: None,
         })
     }
