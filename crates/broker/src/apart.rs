@@ -8,9 +8,11 @@ use crate::Privileges;
 use crate::channel;
 use crate::message::{Answer, MOST_TEXT, REQUEST};
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, recv, socketpair};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
 
 /// Most processes that prove ports at a time.
 const MOST_PROOFS: usize = 64;
@@ -18,6 +20,9 @@ const MOST_PROOFS: usize = 64;
 pub const MOST_OF_A_USER: usize = 8;
 /// Most stacks that are started at a time.
 const MOST_STARTS: usize = 8;
+
+/// How long a process may take to say whose socket it has. It asks the kernel only.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// What such a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,16 @@ enum Task {
 #[derive(Debug, Default)]
 pub struct Apart {
     running: Vec<(Pid, Task)>,
+    asking: Vec<Asking>,
+}
+
+/// A process that has not said yet whose socket it has.
+#[derive(Debug)]
+struct Asking {
+    process: Pid,
+    /// It says so here, and waits for [`GO`].
+    socket: OwnedFd,
+    since: Instant,
 }
 
 impl Apart {
@@ -48,7 +63,7 @@ impl Apart {
     }
 
     /// Proves the port of the socket in the next message of `socket`. The answer comes through the descriptor that is
-    /// returned. An error is the answer.
+    /// returned; its end without one is a refusal. An error is the answer.
     pub fn prove(
         &mut self,
         socket: &OwnedFd,
@@ -56,34 +71,64 @@ impl Apart {
         privileges: &mut dyn Privileges,
     ) -> io::Result<Result<OwnedFd, i32>> {
         let begun = if self.count(|task| !matches!(task, Task::Start(_))) < MOST_PROOFS {
-            let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-            pair.ok().zip(fork().ok())
+            let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok();
+            pair().zip(pair()).zip(fork().ok())
         } else {
             None
         };
-        let Some(((ours, theirs), process)) = begun else {
+        let Some((((answers, answering), (ours, theirs)), process)) = begun else {
             // The worker has another copy, so this is no close.
             channel::skip(socket)?;
             return Ok(Err(-libc::EAGAIN));
         };
         let Some(process) = process else {
-            drop(ours);
+            drop((answers, ours));
+            // The end of each is seen when the broker closes it.
+            self.asking.clear();
             privileges.forget();
-            leave(|| prove_alone(socket, &theirs, number, privileges))
+            leave(|| prove_alone(socket, (&theirs, &answering), number, privileges))
         };
-        drop(theirs);
         self.running.push((process, Task::Socket));
-        let mut owner = [0; 4];
-        let Ok(Some((4, None))) = channel::receive(&ours, &mut owner) else { return Ok(Err(-libc::EINVAL)) };
-        let task = Task::Proof(u32::from_ne_bytes(owner));
-        // Without a word from here it ends.
-        if self.count(|other| other == task) >= MOST_OF_A_USER || channel::send(&ours, GO, None).is_err() {
-            return Ok(Err(-libc::EAGAIN));
+        drop(theirs);
+        // The next message is another one. To take this one waits for nobody.
+        let _ = channel::receive(&ours, &mut [0; TAKEN.len()]);
+        self.asking.push(Asking { process, socket: ours, since: Instant::now() });
+        Ok(Ok(answers))
+    }
+
+    /// Descriptors that are readable when [`Apart::hear`] has something to do.
+    pub fn waiting(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.asking.iter().map(|asking| &asking.socket)
+    }
+
+    /// Hears whose sockets are to be proven, and lets those processes go on, or ends them. It waits for none: a socket
+    /// may be anything, as the client chooses it.
+    pub fn hear(&mut self) {
+        for asking in std::mem::take(&mut self.asking) {
+            let Asking { process, socket, since } = &asking;
+            let mut owner = [0; 4];
+            match recv(socket, &mut owner, RecvFlags::DONTWAIT) {
+                Ok((4, _)) => {
+                    let task = Task::Proof(u32::from_ne_bytes(owner));
+                    if self.count(|other| other == task) >= MOST_OF_A_USER || channel::send(socket, GO, None).is_err() {
+                        self.end(*process);
+                    } else if let Some((_, of)) = self.running.iter_mut().find(|(one, _)| one == process) {
+                        *of = task;
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR) if since.elapsed() < LONGEST => self.asking.push(asking),
+                Err(Errno::AGAIN | Errno::INTR) => self.end(*process),
+                _ => {}
+            }
         }
-        if let Some((_, of)) = self.running.iter_mut().find(|(one, _)| *one == process) {
-            *of = task;
+    }
+
+    /// Ends a process, unless it has ended.
+    fn end(&mut self, process: Pid) {
+        // The number of one that is waited for is nobody else's.
+        if self.count(|_| true) > 0 && self.running.iter().any(|(one, _)| *one == process) {
+            let _ = rustix::process::kill_process(process, Signal::KILL);
         }
-        Ok(Ok(ours))
     }
 
     /// Starts a stack. What it says comes through the pipe: `+`, or `-` and why not.
@@ -138,13 +183,27 @@ impl Apart {
     }
 }
 
+/// A process has taken the client's socket.
+const TAKEN: &[u8] = &[1];
 /// The broker's word to a process that may go on.
 const GO: &[u8] = &[1];
 
 /// Receives a client's socket, says whose it is, and answers if the broker says [`GO`].
-fn prove_alone(socket: &OwnedFd, theirs: &OwnedFd, number: u32, privileges: &mut dyn Privileges) {
+fn prove_alone(
+    socket: &OwnedFd,
+    (theirs, answering): (&OwnedFd, &OwnedFd),
+    number: u32,
+    privileges: &mut dyn Privileges,
+) {
     let Ok(Some((_, Some(shown)))) = channel::receive(socket, &mut [0; REQUEST]) else { return };
-    let Some(owner) = privileges.owner(&shown) else { return };
+    if channel::send(theirs, TAKEN, None).is_err() {
+        return;
+    }
+    let Some(owner) = privileges.owner(&shown) else {
+        // The close of what is no socket may wait for the server of its file system.
+        let _ = channel::answer(answering, &Answer::plain(number, -libc::EINVAL), None);
+        return;
+    };
     if channel::send(theirs, &owner.to_ne_bytes(), None).is_err() {
         return;
     }
@@ -153,7 +212,7 @@ fn prove_alone(socket: &OwnedFd, theirs: &OwnedFd, number: u32, privileges: &mut
         Ok((own, held)) => (Answer { held: Some(held), ..Answer::plain(number, 0) }, Some(own)),
         Err(result) => (Answer::plain(number, result), None),
     };
-    let _ = channel::answer(theirs, &answer, own);
+    let _ = channel::answer(answering, &answer, own);
 }
 
 /// A new process of one thread, which ends with this one. `None` in the new process.

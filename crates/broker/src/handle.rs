@@ -62,7 +62,11 @@ impl Broker {
     /// [`crate::Privileges::prove`]. Only the caller waits for the client whose socket it is. `-EAGAIN`: that takes too
     /// long, or the user has too many proofs under way.
     pub fn prove(&self, shown: BorrowedFd<'_>) -> Result<(OwnedFd, Held), i32> {
-        let errno = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let errno = |error: io::Error| match error.raw_os_error() {
+            // The user of this process has too many descriptors under way.
+            None | Some(libc::ETOOMANYREFS) => -libc::EAGAIN,
+            Some(errno) => -errno,
+        };
         let begun = match self.ask(Request::Prove, Some(shown)).map_err(errno)? {
             (begun, Some(end)) => answer(&end, begun.number, LONGEST).map_err(errno)?,
             refused => refused,
@@ -70,6 +74,7 @@ impl Broker {
         match begun {
             (Answer { result: 0, held: Some(held), .. }, Some(own)) => Ok((own, held)),
             (Answer { result: 0, .. }, _) => Err(-libc::EPROTO),
+            (Answer { result: libc::EAGAIN, .. }, _) => Err(-libc::EAGAIN),
             (Answer { result, .. }, _) => Err(result),
         }
     }

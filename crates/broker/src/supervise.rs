@@ -171,11 +171,11 @@ impl Worker {
         apart: &mut Apart,
     ) -> io::Result<Ended> {
         loop {
-            let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-            waiting.extend(self.socket.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
             // While another process works, its end is looked for.
             let tick = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
             let timeout = (self.told.is_some() || !apart.is_empty()).then_some(&tick);
+            let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+            waiting.extend(self.socket.iter().chain(apart.waiting()).map(|socket| PollFd::new(socket, PollFlags::IN)));
             match poll(&mut waiting, timeout) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -198,8 +198,9 @@ impl Worker {
                 tracing::error!("the process that serves does not end; it is killed");
                 self.killed = self.kill();
             }
-            if ready.get(2) == Some(&true)
-                && let Some(socket) = &self.socket
+            apart.hear();
+            if let Some(socket) = &self.socket
+                && ready[2]
             {
                 match serve(socket, privileges, apart) {
                     Ok(Served::Answered) => {}

@@ -34,6 +34,10 @@ pub fn service_process() -> u32 {
 /// [`port_proof::prove`].
 pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32> {
     let Some(broker) = broker() else { return port_proof::prove(shown, home) };
+    // Another descriptor's close may wait. So it stays in this thread, which is its client's.
+    if port_proof::owner(shown).is_none() {
+        return Err(-libc::EINVAL);
+    }
     let (own, Held { addr, port, dual }) = broker.prove(shown.as_fd()).map_err(|answer| match answer {
         // The client's own socket can use it.
         answer if answer == -libc::EAGAIN => NOT_OURS + not_ours::ELSEWHERE as i32,

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::{Broker, Change, Held, Privileges};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket, socketpair, sockopt};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,6 +24,11 @@ impl Slow {
 
 impl Privileges for Slow {
     fn owner(&self, shown: &OwnedFd) -> Option<u32> {
+        // A UNIX socket is one that keeps whoever looks at it waiting.
+        if sockopt::socket_domain(shown).ok()? == AddressFamily::UNIX {
+            rustix::io::write(&self.begun, &[1]).unwrap();
+            std::thread::sleep(Duration::from_secs(3600));
+        }
         // IPv6 is another user's.
         Some(u32::from(sockopt::socket_domain(shown).ok()? == AddressFamily::INET6))
     }
@@ -82,8 +88,17 @@ fn served() -> (Broker, OwnedFd, OwnedFd, JoinHandle<io::Result<()>>) {
         (pair(), rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
     let thread = spawn(move || {
         let (mut privileges, mut apart) = (Slow { begun, wait }, Apart::default());
-        while serve(&ours, &mut privileges, &mut apart)? != Served::Ended {}
-        Ok(())
+        loop {
+            let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            let waiting = std::iter::once(&ours).chain(apart.waiting());
+            let mut waiting: Vec<_> = waiting.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+            poll(&mut waiting, Some(&tick)).unwrap();
+            let asked = !waiting[0].revents().is_empty();
+            apart.hear();
+            if asked && serve(&ours, &mut privileges, &mut apart)? == Served::Ended {
+                return Ok(());
+            }
+        }
     });
     (Broker::new(theirs), said, go, thread)
 }
@@ -121,6 +136,27 @@ fn a_client_that_keeps_its_proofs_waiting_holds_up_nobody_else() {
     for proof in waiting {
         assert_eq!(proof.join().unwrap(), Ok(7));
     }
+    drop(broker);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_descriptor_that_keeps_whoever_looks_at_it_waiting_keeps_no_broker() {
+    let (broker, said, _go, thread) = served();
+    let broker = std::sync::Arc::new(broker);
+    let proves = broker.clone();
+    let prove = move |shown: OwnedFd| {
+        let broker = proves.clone();
+        spawn(move || broker.prove(shown.as_fd()).map(|(_, held)| held.port))
+    };
+    let waits = prove(pair().0);
+    has_begun(&said);
+    let asks = broker.clone();
+    assert_eq!(soon(move || asks.program(4).unwrap()), b"4", "another request, meanwhile");
+    assert_eq!(soon(|| waits.join().unwrap()), Err(-libc::EAGAIN), "the proof is refused after a while");
+    // What is no socket is refused at once.
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(soon(move || prove(file.into()).join().unwrap()), Err(-libc::EINVAL));
     drop(broker);
     thread.join().unwrap().unwrap();
 }
