@@ -95,6 +95,16 @@ impl Parts {
         }
         (maps.len() == MAPS.len()).then_some(Self { description, filter, maps, sockets })
     }
+
+    /// The sockets alone.
+    pub fn into_sockets(self) -> Vec<XskSocket> {
+        self.sockets
+    }
+
+    /// The interface.
+    pub fn description(&self) -> Description {
+        self.description
+    }
 }
 
 /// The programs and maps of one process that serves.
@@ -205,11 +215,36 @@ impl Attachment {
         Parts::of(self.description(), copies).ok_or_else(|| missing(&self.interface.name))
     }
 
-    /// Is the program on the interface that has the name now?
+    /// The number of the interface, which may have another name by now.
+    pub fn index(&self) -> u32 {
+        self.interface.index
+    }
+
+    /// How many queues have a socket.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Is the interface there, with the program on it?
     pub fn is_in_place(&self) -> bool {
-        let Ok(Some(found)) = Interface::find(&self.interface.name) else { return false };
-        let program = || Link::of(found.index).ok().flatten().and_then(|link| link.program);
-        found.index == self.interface.index && program().is_some_and(|id| self.loaded.ids.contains(&id))
+        let program = Link::of(self.interface.index).ok().flatten().and_then(|link| link.program);
+        program.is_some_and(|id| self.loaded.ids.contains(&id))
+    }
+
+    /// The interface was made anew: attaches to the one that has the name now. The tables stay, and so do connections.
+    /// Their process has to use the new sockets.
+    pub fn follow(&mut self, queues: usize) -> Result<(), AttachError> {
+        let name = self.interface.name.clone();
+        let found = Interface::find(&name).map_err(|e| explain(&name, "ioctl", &e))?;
+        let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
+        (self.link, self.queues) = (None, Vec::new());
+        let (link, mode) = attach(program(&mut self.loaded.object, &name, self.loaded.attached)?, &found)?;
+        self.config.copy = mode == SteerMode::Generic;
+        for queue in 0..queues {
+            self.add(open_when_free(&name, queue as u32, self.config)?)?;
+        }
+        (self.link, self.interface, self.mode) = (Some(link), found, mode);
+        Ok(())
     }
 
     /// The process that served has ended. Segments of its connections are dropped from now on, and all SYNs are the

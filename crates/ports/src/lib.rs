@@ -81,4 +81,8 @@ pub trait Port: Send {
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         None
     }
+    /// Stands before this port from now on. An error gives it back: this port stands for itself.
+    fn set_inner(&mut self, inner: Box<dyn Port>) -> Result<(), Box<dyn Port>> {
+        Err(inner)
+    }
 }

@@ -1,8 +1,9 @@
 //! Starts the fast stack: a loopback port and the queues of the interface for each flow group, and the slow path's
 //! settings.
 
+use crate::attach::InterfaceError;
 use crate::health;
-use crate::interface::{self, Interface, InterfaceError};
+use crate::interface::{self, Interface};
 use crate::network::held_ports::HeldPorts;
 use crate::network::{HostNetwork, Watcher};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub fn start(
         ports.push(vec![Box::new(loopback)]);
     }
     let mut slow = slow_config(config);
-    let (network, interface) = match &config.interface {
+    let (network, mut interface) = match &config.interface {
         None => {
             // While there are privileges.
             let filter = Listening::alone();
@@ -62,7 +63,8 @@ pub fn start(
         }
     };
     let health = interface.as_ref().map(|interface| Arc::clone(&interface.health));
-    let watcher = Watcher::new(network.known(), health.clone()).map_err(StackError::doing("starting the service"))?;
+    let follower = interface.as_mut().and_then(|interface| interface.follower.take());
+    let watcher = Watcher::new(network.known(), follower).map_err(StackError::doing("starting the service"))?;
     let settings = FastStackConfig {
         flow_groups: cores,
         max_flows: config.max_connections,

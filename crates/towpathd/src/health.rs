@@ -1,6 +1,6 @@
 //! How a served interface is, for `status`, and for the log when that changes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use towpath_ports::link::Link;
 use towpath_service::api::InterfaceStatus;
@@ -10,7 +10,7 @@ use towpath_service::stack_factory::ServedInterface;
 #[derive(Debug)]
 pub struct Health {
     name: String,
-    index: u32,
+    index: AtomicU32,
     /// Numbers of our XDP programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
@@ -24,7 +24,34 @@ pub struct Health {
 impl Health {
     /// Of an interface with one of these programs, and this many sockets.
     pub fn new(name: &str, (programs, index): ([u32; 2], u32), sockets: usize) -> Self {
-        Self { name: name.into(), index, programs, sockets, strays: AtomicU64::new(0), said: Mutex::default() }
+        Self {
+            name: name.into(),
+            index: index.into(),
+            programs,
+            sockets,
+            strays: AtomicU64::new(0),
+            said: Mutex::default(),
+        }
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// It was made anew, with this number.
+    pub fn moved_to(&self, index: u32) {
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    /// Is it there, with one of our programs?
+    pub fn is_in_place(&self) -> bool {
+        let link = self.link();
+        link.and_then(|link| link.program).is_some_and(|program| self.programs.contains(&program))
+    }
+
+    fn link(&self) -> Option<Link> {
+        Link::of(self.index.load(Ordering::Relaxed)).ok().flatten()
     }
 
     /// A frame has come on a queue without a socket.
@@ -49,7 +76,7 @@ impl Health {
 
 impl ServedInterface for Health {
     fn status(&self) -> InterfaceStatus {
-        let link = Link::of(self.index).ok().flatten();
+        let link = self.link();
         let is_there = link.is_some();
         let link = link.unwrap_or_default();
         let queues = if is_there { receive_queues(&self.name) } else { 0 };
@@ -81,14 +108,16 @@ fn trouble(status: &InterfaceStatus, is_there: bool) -> Option<String> {
     let InterfaceStatus { name, queues, sockets, .. } = status;
     Some(if !is_there {
         format!(
-            "{name} has gone: it was deleted, or moved to another namespace; start the service again when it is back"
+            "{name} has gone: it was deleted, or moved to another namespace; it is served again when it is back and up"
         )
     } else if !status.up {
         format!("{name} is down: `ip link set {name} up`")
     } else if !status.carrier {
         format!("{name} has no carrier: its cable, or the other end of the virtual device, is missing or down")
     } else if !status.steering {
-        format!("{name} has lost Towpath's XDP program, so nothing reaches the stack; start the service again")
+        format!(
+            "{name} has lost Towpath's XDP program, so nothing reaches the stack; it is attached again if nobody else has one there"
+        )
     } else if queues > sockets {
         format!(
             "{name} has {queues} receive queues, and {sockets} had it when the service started; packets of the others take \

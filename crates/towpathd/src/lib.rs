@@ -5,10 +5,12 @@
 //! - [`guest`]: a kernel stack in a second kernel of this host;
 //! - [`remote`]: a kernel stack at the other end of a link, and [`remote_server`], which serves that end.
 
+mod attach;
 pub mod fast;
+mod follow;
 pub mod guest;
 pub mod health;
-pub mod held_interface;
+mod held_interface;
 pub mod interface;
 pub mod network;
 pub mod privileges;

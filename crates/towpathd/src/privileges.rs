@@ -63,8 +63,8 @@ impl ServicePrivileges {
 
     /// The device whose neighbours the worker may change.
     fn device(&mut self) -> Result<(u32, &mut Netlink), i32> {
-        let HeldInterface { name, vlan, .. } = self.interface.as_ref().ok_or(libc::EPERM)?;
-        let (index, vlan) = (crate::interface::interface_index(name).ok_or(libc::ENODEV)?, *vlan);
+        let interface = self.interface.as_ref().ok_or(libc::EPERM)?;
+        let (index, vlan) = (interface.index().ok_or(libc::ENODEV)?, interface.vlan);
         if self.netlink.is_none() {
             self.netlink = Some(Netlink::connect().map_err(|error| errno(&error))?);
         }

@@ -36,17 +36,24 @@ impl Lab {
         let (server, client) = (&lab.server, &lab.client);
         run(&format!("ip netns add {server}"));
         run(&format!("ip netns add {client}"));
+        for namespace in [server, client] {
+            run(&format!("ip -n {namespace} link set lo up"));
+        }
+        lab.join(queues);
+        lab
+    }
+    /// Makes the veth pair and its addresses, once more after its end.
+    pub fn join(&self, queues: u32) {
+        let (server, client) = (&self.server, &self.client);
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
         run(&format!("ip link add eth1 netns {server} {queues} type veth peer name eth1 netns {client} {queues}"));
         for (namespace, address) in [(server, SERVER), (client, CLIENT)] {
-            run(&format!("ip -n {namespace} link set lo up"));
             run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));
             run(&format!("ip -n {namespace} link set eth1 up"));
             // This machine's default may be BBR, whose pacing would dominate. A route can choose cubic without a change
             // to the host.
             run(&format!("ip -n {namespace} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"));
         }
-        lab
     }
     /// Gives both sides an IPv6 address.
     pub fn add_ipv6(&self) {

@@ -2,7 +2,7 @@
 //! taken off; and interfaces that cannot be served.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::namespace::SERVER;
+use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
 
@@ -128,6 +128,42 @@ fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
         // The other end of a veth pulls the carrier once more while it is deleted.
         assert!((1..=2).contains(&service.running.output().matches(trouble).count()), "{}", service.running.output());
     }
+}
+
+#[test]
+fn an_interface_that_is_made_again_is_served_without_a_restart() {
+    let lab = Lab::with_queues(2);
+    let mut service = Service::on_interface(&lab);
+    let _server = echo(&lab, &service);
+    lab.drop_kernel_tcp();
+    let (fifo, log) = (service.scratch.path("go"), service.scratch.path("clients.log"));
+    Program::line("mkfifo").arg(&fifo).run(10).ok();
+    let script = format!("exec 3<>{0}; python3 -c \"$1\" {SERVER} < {0}", fifo.display());
+    let clients = Program::new(&["sh", "-c", &script, "sh", CLIENTS]);
+    let mut clients = lab.on_client(clients).start(log);
+    clients.wait_for("opened []", 120);
+    let trouble = || service.status()["link"]["trouble"].clone();
+    for round in 1..=2 {
+        Program::line(&format!("ip -n {} link delete eth1", lab.server)).run(10).ok();
+        until("its end", 30, || trouble().as_str().is_some_and(|why| why.contains("has gone")));
+        lab.join(2);
+        until("the interface again", 30, || trouble().is_null());
+        // The connections that there were go on, and new ones come. The kernel has no part in it.
+        std::fs::write(&fifo, "go\n").unwrap();
+        until("all connections", 120, || clients.output().matches("again []").count() == round || !clients.alive());
+        assert!(clients.alive(), "{}", clients.output());
+    }
+    service.running.wait_for("serving the interface again", 10);
+    // Connections from here go over it, too.
+    lab.on_server(Program::line("nft flush ruleset")).run(10).ok();
+    let far =
+        "import socket; l = socket.create_server(('', 7001)); print('ready', flush=True); l.accept()[0].send(b'x')";
+    let mut far = lab.on_client(Program::line("python3 -c").arg(far)).start(service.scratch.path("far.log"));
+    far.wait_for("ready", 30);
+    let near = format!("import socket; assert socket.create_connection(('{CLIENT}', 7001), 30).recv(1) == b'x'");
+    let before = service.segments();
+    lab.on_server(service.accelerated("python3 -c").arg(near)).run(60).ok();
+    assert!(service.segments() > before, "the kernel has carried it");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use towpath_ports::Port;
 use towpath_runtime::{OrphanLimits, PeerRule};
 use towpath_tcp::flow::{FourTuple, PortId};
 
@@ -50,6 +51,16 @@ pub struct TakenSyn {
     /// Its headers from the Ethernet header on, with the tag of its VLAN. The checksum may be partial: the kernel has
     /// checked it.
     pub frame: Box<[u8]>,
+}
+
+/// A port that takes another one's place.
+pub struct NewPort {
+    /// The flow group.
+    pub flow_group: usize,
+    /// The place.
+    pub number: PortId,
+    /// The port.
+    pub port: Box<dyn Port>,
 }
 
 /// Counts of the SYNs for listening sockets whose SYNs we take.
@@ -158,6 +169,10 @@ pub trait Network: Send {
     }
     /// These ports need not be held any more.
     fn give_back_ports(&mut self, _ports: Vec<u16>) {}
+    /// Ports of an interface that was made anew, since the last call. Asked for after a change.
+    fn new_ports(&mut self) -> Vec<NewPort> {
+        Vec::new()
+    }
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
 }

@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use towpath_ports::RxFrame;
+use towpath_ports::{Port, RxFrame};
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::wake::asks_for_room;
@@ -125,11 +125,23 @@ impl FlowGroup {
                     }
                 }
                 ToGroup::Capture { taps, done: _done } => self.ports.tap(taps),
+                ToGroup::Port(number, port) => self.replace_port(number, port),
                 ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
                 ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
             }
         }
         work
+    }
+
+    /// Another process may hold the old port, too, so its end alone does not take it out of the set.
+    fn replace_port(&mut self, number: PortId, port: Box<dyn Port>) {
+        if let Some(old) = self.ports.wait_fd(number) {
+            let _ = epoll::delete(&self.epoll, old);
+        }
+        self.ports.replace(number, port);
+        if let Some(Err(error)) = self.ports.wait_fd(number).map(|new| watch(&self.epoll, new, false)) {
+            tracing::error!(flow_group = self.number, %error, "a port cannot wake this flow group");
+        }
     }
 
     fn protocol_message(&mut self, now: Micros, message: ToFast) {

@@ -43,6 +43,6 @@ mod taken_syns;
 mod tapped_port;
 mod waiting;
 
-pub use api::{FastStackConfig, KernelListener, Network, SynCounts, TakenSyn};
+pub use api::{FastStackConfig, KernelListener, Network, NewPort, SynCounts, TakenSyn};
 pub use stack::FastStack;
 use towpath_runtime::{clients, events, mailbox, slots, thread};

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use towpath_capture::Tap;
+use towpath_ports::Port;
 use towpath_ring::Slot;
+use towpath_tcp::flow::PortId;
 use towpath_tcp::messages::{ToFast, ToSlow};
 
 /// Slow thread to flow group.
@@ -34,6 +36,8 @@ pub enum ToGroup {
         /// Its drop is the answer.
         done: mpsc::Sender<()>,
     },
+    /// This port takes the place of the one with this number, whose interface has gone.
+    Port(PortId, Box<dyn Port>),
     /// Look at this slot as if it stood in the dirty set.
     DataQueued {
         /// The client's index.

@@ -31,6 +31,21 @@ impl PortSet {
         };
         self.ports = (0..).zip(std::mem::take(&mut self.ports)).map(change).collect();
     }
+    /// Puts a port in the place of another one, which is dropped.
+    pub fn replace(&mut self, number: PortId, port: Box<dyn Port>) {
+        let place = usize::from(number.0);
+        let (Some(old), Some(tx_checksum)) = (self.ports.get_mut(place), self.tx_checksum.get_mut(place)) else {
+            return;
+        };
+        *tx_checksum = port.capabilities().tx_checksum;
+        if let Err(port) = old.set_inner(port) {
+            *old = port;
+        }
+    }
+    /// The descriptor that a port wakes by.
+    pub fn wait_fd(&self, number: PortId) -> Option<BorrowedFd<'_>> {
+        self.ports.get(usize::from(number.0))?.wait_fd()
+    }
     /// All ports.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
         self.ports.iter_mut()
@@ -115,6 +130,28 @@ mod tests {
         let all = (0..reader.rings()).flat_map(|ring| std::iter::from_fn(|| reader.next(ring)).collect::<Vec<_>>());
         all.map(|record| (record.header.place, record.header.kind == Kind::Frame { outgoing: true }, record.bytes[0]))
             .collect()
+    }
+
+    #[test]
+    fn a_port_takes_anothers_place_also_while_somebody_captures() {
+        let ((first, mut old_end), (second, mut end)) = (pair(1500), pair(1500));
+        let mut set = PortSet::new(vec![Box::new(Loopback::new()), Box::new(first)]);
+        let (memory, writers) = Memory::new(2, 0).unwrap();
+        let mut reader = Reader::new(memory.as_fd()).unwrap();
+        let wish = Wish { filter: None, snap: 60, bytes: 0 };
+        set.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
+        send(&mut set, 1, 1);
+        assert_eq!(received(&mut old_end), [1]);
+        set.replace(PortId(1), Box::new(second));
+        send(&mut set, 1, 2);
+        assert_eq!((received(&mut old_end), received(&mut end)), (vec![], vec![2]));
+        assert_eq!(captured(&mut reader), [(1, true, 1), (1, true, 2)]);
+        set.tap(None);
+        let (third, mut last_end) = pair(1500);
+        set.replace(PortId(1), Box::new(third));
+        send(&mut set, 1, 3);
+        assert_eq!((received(&mut end), received(&mut last_end)), (vec![], vec![3]));
+        set.replace(PortId(9), Box::new(Loopback::new()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The slow thread: opening, closing, timers, congestion control, and everything else that does not happen per packet.
 
+use crate::api::NewPort;
 use crate::client::{OfClient, SlowClient, now};
 use crate::clients::ClientShared;
 use crate::flood_notice::FloodNotice;
@@ -118,6 +119,11 @@ impl SlowThread {
         self.host.now = now;
         let mut work = self.requests(now) + self.syns(now) + self.strays(now) + self.messages(now) + self.commands(now);
         if self.host.network.changed() {
+            for NewPort { flow_group, number, port } in self.host.network.new_ports() {
+                if let Some(group) = self.host.flow_groups.get_mut(flow_group) {
+                    group.to.send(ToGroup::Port(number, port));
+                }
+            }
             self.slow.retry_routes(now, &mut self.host);
             work += 1;
         }

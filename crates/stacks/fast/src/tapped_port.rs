@@ -67,6 +67,10 @@ impl Port for TappedPort {
     fn counters(&self) -> PortCounters {
         self.inner.counters()
     }
+    fn set_inner(&mut self, inner: Box<dyn Port>) -> Result<(), Box<dyn Port>> {
+        self.inner = inner;
+        Ok(())
+    }
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         Some(std::mem::replace(&mut self.inner, Box::new(Loopback::with_buffers(0, 0))))
     }

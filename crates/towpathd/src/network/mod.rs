@@ -10,10 +10,10 @@ mod peers;
 pub mod reserved;
 pub mod sock_diag;
 
-use crate::health::Health;
+use crate::follow::{Follower, Looked, Reopened};
 use held_ports::HeldPorts;
 use netlink::{Changes, LinkInfo, Neighbour, Netlink};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_broker::Change;
-use towpath_fast::{KernelListener, Network, SynCounts, TakenSyn};
+use towpath_fast::{KernelListener, Network, NewPort, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
 use towpath_runtime::PeerRule;
@@ -45,6 +45,9 @@ const MAX_REMEMBERED: usize = 4096;
 /// A neighbour entry that fails within this time after our question has not answered it.
 const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
+/// While an interface is not there, it is looked for as often.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// Steers packets of the served interface to us.
 pub trait Steer: Send {
     /// Begins, changes or ends the steering of a connection.
@@ -57,6 +60,10 @@ pub trait Steer: Send {
     }
     /// The interface may have new receive queues.
     fn look_for_queues(&mut self) {}
+    /// The interface was made anew.
+    fn reopened(&mut self) -> Option<Reopened> {
+        None
+    }
     /// The next frame of a receive queue without a port.
     fn next_stray(&mut self) -> Option<Box<[u8]>> {
         None
@@ -97,13 +104,13 @@ pub struct Watcher {
     known: Arc<Known>,
     changes: Changes,
     netlink: Netlink,
-    health: Option<Arc<Health>>,
+    follower: Option<Follower>,
 }
 
 impl Watcher {
-    /// Subscribes to changes. Troubles of a served interface are logged.
-    pub fn new(known: Arc<Known>, health: Option<Arc<Health>>) -> io::Result<Self> {
-        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, health };
+    /// Subscribes to changes. A served interface is followed.
+    pub fn new(known: Arc<Known>, follower: Option<Follower>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, follower };
         // The addresses may have changed between their first reading and the subscription.
         watcher.known.refresh(&mut watcher.netlink)?;
         Ok(watcher)
@@ -113,12 +120,15 @@ impl Watcher {
 impl NetworkWatcher for Watcher {
     fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
         loop {
-            if let Some(health) = &self.health {
-                health.look();
+            let looked = self.follower.as_mut().map_or(Looked::InPlace, Follower::look);
+            if looked == Looked::Reopened {
+                self.known.refresh(&mut self.netlink)?;
+                changed();
             }
             let changes = self.changes.as_fd();
             let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-            match poll(&mut waiting, None) {
+            match poll(&mut waiting, (looked == Looked::Gone).then_some(&LOOK_AGAIN)) {
+                Ok(0) => continue,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -166,6 +176,8 @@ pub struct HostNetwork {
     filter: Option<Listening>,
     seen: u64,
     remembered: HashMap<(IpAddr, Option<IpAddr>), Route>,
+    /// Of an interface that was made anew.
+    new_ports: Vec<NewPort>,
     loopback_mtu: u16,
 }
 
@@ -176,8 +188,9 @@ impl HostNetwork {
         let known = Arc::new(Known::default());
         known.refresh(&mut netlink)?;
         let diag = SockDiag::connect()?;
-        let (namespace, remembered) = (port_proof::own_namespace(), HashMap::new());
-        Ok(Self { namespace, known, netlink, diag, served: None, filter: None, seen: 0, remembered, loopback_mtu })
+        let (namespace, remembered, new_ports) = (port_proof::own_namespace(), HashMap::new(), Vec::new());
+        let (served, filter, seen) = (None, None, 0);
+        Ok(Self { namespace, known, netlink, diag, served, filter, seen, remembered, new_ports, loopback_mtu })
     }
 
     /// Without an interface, with this filter for listening sockets.
@@ -239,6 +252,10 @@ impl HostNetwork {
         self.seen = changes;
         self.remembered.clear();
         if let Some(served) = &mut self.served {
+            if let Some(Reopened { index, mtu, ports }) = served.steer.reopened() {
+                (served.port, served.port_mtu) = (index, mtu);
+                self.new_ports.extend(ports);
+            }
             served.steer.look_for_queues();
         }
         if let Some(served) = &mut self.served
@@ -476,6 +493,10 @@ impl Network for HostNetwork {
         if let Some(served) = &self.served {
             served.ports.give_back(ports);
         }
+    }
+
+    fn new_ports(&mut self) -> Vec<NewPort> {
+        std::mem::take(&mut self.new_ports)
     }
 
     fn changed(&mut self) -> bool {

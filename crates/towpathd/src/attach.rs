@@ -1,0 +1,164 @@
+//! Attaches to an interface, with the reason if that cannot be.
+
+use crate::health::receive_queues;
+use rustix::thread::CapabilitySet;
+use std::io;
+use towpath_ports::attachment::{AttachError, Attachment};
+use towpath_ports::link::Link;
+use towpath_ports::steering::SteerError;
+use towpath_ports::xsk::XskError;
+use towpath_service::paths;
+
+/// The broker's answer if another service serves the interface.
+pub const SERVED_ALREADY: i32 = libc::EBUSY;
+
+/// Why an interface cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// Not privileged.
+    #[error(
+        "--interface {interface} needs {missing}: run as root; without --interface Towpath works for any user, inside this machine"
+    )]
+    Privileges {
+        /// The interface.
+        interface: String,
+        /// The missing capabilities.
+        missing: String,
+    },
+    /// No such interface.
+    #[error("--interface {0}: there is no such interface; `ip -br link` lists them")]
+    Absent(String),
+    /// Its frames cannot be served.
+    #[error("--interface {0} cannot be served: {1}")]
+    Unsuitable(String, &'static str),
+    /// Another Towpath service serves it.
+    #[error(
+        "--interface {interface}: {who} serves it already; use that one{socket}, end it (`towpath stop{socket}`), or \
+         serve another interface"
+    )]
+    Served {
+        /// The interface.
+        interface: String,
+        /// The service.
+        who: String,
+        /// ` --socket PATH`, or nothing if the socket is not known.
+        socket: String,
+    },
+    /// An AF_XDP socket.
+    #[error(transparent)]
+    Xsk(#[from] XskError),
+    /// The steering program.
+    #[error(transparent)]
+    Steer(SteerError),
+    /// Another Towpath service serves it; the broker says which.
+    #[error("{0}")]
+    ServedAlready(String),
+    /// There is no such interface now, or it is down.
+    #[error("{0} is not there, or down")]
+    NotThere(String),
+    /// The broker's reason.
+    #[error("{0}")]
+    Broker(String),
+    /// The memory of its sockets.
+    #[error("mapping the AF_XDP sockets: {0}")]
+    Mapping(io::Error),
+    /// The program is not put on new queues.
+    #[error("putting the program on new queues: {0}")]
+    Renewal(io::Error),
+    /// The reserved ports.
+    #[error("net.ipv4.ip_local_reserved_ports: {0}")]
+    Ports(io::Error),
+}
+
+impl From<SteerError> for InterfaceError {
+    fn from(error: SteerError) -> Self {
+        match error {
+            SteerError::Occupied { interface, holder, is_ours: true, .. } => served(interface, holder),
+            error => Self::Steer(error),
+        }
+    }
+}
+
+impl From<AttachError> for InterfaceError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Xsk(error) => error.into(),
+            AttachError::Steer(error) => error.into(),
+        }
+    }
+}
+
+impl InterfaceError {
+    /// For the worker: the kind of error, and its text.
+    pub fn told(&self) -> (i32, String) {
+        let errno = if matches!(self, Self::Served { .. }) { SERVED_ALREADY } else { libc::EIO };
+        (errno, self.to_string())
+    }
+}
+
+/// The process that stands for the service whose worker this process is, or the process itself.
+fn service_of(process: u32) -> u32 {
+    let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).ok();
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // After the name: its state, then its parent.
+    let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+    parent.filter(|parent| program(*parent).is_some_and(|theirs| Some(theirs) == program(process))).unwrap_or(process)
+}
+
+/// The processes that this one has started.
+fn children(process: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+/// The error for an interface that another service serves.
+fn served(interface: String, holder: Option<u32>) -> InterfaceError {
+    let who = match holder {
+        Some(pid) => format!("the Towpath service with process {}", service_of(pid)),
+        None => "another Towpath service, which is not to be seen from here (in a container?),".into(),
+    };
+    // The process that holds the program may be a broker; its worker has the socket.
+    let socket = holder.and_then(|process| {
+        paths::socket_of_process(process).or_else(|| children(process).into_iter().find_map(paths::socket_of_process))
+    });
+    let socket = socket.map(|socket| format!(" --socket {}", socket.display())).unwrap_or_default();
+    InterfaceError::Served { interface, who, socket }
+}
+
+/// Attaches the steering program to an interface, and opens a socket for each receive queue, for `least` of them at least. A
+/// packet on a queue without a socket takes a slower way. Nothing is steered yet.
+pub fn attach(name: &str, vlan: Option<u16>, least: usize) -> Result<Attachment, InterfaceError> {
+    let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
+    // Where the kernel does not tell, it refuses what cannot be.
+    let link = Link::of(index).ok().flatten();
+    if let Some(why) = link.and_then(|link| link.refusal()) {
+        return Err(InterfaceError::Unsuitable(name.into(), why));
+    }
+    check_privileges(name)?;
+    Ok(Attachment::open(name, vlan.is_some(), receive_queues(name).max(least))?)
+}
+
+/// The number of an interface.
+pub fn interface_index(name: &str) -> Option<u32> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
+    rustix::net::netdevice::name_to_index(&socket, name).ok()
+}
+
+fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
+    let needed = [
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::BPF, "CAP_BPF"),
+    ];
+    let Ok(held) = rustix::thread::capabilities(None) else { return Ok(()) };
+    // CAP_SYS_ADMIN contains CAP_BPF.
+    let has = |capability| {
+        held.effective.contains(capability)
+            || capability == CapabilitySet::BPF && held.effective.contains(CapabilitySet::SYS_ADMIN)
+    };
+    let missing: Vec<_> = needed.iter().filter(|(set, _)| !has(*set)).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(InterfaceError::Privileges { interface: interface.into(), missing: missing.join(", ") })
+}

@@ -1,0 +1,105 @@
+//! Follows a served interface that goes away and comes back: it was deleted and made again, or has lost its program.
+
+use crate::attach::InterfaceError;
+use crate::health::Health;
+use crate::held_interface::Holder;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use towpath_fast::NewPort;
+use towpath_ports::Port;
+use towpath_ports::xsk::XskPort;
+use towpath_ports::xsk_socket::XskSocket;
+use towpath_tcp::flow::PortId;
+
+/// An interface that was opened again, for the slow path.
+pub struct Reopened {
+    /// Its number.
+    pub index: u32,
+    /// The largest packet that its ports take, bytes.
+    pub mtu: u32,
+    /// Its ports, which take the place of those that it had.
+    pub ports: Vec<NewPort>,
+}
+
+/// The place where the slow path finds it.
+pub type Made = Arc<Mutex<Option<Reopened>>>;
+
+/// An interface, when somebody has looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// It is there, with our program.
+    InPlace,
+    /// It has been opened again.
+    Reopened,
+    /// It is not there.
+    Gone,
+}
+
+/// See the module.
+pub struct Follower {
+    holder: Arc<Holder>,
+    health: Arc<Health>,
+    made: Made,
+    groups: usize,
+    /// The trouble that the log tells of.
+    said: Option<String>,
+}
+
+impl Follower {
+    /// Of an interface whose queues are dealt out to so many flow groups.
+    pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, groups: usize) -> Self {
+        Self { holder, health, made, groups, said: None }
+    }
+
+    /// Opens the interface again if it has gone and come back. Logs its troubles.
+    pub fn look(&mut self) -> Looked {
+        // A trouble is said before it is over.
+        self.health.look();
+        if self.health.is_in_place() {
+            return Looked::InPlace;
+        }
+        match self.reopen() {
+            Ok(()) => {
+                self.said = None;
+                self.health.look();
+                return Looked::Reopened;
+            }
+            Err(InterfaceError::NotThere(_)) => {}
+            Err(error) => {
+                let text = Some(error.to_string());
+                if self.said != text {
+                    tracing::error!(interface = self.health.name(), %error, "the interface cannot be opened again");
+                }
+                self.said = text;
+            }
+        }
+        Looked::Gone
+    }
+
+    fn reopen(&self) -> Result<(), InterfaceError> {
+        let parts = self.holder.open(self.groups)?;
+        let index = parts.description().index;
+        let (mtu, ports) = open_ports(parts.into_sockets(), self.groups).map_err(InterfaceError::Mapping)?;
+        tracing::info!(interface = self.health.name(), queues = ports.len(), mtu, "serving the interface again");
+        let ports = ports.into_iter().map(|(flow_group, number, port)| NewPort { flow_group, number, port }).collect();
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { index, mtu, ports });
+        self.health.moved_to(index);
+        Ok(())
+    }
+}
+
+/// A port with its flow group, and its place there.
+type Dealt = (usize, PortId, Box<dyn Port>);
+
+/// Opens the ports of an interface, and deals them out to this many flow groups. Each has its loopback in place 0. Returns
+/// the largest packet that they take, too.
+pub fn open_ports(sockets: Vec<XskSocket>, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
+    let (mut mtu, mut all) = (u32::MAX, Vec::new());
+    for (queue, socket) in sockets.into_iter().enumerate() {
+        let port = XskPort::over(socket)?;
+        mtu = mtu.min(port.capabilities().mtu_bytes);
+        let place = u8::try_from(1 + queue / groups).map_err(io::Error::other)?;
+        all.push((queue % groups, PortId(place), Box::new(port) as Box<dyn Port>));
+    }
+    Ok((mtu, all))
+}
