@@ -25,6 +25,11 @@ pub trait TxPorts {
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload);
     /// True if the TCP checksum may be left to the port (`TxOffload::checksum_needed`).
     fn tx_checksum(&self, port: PortId) -> bool;
+    /// Bytes of the largest frame that the port cuts into segments itself (`TxOffload::gso_bytes`); 0 = it cuts none.
+    /// Such a port computes checksums, too.
+    fn gso_max_bytes(&self, _port: PortId) -> u32 {
+        0
+    }
 }
 
 /// The byte rings of the applications. Positions are bytes since the start of the connection, modulo 2^32. The

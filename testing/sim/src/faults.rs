@@ -1,6 +1,7 @@
 //! A device that adds faults to any port, decided by a seed.
 
-use crate::{FRAMING, TimedPort, earlier};
+use crate::cut::cut;
+use crate::{TimedPort, earlier, room};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -155,7 +156,7 @@ impl<P: Port> Faulty<P> {
     pub fn new(inner: P, seed: u64, on_receive: Faults, on_transmit: Faults) -> Self {
         let mut rng = Rng::new(seed);
         let capabilities = inner.capabilities();
-        let room = (capabilities.mtu_bytes as usize + FRAMING).max(capabilities.gso_max_bytes as usize);
+        let room = room(capabilities.mtu_bytes, capabilities.gso_max_bytes);
         Self {
             inner,
             now: Micros(0),
@@ -245,7 +246,13 @@ impl<P: Port> Port for Faulty<P> {
     }
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
-        self.tx.put(self.now, self.out[..len].to_vec(), RxChecksum::Unknown, offload);
+        if offload.gso_bytes == 0 {
+            return self.tx.put(self.now, self.out[..len].to_vec(), RxChecksum::Unknown, offload);
+        }
+        // The faults are the wire's, behind the device that cuts.
+        for frame in cut(&self.out[..len], offload) {
+            self.tx.put(self.now, frame, RxChecksum::Unknown, TxOffload::default());
+        }
     }
 
     fn flush(&mut self) {

@@ -2,6 +2,7 @@
 //! frames. Its view of each connection is made from the frames alone.
 
 use crate::TimedPort;
+use crate::cut::cut;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -388,7 +389,13 @@ impl Port for CheckedPort {
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
         let frame = &self.out[..len];
-        self.checker.sends(frame, offload);
+        if offload.gso_bytes == 0 {
+            self.checker.sends(frame, offload);
+        } else {
+            for part in cut(frame, offload) {
+                self.checker.sends(&part, TxOffload::default());
+            }
+        }
         if let Some(buffer) = self.inner.reserve() {
             buffer[..len].copy_from_slice(frame);
             self.inner.commit(len, offload);

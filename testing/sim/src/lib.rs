@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adversary;
+pub mod cut;
 pub mod differential;
 pub mod errno;
 pub mod faults;
@@ -46,6 +47,11 @@ pub trait TimedPort: Port {
 
 /// Most bytes of a frame before its packet: an Ethernet header and a VLAN tag.
 pub(crate) const FRAMING: usize = towpath_wire::ETHERNET_BYTES + towpath_wire::VLAN_BYTES;
+
+/// Bytes of a buffer for any frame of a port.
+pub(crate) fn room(mtu_bytes: u32, gso_max_bytes: u32) -> usize {
+    (mtu_bytes as usize + FRAMING).max(gso_max_bytes as usize)
+}
 
 /// The earlier of two optional moments.
 pub(crate) fn earlier(a: Option<Micros>, b: Option<Micros>) -> Option<Micros> {

@@ -1,15 +1,16 @@
 //! A full-duplex wire between two ports, with bandwidth, propagation delay and a finite queue at each sender (tail
 //! drop, ECN).
 
+use crate::cut::cut;
 use crate::pcap;
 use crate::trace::{self, Hash};
-use crate::{FRAMING, TimedPort};
+use crate::{TimedPort, room};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::time::Micros;
-use towpath_wire::{emit, ip, segment};
+use towpath_wire::{ip, segment};
 
 /// The properties of one direction of a wire, set at the sending end.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub struct LinkConfig {
     pub mtu_bytes: u32,
     /// Does the port compute checksums on sending and verify them on receiving?
     pub checksum_offload: bool,
+    /// Largest frame that the port cuts into segments, bytes; 0 = it cuts none, nor without `checksum_offload`.
+    pub gso_max_bytes: u32,
     /// Hash every frame for [`Link::hash`]? Off where millions of frames are sent.
     pub hashed: bool,
     /// Print every frame put on the wire to standard error?
@@ -43,6 +46,7 @@ impl Default for LinkConfig {
             mark_bytes: None,
             mtu_bytes: 1500,
             checksum_offload: false,
+            gso_max_bytes: 0,
             hashed: true,
             print: false,
         }
@@ -59,6 +63,8 @@ struct Direction {
     frames: VecDeque<InFlight>,
     /// When the last bit of the queued frames leaves the sender.
     free_ns: u64,
+    /// The newest instant at which the sender passed frames, and how many.
+    burst: (u64, u64),
     counters: QueueCounters,
 }
 
@@ -73,6 +79,8 @@ pub struct QueueCounters {
     pub marks: u64,
     /// Most bytes in the queue at a time.
     pub longest_bytes: u64,
+    /// Most frames that the sender passed to it at one instant.
+    pub longest_burst: u64,
 }
 
 #[derive(Default)]
@@ -105,7 +113,7 @@ impl Link {
             config,
             end,
             now: Micros(0),
-            out: vec![0; config.mtu_bytes as usize + FRAMING],
+            out: vec![0; room(config.mtu_bytes, config.gso_max_bytes)],
             held: Vec::new(),
             free: Vec::new(),
             counters: PortCounters::default(),
@@ -199,6 +207,8 @@ impl LinkPort {
         let bits = frame.len() as u64 * 8;
         let direction = &mut shared.directions[self.end];
         direction.counters.frames += 1;
+        direction.burst = if direction.burst.0 == now_ns { (now_ns, direction.burst.1 + 1) } else { (now_ns, 1) };
+        direction.counters.longest_burst = direction.counters.longest_burst.max(direction.burst.1);
         let mut done_ns = now_ns;
         if config.bits_per_s > 0 {
             let wait_ns = direction.free_ns.saturating_sub(now_ns);
@@ -243,7 +253,9 @@ fn verified(frame: &[u8]) -> RxChecksum {
 
 impl Port for LinkPort {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { mtu_bytes: self.config.mtu_bytes, tx_checksum: self.config.checksum_offload, gso_max_bytes: 0 }
+        let LinkConfig { mtu_bytes, checksum_offload, gso_max_bytes, .. } = self.config;
+        let gso_max_bytes = if checksum_offload { gso_max_bytes } else { 0 };
+        Capabilities { mtu_bytes, tx_checksum: checksum_offload, gso_max_bytes }
     }
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
@@ -276,13 +288,11 @@ impl Port for LinkPort {
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
         assert!(len <= self.out.len(), "a frame of {len} bytes on a wire for {}", self.out.len());
-        assert_eq!(offload.gso_bytes, 0, "super-segment on a wire that cuts none");
+        assert!(self.config.gso_max_bytes > 0 || offload.gso_bytes == 0, "super-segment on a wire that cuts none");
         assert!(self.config.checksum_offload || !offload.checksum_needed, "no checksum offload here");
-        let mut frame = self.out[..len].to_vec();
-        if offload.checksum_needed {
-            emit::fill_checksum(&mut frame);
+        for frame in cut(&self.out[..len], offload) {
+            self.send(frame);
         }
-        self.send(frame);
     }
 
     fn flush(&mut self) {}
@@ -367,7 +377,7 @@ mod tests {
             let (here, there) = if n == 5 { (deaf.clone(), deaf.clone()) } else { (frame.clone(), frame.clone()) };
             assert_eq!((a.send(here), b.send(there)), (n < 10, n < 10));
         }
-        let expected = QueueCounters { frames: 12, drops: 2, marks: 5, longest_bytes: 10_000 };
+        let expected = QueueCounters { frames: 12, drops: 2, marks: 5, longest_bytes: 10_000, longest_burst: 12 };
         assert_eq!(link.queue(0), expected);
         assert_eq!(link.queue(1), QueueCounters { marks: 0, ..expected }, "the other end has no threshold");
         b.advance(Micros(20_000));

@@ -59,6 +59,9 @@ impl TxPorts for Out<'_> {
     fn tx_checksum(&self, _: PortId) -> bool {
         self.0.capabilities().tx_checksum
     }
+    fn gso_max_bytes(&self, _: PortId) -> u32 {
+        self.0.capabilities().gso_max_bytes
+    }
 }
 
 /// Frames received and segments sent per step.

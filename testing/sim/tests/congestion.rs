@@ -12,6 +12,7 @@ const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// 100 Mbit/s, 10 ms of round trip, a queue of one bandwidth-delay product.
 const WIDE: LinkConfig = LinkConfig {
+    gso_max_bytes: 0,
     bits_per_s: 100_000_000,
     delay_us: 5_000,
     queue_bytes: 125_000,

@@ -12,12 +12,15 @@ use towpath_wire::offload::{RxChecksum, TxOffload};
 pub struct PortSet {
     ports: Vec<Box<dyn Port>>,
     tx_checksum: Vec<bool>,
+    gso_max_bytes: Vec<u32>,
 }
 
 impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
-        Self { tx_checksum: ports.iter().map(|p| p.capabilities().tx_checksum).collect(), ports }
+        let tx_checksum = ports.iter().map(|port| port.capabilities().tx_checksum).collect();
+        let gso_max_bytes = ports.iter().map(|port| port.capabilities().gso_max_bytes).collect();
+        Self { ports, tx_checksum, gso_max_bytes }
     }
     /// Leaves their frames in these taps, or (`None`) no longer.
     pub fn tap(&mut self, taps: Option<Vec<Tap>>) {
@@ -77,6 +80,9 @@ impl TxPorts for PortSet {
     }
     fn tx_checksum(&self, port: PortId) -> bool {
         self.tx_checksum.get(usize::from(port.0)).copied().unwrap_or(false)
+    }
+    fn gso_max_bytes(&self, port: PortId) -> u32 {
+        self.gso_max_bytes.get(usize::from(port.0)).copied().unwrap_or(0)
     }
 }
 

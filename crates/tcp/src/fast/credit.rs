@@ -27,6 +27,12 @@ pub(super) fn cost(bytes: u32) -> i64 {
     i64::from(bytes) * BYTE
 }
 
+/// The payload that this credit lets go.
+#[inline]
+pub(super) fn bytes(credit: i64) -> i64 {
+    credit.max(0) / BYTE
+}
+
 /// How long a debt lasts, in µs.
 #[inline]
 pub(super) fn wait_us(rate: u64, credit: i64) -> u64 {

@@ -1,4 +1,7 @@
 //! The next segment that a flow may send: windows, Nagle, silly windows. A pure function of its lines.
+//!
+//! A port may cut large frames itself. Then the next segment can be a super-segment: several full segments that go
+//! out together, and are timed together. Each part of it is acknowledged, lost and sent again alone.
 
 use super::{marks, recovery};
 use crate::seq::Seq;
@@ -30,6 +33,12 @@ impl Plan {
 /// The next segment from SND.NXT on, if the rules let one go (RFC 9293 §3.8.6.2.1, RFC 5681 §3).
 #[inline(always)]
 pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
+    largest(t, lines, 0)
+}
+
+/// [`next`], but a super-segment of up to `most` bytes if the rules let more than one segment go.
+#[inline(always)]
+pub(super) fn largest(t: &Tcb, lines: &Lines, super_bytes: u32) -> Option<Plan> {
     if t.snd_nxt().after(t.snd_queued()) {
         return None;
     }
@@ -49,7 +58,9 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let (left, most) = if t.any(SCORED | MARKED) { seldom(t, lines, unsent) } else { (0, unsent) };
     let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     // The segment is as full as possible (RFC 9293 SHLD-28).
-    let len = most.min(mss).min(by_peer).min(by_network);
+    let allowed = most.min(by_peer).min(by_network);
+    let len =
+        if super_bytes > mss && allowed > mss { several(t, allowed, super_bytes, most) } else { allowed.min(mss) };
     let last = len == most;
     let fin = last && fin_wanted && len == unsent && by_peer > len;
     if len == 0 && !fin {
@@ -61,6 +72,21 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     }
     // PSH is on the last of what is queued, however many writes that were (RFC 9293 §3.9.1.2, MUST-61, SHLD-27).
     Some(Plan { seq: t.snd_nxt(), len, fin, push: last })
+}
+
+/// The length of a super-segment: full segments, and the rest of what is queued if that need not wait for the
+/// acknowledgement of those before it.
+#[cold]
+#[inline(never)]
+fn several(t: &Tcb, allowed: u32, super_bytes: u32, most: u32) -> u32 {
+    let mss = u32::from(t.mss());
+    // Each of these is cut, sent again or marked on its own.
+    if t.has(URGENT_OUT) || t.has(MARKED) || t.snd_nxt().before(t.snd_max()) {
+        return mss;
+    }
+    let len = allowed.min(super_bytes);
+    let rest_goes = len == most && ((t.has(NODELAY) && !t.has(CORK)) || t.has(FIN_WANTED));
+    if rest_goes { len } else { len - len % mss }
 }
 
 /// Bytes in flight that have left the network, and how many of the unsent bytes one segment may have for the marks of

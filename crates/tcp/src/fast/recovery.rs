@@ -36,11 +36,12 @@ pub(super) fn pipe(t: &Tcb, lines: &Lines) -> u32 {
     t.flight().saturating_sub(left)
 }
 
-/// Gives the flow a scoreboard with what is out already: one segment, timed if it was sent but once. False = there is
-/// none left.
+/// Gives the flow a scoreboard with what is out already: nothing, or one segment, timed if it was sent but once. False =
+/// there is none left.
 pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
     let FlowTurn { state, lines, t, now, .. } = turn;
-    let (at, again) = if t.has(TIMING) { (lines.measures.rtt_at.get(), false) } else { (now.0 as u32, true) };
+    let (at, again) =
+        if t.has(TIMING) && !t.idle() { (lines.measures.rtt_at.get(), false) } else { (now.0 as u32, !t.idle()) };
     let Some(entry) = state.scoreboards.by(by).take(t.snd_una(), t.snd_max(), at, again) else { return false };
     lines.recovery.scoreboard.set(by, u32::from(entry));
     t.set(by, TRACKED);

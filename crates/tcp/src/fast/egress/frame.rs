@@ -76,15 +76,18 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
+        let mss = self.turn.t.mss();
+        let segments = if len <= u32::from(mss) { 1 } else { len.div_ceil(u32::from(mss)) };
         if len != 0 {
             let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
             self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
-            lines.measures.data_out.add(by, 1);
+            lines.measures.data_out.add(by, segments);
         } else {
             lines.measures.empty_out.add(by, 1);
         }
         let offload = if unsummed {
-            made.partial_checksum(frame)
+            let gso_bytes = if segments == 1 { 0 } else { mss };
+            TxOffload { gso_bytes, ..made.partial_checksum(frame) }
         } else {
             made.fill_checksum(frame);
             TxOffload::default()
@@ -93,7 +96,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         self.ports.commit(port, bytes, offload);
         self.bytes += bytes;
         let ident = self.turn.state.ident.by(by);
-        ident.0 = ident.0.wrapping_add(1);
+        ident.0 = ident.0.wrapping_add(segments as u16);
         let t = &mut self.turn.t;
         t.advertised(by).rcv_adv = edge;
         t.sent(by).last_ack = ack.up_to;

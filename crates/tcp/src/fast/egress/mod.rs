@@ -3,6 +3,7 @@
 mod frame;
 mod meter;
 mod repair;
+mod super_segment;
 
 use super::context::{FastState, FlowTurn};
 use super::plan::{self, Plan};
@@ -46,13 +47,14 @@ pub(super) fn run(
             let mut quota = state.config.segments_per_turn.min(budget - sent);
             let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
             let mut send =
-                SendTurn { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, rings, ports: &mut *ports };
+                SendTurn { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, super_bytes: 0, rings, ports };
             send.turn.t.clear(post, BYPASSING | LIMIT_WAIT);
             if share != i64::MAX {
                 quota = quota.min(share as usize / usize::from(send.turn.t.mss()) + 1);
             }
             let metered = bypass || send.turn.t.has(PACED) || send.turn.state.scheduler.limits();
             let meter = if metered { send.meter(post, bypass) } else { Meter::NONE };
+            send.super_bytes = send.super_bytes(share);
             let (frames, mut end) = send.run(by, quota);
             sent += frames;
             if share != i64::MAX {
@@ -103,6 +105,9 @@ fn frames(by: Egress, state: &mut FastState, budget: usize, ports: &mut impl TxP
     sent
 }
 
+/// A flow whose super-segments have come to this many bytes goes to the back of the queue.
+const BYTES_PER_TURN: usize = 48 << 10;
+
 /// How a turn to send ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -143,6 +148,8 @@ struct SendTurn<'a, R, P> {
     ect: u8,
     /// Bytes of its frames.
     bytes: usize,
+    /// Largest super-segment, bytes of payload; 0 = the port cuts none.
+    super_bytes: u32,
     rings: &'a R,
     ports: &'a mut P,
 }
@@ -179,7 +186,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
     #[inline]
     fn run(&mut self, by: Egress, quota: usize) -> (usize, End) {
         let mut frames = 0;
-        while frames < quota {
+        while frames < quota && (self.super_bytes == 0 || self.bytes < BYTES_PER_TURN) {
             match self.one(by) {
                 Some(Sent::Yes) => frames += 1,
                 Some(Sent::NoRoom) => return (frames, End::NoRoom),
@@ -203,7 +210,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         {
             return result;
         }
-        if let Some(plan) = plan::next(&self.turn.t, self.turn.lines) {
+        if let Some(plan) = plan::largest(&self.turn.t, self.turn.lines, self.super_bytes) {
             let sent = self.data(by, &plan);
             if sent == Sent::Yes {
                 let t = &mut self.turn.t;
@@ -316,8 +323,9 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         self.credit -= credit::cost(plan.len);
         let end = plan.end();
         let t = &self.turn.t;
-        // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight.
-        if t.has(TRACKED) || (t.snd_una() != t.snd_max() && t.has(SACK)) {
+        // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
+        let alone = t.idle() && plan.len <= u32::from(t.mss());
+        if t.has(TRACKED) || (!alone && t.has(SACK)) {
             self.track(loss, plan.seq, end);
         }
         let turn = &mut self.turn;

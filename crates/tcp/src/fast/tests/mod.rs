@@ -18,6 +18,7 @@ mod rules;
 mod sack;
 mod send;
 mod stream;
+mod super_segments;
 mod urgent;
 mod values;
 
@@ -71,6 +72,10 @@ pub struct Captured {
     pub room: usize,
     pub full: Option<PortId>,
     pub unsummed: bool,
+    /// Largest frame that it cuts, bytes.
+    pub gso_max_bytes: u32,
+    /// The payload size into which each frame is to be cut.
+    pub cut: Vec<u16>,
     buffer: Vec<u8>,
 }
 
@@ -82,9 +87,13 @@ impl TxPorts for Captured {
         assert_eq!(offload.checksum_needed, self.unsummed && offload.checksum_start != 0);
         self.room -= 1;
         self.sent.push((port, self.buffer[..len].to_vec()));
+        self.cut.push(offload.gso_bytes);
     }
     fn tx_checksum(&self, _: PortId) -> bool {
         self.unsummed
+    }
+    fn gso_max_bytes(&self, _: PortId) -> u32 {
+        self.gso_max_bytes
     }
 }
 
@@ -214,7 +223,15 @@ impl Harness {
         let mut h = Self {
             fast: FastPath::new(0, config, table),
             rings: VecRings::default(),
-            tx: Captured { sent: vec![], room: usize::MAX, full: None, unsummed: false, buffer: vec![0; 2000] },
+            tx: Captured {
+                sent: vec![],
+                room: usize::MAX,
+                full: None,
+                unsummed: false,
+                gso_max_bytes: 0,
+                cut: vec![],
+                buffer: vec![0; 1 << 16],
+            },
             now: Micros(1_000_000),
             app: AppUpdate { nodelay: setup.nodelay, ..AppUpdate::default() },
             setup: setup.clone(),
