@@ -48,3 +48,16 @@ pub fn shares_network(process: i32) -> Option<bool> {
     let seen = first.is_some() || !of_threads.is_empty();
     seen.then(|| of_threads.contains(&own))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_shares_its_own_network_and_one_that_is_not_there_cannot_be_seen() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        assert_eq!(shares_network(own), Some(true));
+        assert_eq!(std::thread::spawn(move || shares_network(own)).join().ok(), Some(Some(true)));
+        assert_eq!(shares_network(i32::MAX), None);
+    }
+}

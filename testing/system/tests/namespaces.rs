@@ -77,7 +77,8 @@ fn each_namespace_has_its_own_loopback_ports_and_addresses() {
     let script = r#"
 SERVER = '''
 here, everywhere = socket.create_server(("127.0.0.1", 7001)), socket.create_server(("0.0.0.0", 7002))
-threads = [greets(here, sys.argv[1], 1), greets(everywhere, sys.argv[1], 3)]
+six = socket.create_server(("::1", 7002), family=socket.AF_INET6)
+threads = [greets(here, sys.argv[1], 1), greets(everywhere, sys.argv[1], 3), greets(six, sys.argv[1], 1)]
 say("ready")
 [thread.join() for thread in threads]
 '''
@@ -86,6 +87,7 @@ assert served.stdout.readline() == other.stdout.readline() == "ready\n"
 CLIENT = '''
 for address, port in ("127.0.0.1", 7001), ("127.0.0.1", 7002), ("10.77.0.1", 7002), ("10.77.0.2", 7002):
     say(address, port, to(address, port))
+six = socket.socket(socket.AF_INET6); say(connected(six, "::1", 7002))
 say(to("10.77.0.1", 7001), to("10.77.0.2", 7001))
 '''
 print(run(SERVED, CLIENT)); print(run(OTHER, CLIENT))
@@ -160,11 +162,32 @@ say("home:", result[0])
 [t.join() for t in threads]
 if os.fork() == 0: enter(away); say("child:", to("127.0.0.1", 7006)); os._exit(0)
 os.wait()
-say("parent:", to("127.0.0.1", 7007))
+# By raw system calls: clone with CLONE_NEWNET and SIGCHLD, and setns.
+l3 = socket.create_server(("127.0.0.1", 7010)); thread = greets(l3, "unshared", 1)
+if libc.syscall(56, NEWNET | 17, 0, 0, 0, 0) == 0:
+    os.system("ip link set lo up"); say("cloned:", to("127.0.0.1", 7010))
+    with open("/run/netns/" + away) as f: assert libc.syscall(308, f.fileno(), NEWNET) == 0
+    say("away:", to("127.0.0.1", 7010)); os._exit(0)
+os.wait()
+say("parent:", to("127.0.0.1", 7007), to("127.0.0.1", 7010)); thread.join()
 '''
 print(run(SERVED, LISTENS, SERVED, OTHER)); print(run(OTHER, LISTENS, OTHER, SERVED))
 "#;
     as_the_kernel(script);
+}
+
+#[test]
+fn the_doctor_names_sockets_of_another_namespace() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let doctor = Program::new(&[bin("towpath")]).arg("doctor").arg("--socket").arg(&service.socket);
+    let script = "import socket; l = socket.create_server(('127.0.0.1', 0)); socket.create_connection(l.getsockname())";
+    let doctor = doctor.arg("--").arg("/usr/bin/python3").arg("-c").arg(script);
+    let says = "of another network namespace";
+    let other = lab.on_client(doctor.clone()).run(60).err;
+    assert!(other.contains(says) && other.contains("a service serves one namespace"), "{other}");
+    let served = lab.on_server(doctor).run(60).err;
+    assert!(served.contains("1 connected directly") && !served.contains(says), "{served}");
 }
 
 /// On Linux the socket would connect in its own namespace. Here a fresh one has to take its place, which this thread cannot
