@@ -2,7 +2,7 @@
 //! event contexts and locks are not.
 
 use crate::session::{self, Session};
-use crate::{context, descriptor_reserve, direct, process, tid};
+use crate::{context, descriptor_reserve, direct, process, rejoin, tid};
 
 /// In a forked child, before anything else: forgets the parent's process id.
 pub fn new_process() {
@@ -17,5 +17,6 @@ pub fn in_child() {
         descriptor_reserve::forked();
         direct::forked();
     }
+    rejoin::forked();
     session::all().for_each(Session::forked);
 }

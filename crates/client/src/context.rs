@@ -19,8 +19,8 @@ const KEPT: usize = 8;
 pub struct Context {
     /// Its number.
     pub id: u32,
-    /// The number of its session.
-    pub session: u32,
+    /// Its session. It stays this one, whoever gets the session's number later.
+    pub session: &'static Session,
     /// The eventfd that the stack notifies while the context is armed.
     pub wake: i32,
     /// The event queue of each thread of the stack.
@@ -77,9 +77,11 @@ pub fn forked() {
 pub fn forget_session(number: u32) {
     if let Some(_locked) = POOL.lock.lock() {
         // SAFETY: the lock is held, so this is the only reference.
-        unsafe { &mut *POOL.kept.get() }.extract_if(.., |context| context.session == number).for_each(|context| {
-            descriptors::unprotect(context.wake);
-        });
+        unsafe { &mut *POOL.kept.get() }.extract_if(.., |context| context.session.number == number).for_each(
+            |context| {
+                descriptors::unprotect(context.wake);
+            },
+        );
     }
 }
 
@@ -89,7 +91,7 @@ impl Context {
         if let Some(_locked) = POOL.lock.lock() {
             // SAFETY: the lock is held, so this is the only reference.
             let kept = unsafe { &mut *POOL.kept.get() };
-            if let Some(at) = kept.iter().rposition(|context| context.session == session.number) {
+            if let Some(at) = kept.iter().rposition(|context| core::ptr::eq(context.session, session)) {
                 return Some(kept.swap_remove(at));
             }
         }
@@ -102,12 +104,17 @@ impl Context {
             // Another process may have had this number. Its queue goes on at its position.
             Told { set, words: session.region.all_event_words(id as usize, thread), head: set.position() }
         });
-        Some(Self { id, session: session.number, wake, told: told.collect(), raised: Vec::new() })
+        Some(Self { id, session, wake, told: told.collect(), raised: Vec::new() })
     }
 
     /// Gives the context back. No slot may be subscribed to it any more.
-    pub fn close(self, session: &Session) {
-        self.disarm(session);
+    pub fn close(self) {
+        let session = self.session;
+        self.disarm();
+        if session.is_dead() {
+            descriptors::unprotect(self.wake);
+            return;
+        }
         if let Some(_locked) = POOL.lock.lock() {
             // SAFETY: the lock is held, so this is the only reference.
             let kept = unsafe { &mut *POOL.kept.get() };
@@ -128,7 +135,8 @@ impl Context {
 
     /// Empties the queues and hands each slot to `each`.
     #[inline(always)]
-    pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
+    pub fn drain(&mut self, mut each: impl FnMut(Slot)) {
+        let session = self.session;
         for told in &mut self.told {
             // Bounded, because slots may be queued again meanwhile: those come next time.
             for _ in 0..session.geometry.slots {
@@ -159,13 +167,13 @@ impl Context {
     }
 
     /// From now on events notify the eventfd. The caller must look for events once more before it sleeps.
-    pub fn arm(&self, session: &Session) {
-        arm(session, self.id);
+    pub fn arm(&self) {
+        arm(self.session, self.id);
     }
 
     /// The caller is awake: events need not notify the eventfd.
-    pub fn disarm(&self, session: &Session) {
-        disarm(session, self.id);
+    pub fn disarm(&self) {
+        disarm(self.session, self.id);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::lock::Lock;
 
 /// One of the peer's doorbells.
 struct Doorbell {
-    /// -1 = not asked for yet. The descriptor is never closed, only replaced (`dup3`).
+    /// -1 = not asked for yet. As long as its session lasts the descriptor is never closed, only replaced (`dup3`).
     fd: AtomicI32,
     /// Which doorbell it is.
     number: AtomicU32,
@@ -58,6 +58,19 @@ pub fn forked() {
 pub fn forget_session(number: u32) {
     HELD[number as usize].store(0, Ordering::SeqCst);
     NUMBERS[number as usize].iter().for_each(|pair| pair.store(0, Ordering::Release));
+    for place in &REGIONS[number as usize] {
+        // SAFETY: the pointer is null or a leaked box.
+        let Some(mapped) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
+        // Without it the memory goes when another pair takes the place.
+        let _ = mapped.region.retire();
+        for doorbell in mapped.doorbells.iter().flatten() {
+            doorbell.number.store(0, Ordering::Release);
+            let fd = doorbell.fd.swap(-1, Ordering::AcqRel);
+            if fd >= 0 {
+                descriptors::unprotect(fd);
+            }
+        }
+    }
 }
 
 /// The most waits in a row that sleep without spinning, after spins that failed.
@@ -106,7 +119,7 @@ pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
     if NUMBERS[session.number as usize][place].load(Ordering::Acquire) != pair {
         map(session, pair, place)?;
     }
-    // SAFETY: the pointer is null or a leaked box, and never changes again.
+    // SAFETY: the pointer is null or a leaked box.
     let mapped = unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() }?;
     let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
     let (own, peer) = (mapped.region.lines(slot, side), mapped.region.lines(slot, 1 - side));
@@ -125,15 +138,16 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
         let _room = descriptor_reserve::Room::make();
         ask()
     })?;
-    // SAFETY: the pointer is null or a leaked box, and never changes again.
+    // SAFETY: the pointer is null or a leaked box.
     match unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() } {
-        Some(mapped) => {
+        // Another service may have pairs of another size.
+        Some(mapped) if mapped.region.geometry() == geometry => {
             NUMBERS[session.number as usize][place].store(0, Ordering::Release);
             mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;
             mapped.sides.store(0, Ordering::Release);
             mapped.doorbells.iter().flatten().for_each(|doorbell| doorbell.number.store(0, Ordering::Release));
         }
-        None => {
+        _ => {
             let region = PairRegion::map(memfd.as_fd(), geometry, pair).ok()?;
             let owners = || (0..geometry.slots).map(|_| AtomicU32::new(0)).collect();
             let doorbell = || Doorbell { fd: AtomicI32::new(-1), number: AtomicU32::new(0) };
@@ -413,7 +427,7 @@ fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
     while held != 0 {
         let place = held.trailing_zeros() as usize;
         held &= held - 1;
-        // SAFETY: the pointer is null or a leaked box, and never changes again.
+        // SAFETY: the pointer is null or a leaked box.
         let Some(mapped) = (unsafe { REGIONS[number][place].load(Ordering::Acquire).as_ref() }) else { continue };
         let sides = mapped.sides.load(Ordering::SeqCst);
         (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));

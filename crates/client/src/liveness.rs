@@ -3,7 +3,7 @@
 //! wakes the others.
 
 use crate::sys;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 /// How often a blocked call checks whether the service is alive. It is not a round number, because programs set alarms
@@ -13,6 +13,14 @@ pub const LIFE_CHECK: Duration = Duration::from_millis(937);
 /// How often the one thread of a process checks. It is not a round number, because timers expire at round times, and a
 /// signal just at the end of a sleep interrupts nothing.
 const OFTEN: Duration = Duration::from_millis(83);
+
+/// A service has died, and what follows from that has not all been done.
+pub(crate) static DEAD_FOUND: AtomicBool = AtomicBool::new(false);
+
+/// A service has been found dead.
+pub(crate) fn found_dead() {
+    DEAD_FOUND.store(true, Ordering::Release);
+}
 
 /// Decides which thread of a process checks a session often.
 #[derive(Default)]

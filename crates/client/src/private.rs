@@ -34,6 +34,12 @@ pub struct Header {
     pub slots_claimed: AtomicU32,
     /// A process has said that the service is gone.
     pub said_gone: AtomicU32,
+    /// A process has said that there is a service again.
+    pub said_back: AtomicU32,
+    /// After the service's end: until when a process registers for the client (monotonic clock, ms); 0 = none does.
+    pub succeeding_ms: AtomicU64,
+    /// After the service's end: the token of the region that the client has at the next one; 0 = none yet.
+    pub successor: AtomicU64,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }

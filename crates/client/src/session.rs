@@ -6,7 +6,7 @@ use crate::liveness::{LIFE_CHECK, Liveness};
 use crate::lock::Lock;
 use crate::private::{self, Header, Private};
 use crate::sys::{self, Sys, borrow};
-use crate::{descriptor_reserve, process};
+use crate::{liveness, process};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ mod service;
 pub use error::SessionError;
 pub use service::ShownFile;
 use service::{Welcome, hello};
-pub(crate) use service::{Whose, ask, call, whose};
+pub(crate) use service::{Whose, ask, be_patient, call, call_at_once, whose};
 
 /// How long to spin before sleeping, unless `TOWPATH_SPIN_US` is set: the time of two wake-ups (about 10 µs each). Then
 /// waiting costs at most twice as much as the better choice.
@@ -27,12 +27,13 @@ const SPIN_US: u64 = 20;
 /// With fewer usable CPUs than this a program does not spin by default, because it would take the CPU from the stack or
 /// its peer. Example: redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without.
 const SPINNING_CPUS: usize = 4;
-/// The most sessions of a process: its own, and one for each other client or stack whose sockets it has.
+/// The most sessions of a process: its own, one for each other client or stack whose sockets it has, and those whose
+/// service has gone but not their sockets.
 pub const SESSIONS: usize = 16;
 
 /// One region of one service, and the connection to that service.
 pub struct Session {
-    /// Its number in this process; 0 = its own.
+    /// Its number in this process.
     pub number: u32,
     /// The number of the service's other stack plus one; 0 = the service itself.
     pub stack: u32,
@@ -63,6 +64,8 @@ pub struct Session {
     /// Held during a request that has an answer, and while the process joins.
     talking: Lock,
     dead: AtomicBool,
+    /// When the service was found dead, ms of the coarse monotonic clock.
+    pub(crate) died_ms: AtomicU64,
     /// When a thread last checked whether the service is alive, ms.
     checked_ms: AtomicU64,
     /// Which thread checks the service often.
@@ -77,62 +80,50 @@ pub struct Session {
     pub can_subscribe: bool,
 }
 
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
-/// The other sessions, from number 1 on.
-pub(crate) static OTHERS: [AtomicPtr<Session>; SESSIONS - 1] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS - 1];
+/// The process's own session.
+static OWN: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+/// All sessions by number.
+static ALL: [AtomicPtr<Session>; SESSIONS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS];
 pub(crate) static STARTING: Lock = Lock::new();
 
-/// The process's own session, if there is one.
+/// The process's own session, if there is one. After its service's end it is that one until there is another.
 #[inline]
 pub fn get() -> Option<&'static Session> {
     // SAFETY: the pointer is null or a leaked box, and never becomes null again.
-    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+    unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
 /// The session of this number.
 #[inline]
 pub fn numbered(number: u32) -> Option<&'static Session> {
-    match number {
-        0 => get(),
-        // SAFETY: the pointer is null or a leaked box.
-        _ => unsafe { OTHERS.get(number as usize - 1)?.load(Ordering::Acquire).as_ref() },
-    }
+    // SAFETY: the pointer is null or a leaked box.
+    unsafe { ALL.get(number as usize)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// All sessions, the process's own first.
+/// The session of this number is another from now on, or none (null). The caller holds `STARTING`.
+pub(crate) fn set_numbered(number: u32, session: *mut Session) {
+    ALL[number as usize].store(session, Ordering::Release);
+}
+
+/// This session is the process's own from now on. The caller holds `STARTING`.
+pub(crate) fn set_own(session: &'static Session) {
+    OWN.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);
+}
+
+/// All sessions.
 pub fn all() -> impl Iterator<Item = &'static Session> {
-    (0..SESSIONS as u32).map_while(numbered)
+    (0..SESSIONS as u32).filter_map(numbered)
+}
+
+/// Milliseconds of the coarse monotonic clock.
+pub(crate) fn coarse_ms() -> u64 {
+    sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64
 }
 
 /// The sessions (bits) whose stacks have died. Checks `now`, or if the last check was some time ago.
 pub fn gone(now: bool) -> u32 {
     let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
     all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
-}
-
-/// The process's own session. Registers with the service at `path` if there is none yet.
-pub fn open(path: &[u8]) -> Result<&'static Session, SessionError> {
-    let _starting = STARTING.lock().ok_or_else(|| SessionError::Process(std::io::ErrorKind::WouldBlock.into()))?;
-    match get() {
-        Some(session) if session.is_dead() => {
-            Err(SessionError::Gone(std::io::Error::from_raw_os_error(libc::ENETDOWN)))
-        }
-        Some(session) => Ok(session),
-        None => register(path),
-    }
-}
-
-/// Registers. The caller holds `STARTING`.
-fn register(path: &[u8]) -> Result<&'static Session, SessionError> {
-    Ok(install(Session::register(path, call(path)?, 0)?))
-}
-
-pub(crate) fn install(session: Session) -> &'static Session {
-    let session = Box::leak(Box::new(Session { can_subscribe: true, ..session }));
-    SESSION.store(session, Ordering::Release);
-    descriptor_reserve::fill(session.control());
-    session
 }
 
 impl Session {
@@ -174,6 +165,7 @@ impl Session {
             doorbells,
             talking: Lock::new(),
             dead: AtomicBool::new(false),
+            died_ms: AtomicU64::new(0),
             checked_ms: AtomicU64::new(0),
             liveness: Liveness::default(),
             out_of_contexts: AtomicBool::new(false),
@@ -198,7 +190,7 @@ impl Session {
     /// In a forked child: registers it as one more process of its parent's client. Until then the child holds the
     /// parent's registration open, so that the region outlives a parent that exits at once.
     pub fn join(&self) {
-        if self.joined_pid.load(Ordering::Relaxed) == process::pid() {
+        if self.joined_pid.load(Ordering::Relaxed) == process::pid() || self.is_dead() {
             return;
         }
         let Some(_talking) = self.talking.lock() else { return };
@@ -274,7 +266,7 @@ impl Session {
     /// Checks whether the service is alive if no thread has for [`LIFE_CHECK`]. For programs that only sleep for
     /// shorter times. False: it has died.
     pub fn check_alive_if_due(&self) -> bool {
-        let now_ms = sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64;
+        let now_ms = coarse_ms();
         let last_ms = self.checked_ms.load(Ordering::Relaxed);
         if now_ms.wrapping_sub(last_ms) < LIFE_CHECK.as_millis() as u64 {
             return !self.is_dead();
@@ -285,19 +277,35 @@ impl Session {
 
     /// Checks whether the service is alive. False: it has died.
     pub fn check_alive(&self) -> bool {
+        if self.is_dead() {
+            return false;
+        }
         let fd = self.control.load(Ordering::Acquire);
         let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let gone = sys::ppoll(&mut poll, Some(Duration::ZERO), core::ptr::null()) == Ok(1);
         if gone {
+            self.died_ms.store(coarse_ms(), Ordering::Relaxed);
             self.dead.store(true, Ordering::Release);
+            liveness::found_dead();
         }
         !self.is_dead()
     }
 
+    /// The service has gone, and no descriptor is of this session: its memory and descriptors go. A thread that is still
+    /// in a call of it finds zeros, and so the end.
+    pub(crate) fn retire(&self) {
+        let taken = self.doorbells.iter().chain([&self.control]).map(|fd| fd.swap(-1, Ordering::AcqRel));
+        taken.filter(|fd| *fd >= 0).for_each(unprotect);
+        // Without it the memory stays, for as long as the process lives.
+        let _ = self.region.retire();
+    }
+
     /// Notifies the doorbell of a data queue (`0..flow_groups`) or of the command queue (`flow_groups`).
     pub fn notify_queue(&self, queue: usize) {
-        if let Some(doorbell) = self.doorbells.get(queue) {
-            towpath_ring::wake::notify(borrow(&doorbell.load(Ordering::Relaxed)));
+        if let Some(doorbell) = self.doorbells.get(queue)
+            && let fd @ 0.. = doorbell.load(Ordering::Relaxed)
+        {
+            towpath_ring::wake::notify(borrow(&fd));
         }
     }
 

@@ -6,11 +6,10 @@
 
 use crate::command::Refusal;
 use crate::descriptors::{protect, unprotect};
-use crate::session::{self, OTHERS, STARTING, Session, Whose, call};
+use crate::session::{self, STARTING, Session, Whose, call};
 use crate::socket::Socket;
 use crate::sys::borrow;
-use crate::{callbacks, context, direct};
-use core::sync::atomic::Ordering;
+use crate::{callbacks, sessions};
 use core::time::Duration;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
@@ -31,7 +30,7 @@ pub fn join(path: &[u8], fd: i32) -> Option<&'static Session> {
         Whose::Here(token, ..) => token,
         Whose::There(_) => 0,
     };
-    Some(session::install(Session::register(path, socket, family).ok()?))
+    sessions::install(Session::register(path, socket, family).ok()?)
 }
 
 /// Asks the service for the place of a socket whose descriptor has come from elsewhere, and joins its client. `None`:
@@ -45,7 +44,8 @@ pub fn adopt(own: &Session, fd: i32) -> Option<SocketPlace> {
 
 /// The session of the client that has the region `token`, at the same stack as `own`.
 fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
-    let known = || session::all().find(|session| session.token == token && session.stack == own.stack);
+    let same = |session: &&Session| session.token == token && session.stack == own.stack && !session.is_dead();
+    let known = || session::all().find(same);
     known().or_else(|| {
         let _starting = STARTING.lock()?;
         known().or_else(|| add(|| Session::register(&own.path, call(&own.path).ok()?, token).ok(), own.stack, false))
@@ -54,13 +54,11 @@ fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
 
 /// Adds a session to the process's own, if there is room. The caller holds `STARTING`.
 fn add(make: impl FnOnce() -> Option<Session>, stack: u32, can_subscribe: bool) -> Option<&'static Session> {
-    let number = vacant().map_or(session::all().count(), |number| number as usize);
-    let place = OTHERS.get(number.checked_sub(1)?)?;
-    let mut session = make()?;
-    (session.number, session.stack, session.can_subscribe) = (number as u32, stack, can_subscribe);
-    let session = Box::leak(Box::new(session));
-    place.store(session, Ordering::Release);
-    Some(session)
+    sessions::add(|| {
+        let mut session = make()?;
+        (session.stack, session.can_subscribe) = (stack, can_subscribe);
+        Some(session)
+    })
 }
 
 /// A stack's registration socket that this process trusts.
@@ -112,19 +110,6 @@ fn path(file: i32) -> Vec<u8> {
     format!("/proc/self/fd/{file}").into_bytes()
 }
 
-/// The number of a session whose stack has died and whose last descriptor is closed. Without reuse, a stack that often
-/// restarts would fill the table. The caller holds `STARTING`.
-fn vacant() -> Option<u32> {
-    let over = |session: &&Session| {
-        session.stack != 0 && session.is_dead() && !(callbacks::get().is_session_open)(session.number)
-    };
-    let number = session::all().find(over)?.number;
-    (callbacks::get().forget_session)(number);
-    context::forget_session(number);
-    direct::forget_session(number);
-    Some(number)
-}
-
 /// Asks the service where a stack is and connects to it.
 fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
     let refused = || io::Error::from(ErrorKind::PermissionDenied);
@@ -147,7 +132,7 @@ fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
 }
 
 /// Users whose stacks may carry this process's sockets: its own, root, and the user of its service.
-fn trusted(home: &Session) -> Option<[u32; 3]> {
+pub(crate) fn trusted(home: &Session) -> Option<[u32; 3]> {
     let server = socket_peercred(borrow(&home.control())).ok()?.uid.as_raw();
     Some([0, rustix::process::geteuid().as_raw(), server])
 }

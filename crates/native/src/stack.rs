@@ -19,8 +19,8 @@ use towpath_client::direct;
 use towpath_client::held;
 use towpath_client::liveness::LIFE_CHECK;
 use towpath_client::private::used;
-use towpath_client::session;
 use towpath_client::session::Session;
+use towpath_client::sessions;
 use towpath_client::socket::Socket;
 use towpath_client::sys;
 use towpath_ring::Slot;
@@ -73,7 +73,7 @@ impl Stack {
     /// Opens the stack whose service is at `path`. A process stays with the first service that it opened; after that
     /// has gone, this fails with ENETDOWN.
     pub fn open_at(path: impl AsRef<Path>) -> io::Result<Self> {
-        let session = session::open(path.as_ref().as_os_str().as_bytes())?;
+        let session = sessions::open(path.as_ref().as_os_str().as_bytes())?;
         // ENFILE: the service has no context left for this process.
         let context = Context::open(session).ok_or_else(|| errno(libc::ENFILE))?;
         let entries = vec![Entry::default(); session.geometry.slots as usize].into_boxed_slice();
@@ -171,7 +171,7 @@ impl Stack {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.armed = true;
         let context = self.context()?;
-        context.arm(self.session);
+        context.arm();
         let nothing = context::is_empty(self.session, context.id);
         Ok(nothing && self.later.is_empty())
     }
@@ -179,7 +179,7 @@ impl Stack {
     fn disarm(&mut self) -> io::Result<()> {
         self.armed = false;
         let context = self.context()?;
-        context.disarm(self.session);
+        context.disarm();
         towpath_ring::wake::drain(sys::borrow(&context.wake));
         if !self.session.check_alive_if_due() {
             self.look_at_the_end();
@@ -252,7 +252,7 @@ impl Stack {
                 break;
             }
         }
-        context.drain(session, |slot| {
+        context.drain(|slot| {
             let Some(entry) = entries.get_mut(slot.index()) else { return };
             if !tell(slot, entry) && !entry.queued {
                 entry.queued = true;
@@ -354,6 +354,6 @@ impl Drop for Stack {
                 }
             }
         }
-        context.close(self.session);
+        context.close();
     }
 }

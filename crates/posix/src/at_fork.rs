@@ -2,7 +2,7 @@
 //! epoll instances and locks are this process's own.
 
 use crate::fd::standard_streams;
-use crate::fd::table::{self, Descriptor};
+use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::sigurg;
 use crate::lifecycle::in_flight;
 use crate::observe::{fallback, measure};
@@ -22,12 +22,14 @@ pub fn init() {
 
 /// Marks all sockets as shared: from now on two processes have each descriptor, so `close` in one of them ends nothing.
 pub extern "C" fn before() {
-    for (_, kind) in table::within(0, u32::MAX) {
+    for (fd, kind) in table::within(0, u32::MAX) {
         if let Descriptor::Slot { slot, generation } = kind
             && let Some(socket) = Socket::at(slot, generation)
             && !socket.is_gone()
         {
             socket.mark(flag::SHARED, true);
+        } else if let Descriptor::Pending(pending) = kind {
+            table::set(fd, Descriptor::Pending(Pending { shared: true, ..pending }));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{close, streams};
-use crate::lifecycle::kernel_half;
+use crate::lifecycle::{kernel_half, rejoin};
 use crate::observe::fallback;
 use crate::ready::{instance, service_death};
 use crate::uring;
@@ -21,7 +21,7 @@ static CALLBACKS: Callbacks = Callbacks {
 pub fn install(streams: streams::Calls) {
     towpath_client::callbacks::install(&CALLBACKS);
     close::set_ring_events(close::RingEvents { copied: uring::copied, closed: uring::closed });
-    service_death::set_give_back(kernel_half::give_back_all);
+    service_death::set_calls(service_death::Calls { give_back: kernel_half::give_back_all, look: rejoin::look });
     streams::set_calls(streams);
 }
 

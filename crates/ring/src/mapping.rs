@@ -91,6 +91,20 @@ impl Mapping {
         Ok(())
     }
 
+    /// Lets the memory go, and keeps the addresses: from now on they have zeros of this process alone. For a mapping
+    /// whose other side is gone, and that a thread may still look at.
+    pub(crate) fn retire(&self) -> io::Result<()> {
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
+        // SAFETY: exactly our own mapping is replaced, in one step. It holds atomics and bytes only, which the other side
+        // might have changed to the same zeros.
+        unsafe { rustix::mm::mmap_anonymous(self.base.cast(), self.bytes, prot, flags)? };
+        // Nobody needs it in a core dump.
+        // SAFETY: the range is our own mapping, and keeps what is in it.
+        let _ = unsafe { rustix::mm::madvise(self.base.cast(), self.bytes, Advice::LinuxDontDump) };
+        Ok(())
+    }
+
     /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel.
     pub(crate) fn give_back(&self, from: usize, to: usize) {
         let to = to.min(self.bytes);

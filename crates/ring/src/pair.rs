@@ -148,6 +148,11 @@ impl PairRegion {
         self.check_header(pair)
     }
 
+    /// The pair is gone for good: lets the memory go, and keeps the addresses, which have zeros from now on.
+    pub fn retire(&self) -> io::Result<()> {
+        self.mapping.retire()
+    }
+
     fn check_header(&self, pair: u32) -> Result<(), MapError> {
         // SAFETY: mapped and aligned, every bit pattern is a header, and volatile makes it one copy, which is then
         // checked.

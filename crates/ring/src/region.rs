@@ -131,6 +131,11 @@ impl Region {
         self.offset
     }
 
+    /// The other side is gone for good: lets the memory go, and keeps the addresses, which have zeros from now on.
+    pub fn retire(&self) -> io::Result<()> {
+        self.mapping.retire()
+    }
+
     /// The layout.
     #[inline]
     pub fn layout(&self) -> &Layout {

@@ -3,7 +3,7 @@
 use crate::program::{Program, Running};
 use crate::{Lab, Scratch, bin};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A running service.
 pub struct Service {
@@ -50,20 +50,35 @@ impl Service {
     }
     /// A service on `eth1` of a laboratory's server side, which admits every user.
     pub fn on_interface(lab: &Lab) -> Self {
-        Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
+        Self::start(|program| Self::with_interface(lab, program))
+    }
+    /// [`Service::on_interface`] after the end of this one, at the same socket.
+    pub fn on_interface_again(&mut self, lab: &Lab) {
+        self.start_again(|program| Self::with_interface(lab, program));
+    }
+    fn with_interface(lab: &Lab, program: Program) -> Program {
+        lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all"))
     }
     /// `towpath serve`; `complete` completes the command line.
     pub fn start(complete: impl FnOnce(Program) -> Program) -> Self {
         let scratch = Scratch::new("service");
         let socket = scratch.path("towpath.sock");
-        let program = Program::new(&[bin("towpath")]).arg("serve").arg("--socket").arg(&socket);
+        let running = Self::begin(&scratch, &socket, complete);
+        Self { socket, running, scratch }
+    }
+    /// Another service at the same socket, after this one has ended.
+    pub fn start_again(&mut self, complete: impl FnOnce(Program) -> Program) {
+        let _ = std::fs::remove_file(&self.socket);
+        self.running = Self::begin(&self.scratch, &self.socket, complete);
+    }
+    fn begin(scratch: &Scratch, socket: &Path, complete: impl FnOnce(Program) -> Program) -> Running {
+        let program = Program::new(&[bin("towpath")]).arg("serve").arg("--socket").arg(socket);
         let mut running = complete(program).start(scratch.path("service.log"));
-        let probe = socket.clone();
         crate::until("the service's socket", 20, || {
             assert!(running.alive(), "the service has ended:\n{}", running.output());
-            probe.exists()
+            socket.exists()
         });
-        Self { socket, running, scratch }
+        running
     }
     /// `towpath run -- LINE` against this service, which must accelerate the program (`--require`).
     pub fn accelerated(&self, line: &str) -> Program {
@@ -90,7 +105,15 @@ impl Service {
         if command == "sockets" {
             program = program.arg("-a");
         }
-        let out = program.run(20).ok();
+        // On a machine that is loaded the service may take longer than the command waits.
+        let mut answer = program.run(20);
+        for _ in 0..5 {
+            if answer.code == 0 || !answer.err.contains("does not answer") {
+                break;
+            }
+            answer = program.run(20);
+        }
+        let out = answer.ok();
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{command}: {e}\n{out}"))
     }
     /// A counter of a kernel stack, such as `sends` or `received_bytes`, summed over its workers.

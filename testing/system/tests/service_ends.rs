@@ -102,7 +102,12 @@ impl<'a> Host<'a> {
             let program = self.lab.on_server(self.under(line)).dir(&self.service.scratch.0);
             self.servers.push(program.start(path(&format!("server{number}"))));
         }
-        until("all servers listen", 60, || {
+        self.await_listeners();
+    }
+
+    /// Waits until the service has all listeners.
+    fn await_listeners(&mut self) {
+        until("the service has all listeners", 60, || {
             let sockets = self.service.sockets();
             let listen = |port: u16| {
                 let is_it = |socket: &serde_json::Value| {
@@ -173,6 +178,26 @@ impl<'a> Host<'a> {
 
     fn holdings(&self) -> Vec<Holdings> {
         self.processes().into_iter().map(holdings).collect()
+    }
+
+    /// Requires that the servers hold no more than they held before.
+    fn hold_no_more_than(&self, before: &[Holdings], when: &str) {
+        until(&format!("{when}: servers hold what they held, {before:?}"), 60, || {
+            let now = self.holdings();
+            now.len() == before.len()
+                && now.iter().zip(before).all(|(now, then)| now.0 <= then.0 + FEW && now.1 <= then.1 + FEW)
+        });
+    }
+
+    /// Requires that nothing of the service is left, but for the reserved ports of a broker that was `killed`: those are
+    /// the next service's, which gives them back.
+    fn is_gone(&mut self, killed: bool) {
+        self.service.running.wait_end(60);
+        // The worker ends after a broker that was killed.
+        until("nothing of the service is left", 60, || {
+            let Traces { xdp, ports } = self.traces();
+            !xdp && (ports.is_empty() || killed)
+        });
     }
 
     fn end(&mut self, end: End) {
@@ -251,29 +276,32 @@ fn ends(lab: &Lab, end: End, after: Duration) {
         std::thread::sleep(WINDOW);
         processes.iter().zip(begun).all(|(process, begun)| ticks(*process) - begun <= IDLE_TICKS)
     });
-    until(&format!("{end:?}: servers hold what they held, {before:?}"), 60, || {
-        let now = host.holdings();
-        now.len() == before.len()
-            && now.iter().zip(&before).all(|(now, then)| now.0 <= then.0 + FEW && now.1 <= then.1 + FEW)
-    });
+    host.hold_no_more_than(&before, &format!("{end:?}: afterwards"));
     match end {
         End::KillWorker | End::FaultWorker => {
             until("another worker serves", 60, || {
                 let status = Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&host.service.socket);
                 status.run(20).code == 0
             });
-            host.serves(Side::Joined, "a new program");
-            host.stop(&[]);
         }
-        End::KillBroker | End::Stop | End::Drain => {}
+        End::KillBroker | End::Stop | End::Drain => {
+            host.is_gone(end == End::KillBroker);
+            host.service.on_interface_again(lab);
+        }
     }
-    host.service.running.wait_end(60);
-    // The worker ends after a broker that was killed.
-    // The reserved ports of a broker that was killed are the next service's, which gives them back.
-    until("nothing of the service is left", 60, || {
-        let Traces { xdp, ports } = host.traces();
-        !xdp && (ports.is_empty() || end == End::KillBroker)
+    let begun = Instant::now();
+    host.await_listeners();
+    println!("  all servers have joined another service within {:?}", begun.elapsed());
+    let accelerated = host.accelerated();
+    for side in SIDES {
+        host.serves(side, &format!("{end:?}: served by another service"));
+    }
+    until("another service has accepted for each server from both sides", 60, || {
+        host.accelerated() >= accelerated + 10
     });
+    host.hold_no_more_than(&before, &format!("{end:?}: with another service"));
+    host.stop(&[]);
+    host.is_gone(false);
     drop(host);
 }
 

@@ -7,7 +7,9 @@ use core::num::NonZeroU32;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
 use towpath_ring::control::{self, Reply, Request, features};
 use towpath_ring::layout::VERSION;
 use towpath_ring::report::Count;
@@ -33,6 +35,8 @@ pub enum ShownFile {
 /// arrive later.
 const ASK_AGAIN: u32 = 200;
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// How long a service that has come anew may take for an answer.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// Asks a service until the socket has a name.
 pub fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<Whose> {
@@ -60,6 +64,24 @@ pub fn call(path: &[u8]) -> Result<OwnedFd, SessionError> {
         .map_err(|errno| SessionError::Process(errno.into()))?;
     let connected = SocketAddrUnix::new(path).and_then(|address| rustix::net::connect(&socket, &address));
     connected.map(|()| socket).map_err(|errno| SessionError::Unreachable(errno.into()))
+}
+
+/// [`call`] that never waits, for a program that has not asked for it. Until [`be_patient`] no answer is waited for
+/// longer than [`ANSWER`] either.
+pub fn call_at_once(path: &[u8]) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(ANSWER))?;
+    Ok(socket)
+}
+
+/// From now on answers are waited for as long as they take.
+pub fn be_patient(control: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::net::sockopt::set_socket_timeout(control, Timeout::Recv, None)?;
+    Ok(rustix::net::sockopt::set_socket_timeout(control, Timeout::Send, None)?)
 }
 
 /// The contents of a `Welcome` message.
@@ -98,6 +120,9 @@ pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError>
 impl Session {
     /// Sends a request that has no answer.
     pub fn send(&self, request: &Request, fds: &[i32]) -> Sys<()> {
+        if self.is_dead() {
+            return Err(libc::ENETDOWN);
+        }
         self.join();
         let control = self.control.load(Ordering::Acquire);
         let sent = match fds {
@@ -116,7 +141,7 @@ impl Session {
     /// Asks for an event context.
     pub fn request_context(&self) -> Option<(u32, OwnedFd)> {
         self.join();
-        if self.out_of_contexts.load(Ordering::Relaxed) {
+        if self.out_of_contexts.load(Ordering::Relaxed) || self.is_dead() {
             return None;
         }
         let _talking = self.talking.lock()?;
@@ -175,6 +200,9 @@ impl Session {
     /// One request on the session's connection, and its answer. One thread at a time.
     pub fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
         self.join();
+        if self.is_dead() {
+            return None;
+        }
         // A process that could not join shares its connection with another, and would get that one's answers.
         if self.joined_pid.load(Ordering::Relaxed) != process::pid() || self.shares_connection.load(Ordering::Relaxed) {
             return None;

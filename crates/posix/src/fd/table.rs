@@ -16,7 +16,7 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub enum Descriptor {
     /// A descriptor of the kernel's.
     Kernel,
-    /// A TCP kernel socket that has neither listened nor connected yet.
+    /// A TCP kernel socket that has neither listened nor connected yet, or a listener whose service has gone.
     Pending(Pending),
     /// A socket in a slot.
     Slot {
@@ -60,7 +60,12 @@ pub struct Pending {
     pub no_wait: [bool; 2],
     /// The kernel has refused a non-blocking connect and has not reported it yet.
     pub refused: bool,
-    /// The copies of one socket have the same number here; 0 = it has no copies (28 bits).
+    /// Another process may have it too.
+    pub shared: bool,
+    /// A listener whose service has gone was non-blocking. Once another process lets it join a service, the kernel socket
+    /// does not tell this.
+    pub nonblock: bool,
+    /// The copies of one socket have the same number here; 0 = it has no copies (26 bits).
     pub family: u32,
 }
 
@@ -73,7 +78,7 @@ const MEASURED_SLOT: u64 = 6;
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
-const FAMILIES: u32 = (1 << 28) - 1;
+const FAMILIES: u32 = (1 << 26) - 1;
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -87,6 +92,8 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.nonblock) << 58
+                | u64::from(u.shared) << 59
                 | u64::from(u.foreign) << 60
                 | u64::from(u.any_port) << 61
                 | u64::from(u.no_wait[0]) << 62
@@ -103,6 +110,8 @@ fn decode(word: u64) -> Descriptor {
     match word & KIND {
         1 => Descriptor::Pending(Pending {
             bound: word & 8 != 0,
+            nonblock: word & 1 << 58 != 0,
+            shared: word & 1 << 59 != 0,
             foreign: word & 1 << 60 != 0,
             any_port: word & 1 << 61 != 0,
             options: word & 16 != 0,
@@ -159,12 +168,13 @@ pub fn kind_of(socket: &Socket) -> Descriptor {
     Descriptor::Slot { slot: socket.number(), generation: socket.generation }
 }
 
-/// Slot and generation of a socket of the process's own session whose calls are not measured.
+/// Slot and generation of a socket of the session of number `own` whose calls are not measured.
 #[inline(always)]
-pub fn look_for_own(fd: i32) -> Option<(u32, u32)> {
+pub fn look_for_own(fd: i32, own: u32) -> Option<(u32, u32)> {
     let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
     let others = u64::from(u32::MAX << (SLOT_BITS + 3));
-    (word & (KIND | others) == SLOT).then_some((word as u32 >> 3, (word >> 32) as u32))
+    let slot = word as u32 >> 3 & ((1 << SLOT_BITS) - 1);
+    (word & (KIND | others) == SLOT | u64::from(own) << (SLOT_BITS + 3)).then_some((slot, (word >> 32) as u32))
 }
 
 /// The number of the epoll instance behind a descriptor, if it is one.
@@ -275,6 +285,8 @@ mod tests {
                 steered: 0x3_ffff,
                 family: FAMILIES,
                 kept: true,
+                shared: true,
+                nonblock: true,
                 no_wait: [true, false],
                 ..Pending::default()
             }),

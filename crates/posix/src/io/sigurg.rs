@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_long};
 use towpath_client::context::Context;
 use towpath_client::lock::Lock;
+use towpath_client::session;
 use towpath_client::socket::Socket;
 use towpath_client::{descriptors, sys};
 use towpath_hook::{outcome, real};
@@ -38,12 +39,15 @@ pub fn forked() {
 /// The program has named an owner for this socket by `fcntl(fd, command, argument)`.
 pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
     // The doorbell has one owner and belongs to one session.
-    if socket.session.number != 0 {
+    if !session::get().is_some_and(|own| core::ptr::eq(own, socket.session)) {
         return;
     }
     let Some(_locked) = DOORBELL.lock.lock() else { return };
     // SAFETY: the lock is held, so nobody else refers to the context.
     let context = unsafe { &mut *DOORBELL.context.get() };
+    if context.as_ref().is_some_and(|context| context.session.is_dead()) {
+        context.take().into_iter().for_each(Context::close);
+    }
     if context.is_none() {
         *context = Context::open(socket.session);
     }

@@ -37,8 +37,8 @@ trait Transfer {
 /// The socket behind a descriptor, if it is of the process's own session and calls on it are not counted.
 #[inline(always)]
 fn own(fd: c_int) -> Option<Socket> {
-    let (slot, generation) = table::look_for_own(fd)?;
     let session = session::get()?;
+    let (slot, generation) = table::look_for_own(fd, session.number)?;
     Some(Socket { session, slot: session.region.slot(slot)?, generation })
 }
 

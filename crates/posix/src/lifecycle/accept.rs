@@ -1,18 +1,19 @@
 //! `accept`.
 
-use crate::fd::{close, table};
+use crate::fd::close;
+use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::promote::attach;
 use crate::lifecycle::{address, in_flight, kernel_half};
 use crate::observe::{fallback, measure};
 use crate::options::handover;
-use crate::ready::halves;
+use crate::ready::{halves, service_death};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_client::accept::{inherit_options, next};
 use towpath_client::private::{Private, flag};
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{descriptor_reserve, doorbell, wait};
+use towpath_client::{descriptor_reserve, doorbell, rejoin, wait};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
@@ -23,6 +24,22 @@ use towpath_ring::report::Count;
 /// # Safety
 /// The contract of `accept4`: `addr` is null, or `len` is valid and `addr` has `*len` writable bytes.
 pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
+    while rejoin::is_needed()
+        && let Descriptor::Pending(_) = table::get(fd)
+    {
+        let blocks = match service_death::until_connection(fd) {
+            Ok(blocks) => blocks,
+            Err(errno) => return Some(Err(errno)),
+        };
+        if let Descriptor::Slot { .. } = table::get(fd) {
+            break;
+        }
+        // SAFETY: the caller keeps the contract of `accept4`; the kernel checks the addresses.
+        match unsafe { by_kernel(fd, addr, len, flags) } {
+            Err(libc::EAGAIN) if blocks => {}
+            accepted => return Some(accepted),
+        }
+    }
     let Some(listener) = table::socket(fd) else {
         // SAFETY: the caller keeps the contract of `accept4`, and so `addr` and `len`.
         return if table::is_measured(fd) { Some(unsafe { by_kernel(fd, addr, len, flags) }) } else { None };
@@ -110,8 +127,11 @@ unsafe fn accept_on_halves(
         if kernel_half::is_over(listener) {
             let kernels = halves::descriptor(fd, listener).unwrap_or(fd);
             kernel_half::give_back(fd, listener);
+            // It may wait for another service now.
             // SAFETY: the caller keeps the contract of `accept4`; the kernel checks the addresses.
-            return unsafe { by_kernel(kernels, addr, len, flags) };
+            return unsafe {
+                accept(kernels, addr, len, flags).unwrap_or_else(|| by_kernel(kernels, addr, len, flags))
+            };
         }
         // SAFETY: the caller keeps the contract of `accept4`.
         if let Some(new) = unsafe { accept_either(fd, listener, addr, len, flags) }? {

@@ -5,6 +5,8 @@
 //! The socket's description is non-blocking as long as the stack serves it, and the program's own mode is the slot's
 //! flag. A program without the library must find the program's mode, so it is restored before a descriptor goes there.
 
+pub use crate::ready::service_death::{SO_NOFCS, is_named};
+
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::sigurg;
 use crate::lifecycle::address;
@@ -16,8 +18,9 @@ use libc::{c_int, sockaddr, socklen_t};
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{close, command};
+use towpath_client::{close, command, rejoin};
 use towpath_hook::{outcome, real};
+use towpath_ring::control::Request;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::report::Count;
 
@@ -152,11 +155,15 @@ pub fn is_over(socket: &Socket) -> bool {
 }
 
 /// The stack no longer serves this listener, or must not: its descriptors become what they would be without the library.
-/// A socket that listens is the kernel's for good; one that does not is pending.
+/// A socket that listens is the kernel's for good, unless the service has gone; one that does not is pending.
 pub fn give_back(fd: c_int, socket: &Socket) {
     let Some(kernels) = halves::descriptor(fd, socket) else { return };
     if sys::is_closed(kernels) {
         stop(kernels, socket);
+        return;
+    }
+    if socket.session.is_dead() {
+        lose(kernels, socket);
         return;
     }
     let copies = table::copies(kernels);
@@ -168,9 +175,42 @@ pub fn give_back(fd: c_int, socket: &Socket) {
         take_filter_off(kernels);
     }
     release(kernels, socket);
-    if socket.session.is_dead() {
-        fallback::service_is_gone(socket.session);
+}
+
+/// The service has gone: the kernel alone listens, and the descriptors wait for another service.
+fn lose(kernels: c_int, socket: &Socket) {
+    let copies = copies(kernels, socket);
+    let pending = pending(kernels, socket, &copies);
+    rewatch::lose_half(socket, &copies);
+    copies.iter().for_each(|copy| table::set(*copy, Descriptor::Pending(pending)));
+    // Once another process of this client has joined a service, filter and mode are that one's.
+    if !rejoin::has_successor(socket.session) {
+        if socket.stack().status.load(Ordering::Relaxed) & status::JUDGED == 0 {
+            take_filter_off(kernels);
+        }
+        release(kernels, socket);
     }
+    fallback::service_is_gone(socket.session);
+}
+
+/// The program's descriptors of a listener.
+fn copies(fd: c_int, socket: &Socket) -> Vec<c_int> {
+    let mut copies = table::copies(fd);
+    copies.retain(|copy| table::get(*copy) == table::kind_of(socket));
+    copies
+}
+
+/// The record of a pending socket that has the listener's descriptors.
+fn pending(fd: c_int, socket: &Socket, copies: &[c_int]) -> Pending {
+    let mut pending = Pending { six: socket.has(flag::SIX), bound: !socket.has(flag::ANY_PORT), ..Pending::default() };
+    handover::note(socket, &mut pending);
+    pending.owned = sys::fcntl(fd, libc::F_GETOWN, 0).is_ok_and(|owner| owner != 0);
+    pending.shared = socket.has(flag::SHARED);
+    pending.nonblock = socket.has(flag::NONBLOCK);
+    if copies.len() > 1 {
+        pending.family = table::new_family();
+    }
+    pending
 }
 
 /// A service has died: all its listeners of this process are the kernel's from now on.
@@ -187,15 +227,8 @@ pub fn give_back_all() {
 
 /// The kernel socket has been told to listen no longer: its descriptors are those of a pending socket.
 pub fn stop(fd: c_int, socket: &Socket) -> Pending {
-    let six = socket.has(flag::SIX);
-    let mut pending = Pending { six, bound: !socket.has(flag::ANY_PORT), ..Pending::default() };
-    handover::note(socket, &mut pending);
-    pending.owned = sys::fcntl(fd, libc::F_GETOWN, 0).is_ok_and(|owner| owner != 0);
-    let mut copies = table::copies(fd);
-    copies.retain(|copy| table::get(*copy) == table::kind_of(socket));
-    if copies.len() > 1 {
-        pending.family = table::new_family();
-    }
+    let copies = copies(fd, socket);
+    let pending = pending(fd, socket, &copies);
     let watchers = rewatch::take_slot(socket);
     copies.iter().for_each(|copy| table::set(*copy, Descriptor::Pending(pending)));
     take_filter_off(fd);
@@ -214,10 +247,17 @@ fn release(fd: c_int, socket: &Socket) {
     close::abandon(socket);
 }
 
-/// Marks a listener that has been named (see `passing`). The option means something to packet sockets only.
-pub const SO_NOFCS: c_int = 43;
+/// Tells the service the name of a listener that other processes have too.
+pub fn name(fd: c_int, socket: &Socket) {
+    socket.mark(flag::SHARED, true);
+    let request = Request::Name { slot: socket.slot.raw(), generation: socket.generation };
+    if socket.session.send(&request, &[fd]).is_ok() {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, SO_NOFCS, 1);
+        socket.mark(flag::NAMED, true);
+    }
+}
 
 /// Takes the stack's filter off. The kernel gives it to accepted connections, too, which have no use for it.
-fn take_filter_off(fd: c_int) {
+pub fn take_filter_off(fd: c_int) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
 }

@@ -3,6 +3,7 @@
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::lifecycle::{address, kernel_half, pending, promote, registration, stack_address};
 use crate::observe::{fallback, measure};
+use crate::ready::service_death;
 use libc::c_int;
 use towpath_client::command::{self, Refusal};
 use towpath_client::socket::Socket;
@@ -49,7 +50,14 @@ fn limited(backlog: c_int) -> u32 {
 }
 
 fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> {
-    let Some(session) = registration::start() else { return settle_kernel(fd, pending, fallback::why_no_session()) };
+    let Some(session) = registration::start() else {
+        let why = fallback::why_no_session();
+        return if service_death::is_awaited() {
+            listen_alone(fd, backlog, why)
+        } else {
+            settle_kernel(fd, pending, why)
+        };
+    };
     if session.is_foreign(fd) {
         return settle_kernel(fd, pending, Count::Namespace);
     }
@@ -100,6 +108,12 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
         kernel_half::unlisten(fd, pending.six, local);
     }
     answer
+}
+
+/// The kernel alone listens, until there is a service again.
+fn listen_alone(fd: c_int, backlog: c_int, why: Count) -> Answer<c_int> {
+    fallback::count(why);
+    Some(registration::required_but_gone().map_or_else(|| kernel_half::listen(fd, backlog), Err))
 }
 
 /// Leaves a pending socket and its `listen` to the kernel, for good.

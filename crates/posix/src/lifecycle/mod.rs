@@ -13,6 +13,7 @@ pub mod listen;
 pub mod pending;
 pub mod promote;
 pub mod registration;
+pub mod rejoin;
 pub mod shutdown;
 pub mod socket;
 pub mod stack_address;

@@ -2,10 +2,12 @@
 
 use crate::io::fault;
 use crate::observe::{fallback, measure};
+use crate::ready::service_death;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::unix::ffi::OsStrExt;
 use towpath_client::lock::Lock;
 use towpath_client::session::{self, Session};
+use towpath_client::sessions;
 use towpath_client::stacks::{self, SocketPlace};
 use towpath_client::sys::borrow;
 
@@ -13,13 +15,14 @@ use towpath_client::sys::borrow;
 static REGISTERING: Lock = Lock::new();
 static TRIED: AtomicBool = AtomicBool::new(false);
 
-/// The session. The first call registers with the service; if that fails, the answer is `None` for good.
+/// The session. The first call registers with the service; if that fails, the answer is `None` for good. After the
+/// service's end it is `None` until there is another.
 pub fn start() -> Option<&'static Session> {
     if !TRIED.load(Ordering::Acquire) {
         let _registering = REGISTERING.lock()?;
         if !TRIED.load(Ordering::Acquire) {
             if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
-                match session::open(path.as_bytes()) {
+                match sessions::open(path.as_bytes()) {
                     Ok(session) => registered(session),
                     Err(error) => {
                         fallback::no_session(Some(&error));
@@ -33,6 +36,7 @@ pub fn start() -> Option<&'static Session> {
             TRIED.store(true, Ordering::Release);
         }
     }
+    service_death::look();
     session::get().filter(|session| !session.is_dead())
 }
 
@@ -60,7 +64,8 @@ pub fn adopt(fd: i32) -> Option<SocketPlace> {
     stacks::adopt(session, fd)
 }
 
-fn registered(session: &Session) {
+/// The process has a session.
+pub fn registered(session: &Session) {
     measure::start(session);
     fault::install();
 }

@@ -3,6 +3,7 @@
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::lifecycle::registration;
 use crate::observe::fallback;
+use crate::ready::service_death;
 use libc::c_int;
 use towpath_hook::{Answer, outcome, real};
 
@@ -18,7 +19,12 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     }
     if registration::start().is_none() {
         fallback::count(fallback::why_no_session());
-        return if registration::required() { Some(Err(libc::ENETDOWN)) } else { None };
+        if registration::required() {
+            return Some(Err(libc::ENETDOWN));
+        }
+        if !service_death::is_awaited() {
+            return None;
+        }
     }
     // SAFETY: `socket` takes numbers and no memory.
     let fd = outcome(unsafe { real::socket(domain, kind, libc::IPPROTO_TCP) });

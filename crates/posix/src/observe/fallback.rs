@@ -152,6 +152,18 @@ pub fn service_is_gone(session: &Session) {
     }
 }
 
+/// There is a service again after this session's. The first process of the client says so, if one has said the other.
+pub fn service_is_back(lost: &Session) {
+    let header = lost.header();
+    if header.said_gone.load(Ordering::Relaxed) != 0
+        && header.said_back.swap(1, Ordering::Relaxed) == 0
+        && STDERR.get() == Some(&stderr())
+    {
+        let line = b"towpath: the service is there again; listeners have joined it\n";
+        let _ = rustix::io::write(towpath_client::sys::borrow(&libc::STDERR_FILENO), line);
+    }
+}
+
 /// The file behind descriptor 2; `None` if there is none.
 fn stderr() -> Option<(u64, u64)> {
     let file = rustix::fs::fstat(towpath_client::sys::borrow(&libc::STDERR_FILENO)).ok()?;

@@ -91,7 +91,7 @@ pub fn control_slot(
             && instance.has_sleepers()
             && let Some(context) = interest.context_at(socket.session.number)
         {
-            context.arm(socket.session);
+            context.arm();
         }
         if readiness::events_for(socket, event.events) != 0 {
             interest.activity = interest.activity.wrapping_add(1);

@@ -17,7 +17,7 @@ use towpath_client::session::{self, Session};
 use towpath_client::sleep::Sleep;
 use towpath_client::sys::Sys;
 use towpath_client::undo_log::Undo;
-use towpath_client::{direct, held, wait};
+use towpath_client::{direct, held, rejoin, wait};
 use towpath_hook::{Answer, outcome, real};
 
 mod merge;
@@ -61,11 +61,12 @@ pub unsafe fn epoll_wait(
     if count <= 0 {
         return None;
     }
-    let Some(session) = session::get() else {
+    if session::get().is_none() {
         // SAFETY: the caller keeps the contract of `epoll_pwait`.
         return unsafe { wait_without_session(id, epfd, events, count, timeout(), mask) };
-    };
-    let wait = Wait { id, epfd, instance: instance::instance(id), session, events, room: count as usize, mask };
+    }
+    service_death::look();
+    let wait = Wait { id, epfd, instance: instance::instance(id), events, room: count as usize, mask };
     let found = if wait.instance.native_first.load(Ordering::Relaxed) {
         wait.native_first(timeout())
     } else {
@@ -147,9 +148,9 @@ unsafe fn wait_without_session(
 
 /// Waits on an epoll instance of the library's own, which the program does not know.
 pub fn wait_internal(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: Duration) -> Sys<usize> {
-    let session = session::get().ok_or(libc::EINVAL)?;
+    session::get().ok_or(libc::EINVAL)?;
     let (instance, room) = (instance::instance(id), events.len());
-    let wait = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask: core::ptr::null() };
+    let wait = Wait { id, epfd, instance, events: events.as_mut_ptr(), room, mask: core::ptr::null() };
     wait.until_ready(wait.collect(0), Some(timeout))
 }
 
@@ -184,7 +185,6 @@ struct Wait {
     id: u32,
     epfd: c_int,
     instance: &'static Instance,
-    session: &'static Session,
     /// The program's array, and how many events it has room for.
     events: *mut epoll_event,
     room: usize,
@@ -253,7 +253,9 @@ impl Wait {
             if is_long && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(0);
             }
-            if slots.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
+            if let Some(session) = session::get().filter(|_| slots.watched)
+                && direct::spin(session, || self.instance.raised())
+            {
                 continue;
             }
             if let Some(found) = self.sleep(deadline, &slots)? {
@@ -271,13 +273,15 @@ impl Wait {
     /// [`Wait::collect`], inlined for the first look of a call.
     #[inline(always)]
     fn collect_inline(&self, skip: usize) -> Sys<Collected> {
-        self.instance.with(|interest| self.collect_from(interest, skip)).unwrap_or(Ok(Collected::NOTHING))
+        // The session is looked up under the lock, by which threads agree on whose the first entries are.
+        let collect = |interest: &mut Interest| Some(self.collect_from(interest, session::get()?, skip));
+        self.instance.with(collect).flatten().unwrap_or(Ok(Collected::NOTHING))
     }
 
     #[inline(always)]
-    fn collect_from(&self, interest: &mut Interest, skip: usize) -> Sys<Collected> {
+    fn collect_from(&self, interest: &mut Interest, session: &'static Session, skip: usize) -> Sys<Collected> {
         let room = self.room - skip;
-        instance::own(self.instance, self.session, interest);
+        instance::own(self.instance, session, interest);
         let (mut found, mut put_all) = (0, Ok(()));
         let mut put = |event| {
             // SAFETY: `user::write` accepts any address, and `skip + found` stays below `count`, for which there is
@@ -290,17 +294,17 @@ impl Wait {
         };
         let mut slots = 0;
         if interest.watched > 0 {
-            interest.drain(self.session);
-            slots = interest.collect(self.session, &mut put, room);
+            interest.drain(session);
+            slots = interest.collect(session, &mut put, room);
         } else if interest.context.is_some() {
             // Events of slots that are no longer watched must not keep the thread awake.
-            interest.drain(self.session);
+            interest.drain(session);
         }
         if !interest.pending.is_empty() {
             nested::adopt(self.epfd, interest);
         }
         if !interest.nested.is_empty() {
-            nested::collect(self.epfd, interest, self.session, &mut put, room - slots);
+            nested::collect(self.epfd, interest, &mut put, room - slots);
         }
         put_all?;
         if found > 0 && interest.native == 0 {
@@ -329,12 +333,11 @@ impl Wait {
     fn sleep(&self, deadline: wait::Deadline, slots: &Collected) -> Sys<Option<usize>> {
         let sleeping = nested::all(self.id);
         let instances = || sleeping.iter().map(|id| instance::instance(*id));
-        instances().for_each(|instance| instance.falling_asleep(self.session));
+        instances().for_each(|instance| instance.falling_asleep());
         let asleep = Sleep::on(None, Undo::Number(instance::awake_at_last, self.id as usize));
-        let ready = |instance: &Instance| instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
-        let raised = self.instance.raised(self.session)
-            || ready(self.instance)
-            || instances().skip(1).any(|instance| instance.raised(self.session));
+        let any_ready = |interest: &mut Interest| interest.any_ready();
+        let ready = |instance: &Instance| instance.with(any_ready).unwrap_or(false);
+        let raised = self.instance.raised() || ready(self.instance) || instances().skip(1).any(Instance::raised);
         let woken = if let Err(canceled) = asleep.check() {
             Err(canceled)
         } else if raised {
@@ -342,7 +345,7 @@ impl Wait {
         } else {
             asleep.interrupted(self.sleep_armed(deadline, slots))
         };
-        instances().skip(1).for_each(|instance| instance.awake(self.session));
+        instances().skip(1).for_each(|instance| instance.awake());
         woken
     }
 
@@ -354,9 +357,13 @@ impl Wait {
             service_death::give_back();
             return Ok(None);
         }
+        if rejoin::is_due_now() {
+            service_death::look();
+            return Ok(None);
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let longest = match slots {
-            Collected { watched: false, .. } => None,
+            Collected { watched: false, .. } => rejoin::is_needed().then_some(LIFE_CHECK),
             Collected { subscribed: true, .. } => Some(held::sleep_of(LIFE_CHECK)),
             _ => Some(WITHOUT_CONTEXT),
         };
@@ -440,12 +447,12 @@ mod tests {
         control(epfd, libc::EPOLL_CTL_ADD, ours, libc::EPOLLIN, 7).expect("epoll_ctl");
         assert_eq!(wait(epfd, 0), []);
         let Descriptor::Epoll(id) = table::get(epfd) else { panic!("no instance of the library") };
-        let (session, instance) = (session::get().expect("a session"), instance::instance(id));
+        let instance = instance::instance(id);
         send(theirs, b"x", 0).expect("send");
-        eventually(|| instance.raised(session));
+        eventually(|| instance.raised());
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
         let (room, mask) = (events.len(), core::ptr::null());
-        let call = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask };
+        let call = Wait { id, epfd, instance, events: events.as_mut_ptr(), room, mask };
         let slots = Collected {
             found: 0,
             watched: true,

@@ -5,6 +5,7 @@ pub use crate::ready::hints::{clear, has_kernel_said, kernel_is_ready, kernel_sa
 use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::in_flight;
 use crate::ready::poll::{self, Subscription};
+use crate::ready::service_death;
 use core::time::Duration;
 use libc::{c_int, pollfd};
 use towpath_client::context::Context;
@@ -55,7 +56,10 @@ pub fn until_acceptable(fd: c_int, listener: &Socket, deadline: Deadline) -> Sys
         match asleep.interrupted(sys::ppoll(&mut fds, Some(time), core::ptr::null())) {
             Err(libc::EINTR) if deadline.is_none() && sys::signals_restart() => {}
             Err(errno) => return Err(errno),
-            Ok(0) => wait::check_service(listener.session),
+            Ok(0) => {
+                wait::check_service(listener.session);
+                service_death::look();
+            }
             Ok(_) if fds[0].revents != 0 => {
                 kernel_said_ready(listener);
                 return Ok(());

@@ -16,7 +16,8 @@ use towpath_hook::real;
 /// The most instances of a process. Further epoll descriptors stay with the kernel and cannot watch slots.
 const INSTANCES: usize = 1024;
 const NO_CONTEXT: u32 = u32::MAX;
-const LAST_CONTEXT: u32 = NO_CONTEXT - 1;
+/// Bits of a context's number in [`Instance::context`], below those of its session's number.
+const CONTEXT_BITS: u32 = 16;
 
 /// One epoll instance. It is never freed, only reused: another thread may be waiting on it while it is closed.
 pub struct Instance {
@@ -25,12 +26,12 @@ pub struct Instance {
     /// How many descriptors name the instance; 0 = not in use.
     copies: AtomicU32,
     fd: AtomicI32,
-    /// The number of its context, for threads that do not hold the lock.
+    /// The number of its context and that of the session, for threads that do not hold the lock.
     context: AtomicU32,
     /// The context's doorbell, for threads that do not hold the lock.
     wake: AtomicI32,
-    /// Its contexts at other stacks, for threads that do not hold the lock; by session, from 1 on.
-    others: OnceLock<Box<[Other; SESSIONS - 1]>>,
+    /// Its contexts of other sessions, for threads that do not hold the lock; by session.
+    others: OnceLock<Box<[Other; SESSIONS]>>,
     /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
     sleepers: AtomicU32,
     /// `nudge` has put a descriptor into the native set.
@@ -106,18 +107,24 @@ impl Instance {
 
     /// Are there events in its contexts?
     #[inline]
-    pub fn raised(&self, session: &Session) -> bool {
-        let home = match self.context.load(Ordering::Relaxed) {
-            NO_CONTEXT => false,
-            id => !context::is_empty(session, id),
-        };
-        home || self.others().any(|(session, id, _)| !context::is_empty(session, id))
+    pub fn raised(&self) -> bool {
+        self.own().is_some_and(|(session, id)| !context::is_empty(session, id))
+            || self.others().any(|(session, id, _)| !context::is_empty(session, id))
     }
 
-    /// Its contexts at other stacks: session, number and doorbell.
+    /// Its context of the process's own session: session and number.
+    #[inline]
+    fn own(&self) -> Option<(&'static Session, u32)> {
+        match self.context.load(Ordering::SeqCst) {
+            NO_CONTEXT => None,
+            word => Some((session::numbered(word >> CONTEXT_BITS)?, word & ((1 << CONTEXT_BITS) - 1))),
+        }
+    }
+
+    /// Its contexts of other sessions: session, number and doorbell.
     #[inline]
     fn others(&self) -> impl Iterator<Item = (&'static Session, u32, i32)> {
-        self.others.get().into_iter().flat_map(|others| others.iter().zip(1..)).filter_map(|(other, number)| {
+        self.others.get().into_iter().flat_map(|others| others.iter().zip(0..)).filter_map(|(other, number)| {
             let id = other.context.load(Ordering::SeqCst).checked_sub(1)?;
             Some((session::numbered(number)?, id, other.wake.load(Ordering::SeqCst)))
         })
@@ -128,29 +135,29 @@ impl Instance {
         self.sleepers.load(Ordering::SeqCst) != 0
     }
 
-    fn each_context(&self, session: &Session, work: impl Fn(&Session, u32)) {
-        if let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) {
+    fn each_context(&self, work: impl Fn(&Session, u32)) {
+        if let Some((session, id)) = self.own() {
             work(session, id);
         }
         self.others().for_each(|(session, id, _)| work(session, id));
     }
 
     /// A thread is about to sleep on the native descriptor. It must look at the slots once more after this call.
-    pub fn falling_asleep(&self, session: &Session) {
+    pub fn falling_asleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.each_context(session, context::arm);
+        self.each_context(context::arm);
     }
 
     /// A thread that slept on the native descriptor is awake.
-    pub fn awake(&self, session: &Session) {
+    pub fn awake(&self) {
         let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
         if last {
-            self.each_context(session, context::disarm);
+            self.each_context(context::disarm);
         }
         // Another thread may have fallen asleep in between. A doorbell that has woken this thread is not armed for the
         // other one.
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            self.each_context(session, context::arm);
+            self.each_context(context::arm);
         }
     }
 
@@ -158,14 +165,6 @@ impl Instance {
     /// one.
     pub fn falling_asleep_without_session(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// A thread's sleep ends. If it began without a session, there may be one by now.
-    fn awake_at_last(&self) {
-        match session::get() {
-            Some(session) => self.awake(session),
-            None => _ = self.sleepers.fetch_sub(1, Ordering::SeqCst),
-        }
     }
 
     /// In a forked child: gives up the inherited context, which is the parent's.
@@ -182,11 +181,30 @@ impl Instance {
         });
     }
 
+    /// The process may have joined another service since: that session is the list's own from now on.
+    fn settle(&self, interest: &mut Interest) {
+        if let Some(own) = session::get()
+            && interest.own != own.number
+            && let Some(context) = interest.settle(own)
+        {
+            self.context.store(NO_CONTEXT, Ordering::SeqCst);
+            self.leave(&context);
+            context.close();
+        }
+    }
+
+    /// Takes a context's doorbell out of the native set.
+    fn leave(&self, context: &Context) {
+        // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
+        unsafe { real::epoll_ctl(self.descriptor(), libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+    }
+
     /// Makes sure that the instance has a context of this process at the session's stack.
     pub fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
         if interest.pid != process::pid() {
             self.leave_parents(interest);
         }
+        self.settle(interest);
         if interest.context_at(session.number).is_some() {
             return;
         }
@@ -195,22 +213,19 @@ impl Instance {
         let fd = self.fd.load(Ordering::Relaxed);
         // SAFETY: `event` lives until the call returns.
         if unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, context.wake, &raw mut event) } != 0 {
-            context.close(session);
+            context.close();
             return;
         }
-        match session.number.checked_sub(1) {
-            None => {
-                self.wake.store(context.wake, Ordering::SeqCst);
-                self.context.store(context.id, Ordering::SeqCst);
-            }
-            Some(at) => {
-                let other = &self.others.get_or_init(Box::default)[at as usize];
-                other.wake.store(context.wake, Ordering::SeqCst);
-                other.context.store(context.id + 1, Ordering::SeqCst);
-            }
+        if session.number == interest.own {
+            self.wake.store(context.wake, Ordering::SeqCst);
+            self.context.store(session.number << CONTEXT_BITS | context.id, Ordering::SeqCst);
+        } else {
+            let other = &self.others.get_or_init(Box::default)[session.number as usize];
+            other.wake.store(context.wake, Ordering::SeqCst);
+            other.context.store(context.id + 1, Ordering::SeqCst);
         }
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            context.arm(session);
+            context.arm();
         }
         interest.put_context(context);
         interest.subscribe_all(session);
@@ -294,7 +309,7 @@ fn always_readable() -> Option<c_int> {
 
 /// A thread's sleep on the instance of this number ends.
 pub fn awake_at_last(id: usize) {
-    instance(id as u32).awake_at_last();
+    instance(id as u32).awake();
 }
 
 /// Works on the interest lists of all instances in use.
@@ -320,15 +335,16 @@ pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
     }
 }
 
-/// A session has ended, and another may get its number (from 1 on).
+/// A session has ended, and another may get its number.
 pub fn forget_session(number: u32) {
     each(|id, interest| {
         let instance = instance(id);
-        let Some(other) = instance.others.get().and_then(|others| others.get(number as usize - 1)) else { return };
-        other.context.store(0, Ordering::SeqCst);
+        instance.settle(interest);
+        if let Some(other) = instance.others.get().and_then(|others| others.get(number as usize)) {
+            other.context.store(0, Ordering::SeqCst);
+        }
         if let Some(context) = interest.forget_session(number) {
-            // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
-            unsafe { real::epoll_ctl(instance.descriptor(), libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+            instance.leave(&context);
             descriptors::unprotect(context.wake);
         }
     });
@@ -379,18 +395,13 @@ pub fn closed(id: u32, fd: c_int) {
         instance.no_contexts();
         let (ours, contexts) = cleared.unwrap_or_default();
         for context in contexts {
-            match session::numbered(context.session) {
-                Some(session) if ours => {
-                    let fd = instance.fd.load(Ordering::Relaxed);
-                    // The doorbell is taken out, because a copy of the descriptor in another process may keep the
-                    // native set alive.
-                    // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed. Both descriptors are
-                    // this process's own.
-                    unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
-                    context.close(session);
-                }
+            if ours {
+                // A copy of the descriptor in another process may keep the native set alive.
+                instance.leave(&context);
+                context.close();
+            } else {
                 // The doorbell belongs to the parent, which may still wait on it in this native set.
-                _ => descriptors::unprotect(context.wake),
+                descriptors::unprotect(context.wake);
             }
         }
     }
@@ -408,7 +419,10 @@ pub fn forked() {
 /// Makes an instance that was inherited over `fork` this process's own. Called before each wait.
 #[inline(always)]
 pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
-    if interest.pid != process::pid() || (interest.watched > 0 && interest.context.is_none()) {
+    if interest.pid != process::pid()
+        || interest.own != session.number
+        || (interest.watched > 0 && interest.context.is_none())
+    {
         become_own(instance, session, interest);
     }
 }
@@ -418,10 +432,11 @@ fn become_own(instance: &Instance, session: &'static Session, interest: &mut Int
     if interest.pid != process::pid() {
         instance.leave_parents(interest);
     }
+    instance.settle(interest);
     if interest.watched > 0 && interest.context.is_none() {
         instance.subscribe(session, interest);
     }
-    for other in session::all().skip(1).filter(|other| other.can_subscribe) {
+    for other in session::all().filter(|other| other.can_subscribe && other.number != session.number) {
         if interest.watches_of(other.number) {
             instance.subscribe(other, interest);
         }

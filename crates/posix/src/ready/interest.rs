@@ -13,6 +13,7 @@ use towpath_ring::lines::state;
 mod fast_path;
 mod halves;
 mod report;
+mod settle;
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -46,6 +47,7 @@ pub enum EntryName {
 #[derive(Clone, Copy, Default)]
 struct Entry {
     data: u64,
+    /// The key of its slot, see [`Interest::key`].
     slot: u32,
     generation: u32,
     events: u32,
@@ -75,12 +77,23 @@ impl Entry {
         self.state != EntryState::Free
     }
 
+    /// Its socket. `session` is the list's own.
     #[inline]
     fn socket(&self, session: &'static Session) -> Option<Socket> {
         match session.region.slot(self.slot) {
             Some(slot) => Some(Socket { session, slot, generation: self.generation }),
-            None => Socket::at(self.slot, self.generation),
+            None => Socket::at(swap(self.slot, session.number), self.generation),
         }
+    }
+}
+
+/// Swaps the numbers 0 and `own` of sessions in the number of a slot.
+#[inline]
+fn swap(slot: u32, own: u32) -> u32 {
+    match slot >> SLOT_BITS {
+        0 => slot | own << SLOT_BITS,
+        session if session == own => slot & ((1 << SLOT_BITS) - 1),
+        _ => slot,
     }
 }
 
@@ -108,6 +121,8 @@ pub struct Interest {
     entries: Vec<Entry>,
     /// The number of entries by slot; 0 as long as nothing is watched.
     slots: usize,
+    /// The number of the session whose slots the first entries are for: the process's own.
+    pub own: u32,
     /// Entries to look at. A level-triggered one stays here while it is ready.
     ready: VecDeque<u32>,
     /// Entries for which the sender holds bytes back. They become due without an event.
@@ -148,6 +163,7 @@ impl Interest {
         Self {
             entries: Vec::new(),
             slots: 0,
+            own: 0,
             ready: VecDeque::new(),
             held: Vec::new(),
             watched: 0,
@@ -167,14 +183,20 @@ impl Interest {
         }
     }
 
+    /// The key of a socket: its number, as if the list's own session were session 0.
+    #[inline]
+    fn key(&self, socket: &Socket) -> u32 {
+        swap(socket.number(), self.own)
+    }
+
     /// The place of the entry of this name. Entries of an earlier socket in the same slot are ignored.
     fn find(&self, name: EntryName, socket: &Socket) -> Option<usize> {
-        self.of_slot(socket.number()).find(|at| self.entries[*at].name == name && self.is_current(*at, socket))
+        self.of_slot(self.key(socket)).find(|at| self.entries[*at].name == name && self.is_current(*at, socket))
     }
 
     fn is_current(&self, at: usize, socket: &Socket) -> bool {
         let entry = &self.entries[at];
-        entry.is_used() && entry.slot == socket.number() && entry.generation == socket.generation
+        entry.is_used() && entry.slot == self.key(socket) && entry.generation == socket.generation
     }
 
     /// All places where entries of a slot may be.
@@ -186,14 +208,14 @@ impl Interest {
     /// The context at the stack of the session of this number.
     pub fn context_at(&self, session: u32) -> Option<&Context> {
         match session {
-            0 => self.context.as_ref(),
-            _ => self.others.iter().find(|context| context.session == session),
+            own if own == self.own => self.context.as_ref(),
+            _ => self.others.iter().find(|context| context.session.number == session),
         }
     }
 
     /// Adds a context.
     pub fn put_context(&mut self, context: Context) {
-        if context.session == 0 {
+        if context.session.number == self.own {
             self.context = Some(context);
         } else {
             self.others.push(context);
@@ -208,25 +230,28 @@ impl Interest {
         taken
     }
 
-    /// A session has ended, and another may get its number (from 1 on). Returns its context.
+    /// A session has ended, and another may get its number. Returns its context.
     pub fn forget_session(&mut self, session: u32) -> Option<Context> {
         self.ended &= !(1 << session);
-        let at = self.others.iter().position(|context| context.session == session)?;
+        let at = self.others.iter().position(|context| context.session.number == session)?;
         let context = self.others.swap_remove(at);
         self.count_unsubscribed();
         Some(context)
     }
 
-    /// Does the list watch a socket of this session (number from 1 on)?
+    /// Does the list watch a socket of this session, which is not its own?
     pub fn watches_of(&self, session: u32) -> bool {
-        let first = session << SLOT_BITS;
+        let first = swap(session << SLOT_BITS, self.own);
         let last = first | ((1 << SLOT_BITS) - 1);
         self.further.range((first, 0)..=(last, u32::MAX)).any(|(_, at)| self.entries[*at as usize].is_used())
     }
 
-    fn is_subscribed(&self, slot: u32) -> bool {
-        let session = slot >> SLOT_BITS;
-        session == 0 || self.context_at(session).is_some()
+    /// Does a context have the events of the slot with this key? Nothing comes any more from a session that has ended.
+    fn is_subscribed(&self, key: u32) -> bool {
+        let session = swap(key, self.own) >> SLOT_BITS;
+        session == self.own
+            || self.context_at(session).is_some()
+            || session::numbered(session).is_none_or(Session::is_dead)
     }
 
     fn count_unsubscribed(&mut self) {
@@ -238,11 +263,11 @@ impl Interest {
     fn place(&mut self, socket: &Socket) -> usize {
         if self.entries.is_empty() {
             // All regions of a service have the same number of slots.
-            self.slots = session::get().unwrap_or(socket.session).geometry.slots as usize;
+            self.slots = session::numbered(self.own).unwrap_or(socket.session).geometry.slots as usize;
             self.entries = vec![Entry::default(); self.slots];
         }
         let own = socket.slot.index();
-        if socket.session.number == 0 && !self.is_current(own, socket) {
+        if socket.session.number == self.own && !self.is_current(own, socket) {
             return own;
         }
         let at = match self.free.iter().rposition(|at| !self.entries[*at as usize].queued) {
@@ -252,7 +277,7 @@ impl Interest {
                 self.entries.len() as u32 - 1
             }
         };
-        self.further.insert((socket.number(), at));
+        self.further.insert((self.key(socket), at));
         at as usize
     }
 
@@ -266,14 +291,15 @@ impl Interest {
         }
         let at = self.place(socket);
         self.halves.entry_ended(at);
+        let slot = self.key(socket);
         let entry = &mut self.entries[at];
         let (stale, queued) = (entry.is_used(), entry.queued);
-        let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.number());
+        let (data, generation, events) = (event.u64, socket.generation, event.events);
         *entry = Entry { data, slot, generation, events, name, state: EntryState::Watching, queued, reported: None };
         self.watched += usize::from(!stale);
         match self.context_at(socket.session.number).map(Context::bit) {
             Some(bit) => self.watch(socket, bit),
-            None => self.unsubscribed += usize::from(socket.session.number != 0),
+            None => self.unsubscribed += usize::from(!self.is_subscribed(slot)),
         }
         self.look_if_ready(at, socket);
         Ok(())
@@ -283,7 +309,7 @@ impl Interest {
     /// also watched for room is never exclusive. An event does not say what has changed, and another waiter may want
     /// the other change.
     fn watch(&self, socket: &Socket, bit: u64) {
-        let mut current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
+        let mut current = self.of_slot(self.key(socket)).filter(|at| self.is_current(*at, socket));
         let listening = socket.state() == state::LISTENING;
         let takes_turns = |events: u32| events & EXCLUSIVE != 0 && (listening || events & readiness::OUT == 0);
         socket.share(bit, current.all(|at| takes_turns(self.entries[at].events)));
@@ -322,7 +348,7 @@ impl Interest {
         self.entries[at].state = EntryState::Free;
         self.halves.entry_ended(at);
         self.watched -= 1;
-        let others = self.of_slot(socket.number()).any(|at| self.is_current(at, socket));
+        let others = self.of_slot(self.key(socket)).any(|at| self.is_current(at, socket));
         if let (Some(context), true, false) = (self.context_at(socket.session.number), ours, others) {
             socket.unsubscribe(context.bit());
         }
@@ -338,7 +364,7 @@ impl Interest {
         if self.watched == 0 {
             return;
         }
-        for at in self.of_slot(socket.number()).collect::<Vec<_>>() {
+        for at in self.of_slot(self.key(socket)).collect::<Vec<_>>() {
             if !self.is_current(at, socket) {
                 continue;
             }
@@ -354,7 +380,7 @@ impl Interest {
 
     /// The names of a socket's entries, each with its event.
     pub fn watching(&self, socket: &Socket) -> Vec<(EntryName, epoll_event)> {
-        let current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
+        let current = self.of_slot(self.key(socket)).filter(|at| self.is_current(*at, socket));
         current
             .map(|at| {
                 (self.entries[at].name, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
@@ -393,9 +419,10 @@ impl Interest {
     /// Subscribes the session's context to all its watched slots.
     pub fn subscribe_all(&mut self, session: &'static Session) {
         let Some(bit) = self.context_at(session.number).map(Context::bit) else { return };
-        let theirs = |entry: &&Entry| entry.is_used() && entry.slot >> SLOT_BITS == session.number;
+        let (own, number) = (self.own, session.number);
+        let theirs = |entry: &&Entry| entry.is_used() && swap(entry.slot, own) >> SLOT_BITS == number;
         for entry in self.entries.iter().filter(theirs) {
-            if let Some(socket) = Socket::at(entry.slot, entry.generation)
+            if let Some(socket) = Socket::at(swap(entry.slot, own), entry.generation)
                 && !socket.is_gone()
             {
                 self.watch(&socket, bit);
@@ -425,8 +452,9 @@ impl Interest {
     pub fn clear(&mut self, ours: bool) -> Vec<Context> {
         let contexts: Vec<Context> = self.take_contexts().collect();
         for entry in self.entries.iter().filter(|entry| entry.is_used() && ours) {
-            let context = contexts.iter().find(|context| context.session == entry.slot >> SLOT_BITS);
-            if let (Some(context), Some(socket)) = (context, Socket::at(entry.slot, entry.generation)) {
+            let slot = swap(entry.slot, self.own);
+            let context = contexts.iter().find(|context| context.session.number == slot >> SLOT_BITS);
+            if let (Some(context), Some(socket)) = (context, Socket::at(slot, entry.generation)) {
                 socket.unsubscribe(context.bit());
             }
         }

@@ -9,7 +9,7 @@ use crate::ready::instance::{self, Instance};
 use crate::ready::interest::{Interest, Nested};
 use core::time::Duration;
 use libc::{c_int, epoll_event};
-use towpath_client::session::Session;
+use towpath_client::session;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{outcome, real};
 
@@ -49,19 +49,13 @@ fn activity(id: u32) -> u32 {
 }
 
 /// Reports the inner instances that are ready to `put`.
-pub fn collect(
-    outer: c_int,
-    interest: &mut Interest,
-    session: &'static Session,
-    mut put: impl FnMut(epoll_event),
-    room: usize,
-) -> usize {
+pub fn collect(outer: c_int, interest: &mut Interest, mut put: impl FnMut(epoll_event), room: usize) -> usize {
     let mut found = 0;
     for nested in &mut interest.nested {
         if found == room {
             break;
         }
-        if nested.disabled || nested.events & READABLE == 0 || !is_ready(nested.id, session) {
+        if nested.disabled || nested.events & READABLE == 0 || !is_ready(nested.id) {
             continue;
         }
         let activity = activity(nested.id);
@@ -88,15 +82,16 @@ pub fn woken(interest: &Interest, mark: u64) -> bool {
 }
 
 /// Does an instance have anything to report?
-pub fn is_ready(id: u32, session: &'static Session) -> bool {
+pub fn is_ready(id: u32) -> bool {
     let instance = instance::instance(id);
     let looked = instance.with(|interest| {
-        let slots = interest.watched > 0 && {
-            instance::own(instance, session, interest);
-            interest.drain(session);
-            interest.any_ready(session)
-        };
-        let inner = |nested: &Nested| !nested.disabled && nested.events & READABLE != 0 && is_ready(nested.id, session);
+        let slots = interest.watched > 0
+            && session::get().is_some_and(|session| {
+                instance::own(instance, session, interest);
+                interest.drain(session);
+                interest.any_ready()
+            });
+        let inner = |nested: &Nested| !nested.disabled && nested.events & READABLE != 0 && is_ready(nested.id);
         (slots || interest.nested.iter().any(inner), interest.native > 0)
     });
     let (ready, native) = looked.unwrap_or((false, true));

@@ -38,6 +38,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// # Safety
 /// The contract of `ppoll`: `fds` is null or has `n` entries, `mask` is null or valid.
 pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask: *const sigset_t) -> Answer<c_int> {
+    service_death::look();
     if n == 0 || fds.is_null() || n > 1 << 20 {
         return None;
     }
@@ -181,7 +182,7 @@ impl<'a> Poll<'a> {
                 }
                 Descriptor::Epoll(id) => {
                     let shown = entry.events & (libc::POLLIN | libc::POLLRDNORM);
-                    if shown != 0 && nested::is_ready(id, self.session) {
+                    if shown != 0 && nested::is_ready(id) {
                         entry.revents = shown;
                     }
                 }
@@ -230,6 +231,7 @@ impl<'a> Poll<'a> {
         let longest = if subscription.is_subscribed() { LIFE_CHECK } else { WITHOUT_CONTEXT };
         loop {
             session::gone(false);
+            service_death::look();
             subscription.each(Context::arm);
             let mut time = longest;
             if let Some(deadline) = deadline {
@@ -246,7 +248,7 @@ impl<'a> Poll<'a> {
             // A descriptor may have become the kernel's meanwhile, or have been closed.
             if session::gone(true) != 0 {
                 // A doorbell whose service has died would wake this thread for ever.
-                let ended = |context: &Context| session::numbered(context.session).is_none_or(Session::is_dead);
+                let ended = |context: &Context| context.session.is_dead();
                 for (context, native) in subscription.contexts.iter().zip(&mut self.native[known..]) {
                     native.fd = if ended(context) { -1 } else { context.wake };
                 }
@@ -289,7 +291,7 @@ impl Subscription {
                 Descriptor::Slot { slot, generation } => subscription.sockets.extend(Socket::at(slot, generation)),
                 Descriptor::Epoll(id) => {
                     let instances = nested::all(id);
-                    instances.iter().for_each(|id| instance::instance(*id).falling_asleep(session));
+                    instances.iter().for_each(|id| instance::instance(*id).falling_asleep());
                     subscription.instances.extend(instances);
                 }
                 _ => {}
@@ -325,7 +327,7 @@ impl Subscription {
     }
 
     fn of(&self, session: u32) -> Option<&Context> {
-        self.contexts.iter().find(|context| context.session == session)
+        self.contexts.iter().find(|context| context.session.number == session)
     }
 
     /// Do the contexts get the events of all sockets?
@@ -338,32 +340,28 @@ impl Subscription {
     }
 
     /// Does some work with each context.
-    pub fn each(&self, work: impl Fn(&Context, &Session)) {
-        for context in &self.contexts {
-            if let Some(session) = session::numbered(context.session) {
-                work(context, session);
-            }
-        }
+    pub fn each(&self, work: impl Fn(&Context)) {
+        self.contexts.iter().for_each(work);
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         for id in &self.instances {
-            instance::instance(*id).awake(self.session);
+            instance::instance(*id).awake();
         }
         for mut context in core::mem::take(&mut self.contexts) {
-            let Some(session) = session::numbered(context.session) else { continue };
-            context.disarm(session);
-            let theirs = || self.sockets.iter().filter(|socket| socket.session.number == session.number);
+            context.disarm();
+            let session = context.session;
+            let theirs = || self.sockets.iter().filter(|socket| core::ptr::eq(socket.session, session));
             theirs().for_each(|socket| socket.unsubscribe(context.bit()));
-            context.drain(session, |slot| {
+            context.drain(|slot| {
                 if let Some(socket) = theirs().find(|socket| socket.slot == slot) {
                     socket.event_seen();
                 }
             });
             towpath_ring::wake::drain(sys::borrow(&context.wake));
-            context.close(session);
+            context.close();
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::ready::{epoll_ctl, instance};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use towpath_client::private::flag;
+use towpath_client::session;
 use towpath_client::socket::Socket;
 use towpath_hook::real;
 
@@ -76,10 +77,26 @@ pub fn leave_half(socket: &Socket) {
     });
 }
 
+/// [`leave_half`] of a listener whose service has gone. `copies`: its descriptors, which are pending sockets from now on.
+pub fn lose_half(socket: &Socket, copies: &[c_int]) {
+    instance::each(|_, interest| {
+        let ours = interest.pid == towpath_client::process::pid();
+        let watched = interest.watching(socket);
+        interest.leave_half(socket, ours);
+        for (name, event) in watched {
+            if let EntryName::Descriptor(fd) = name
+                && copies.contains(&fd)
+            {
+                interest.pending.push((fd, event));
+            }
+        }
+    });
+}
+
 /// The descriptor `fd` of a socket is being closed.
 pub fn forget(fd: c_int, socket: &Socket) {
     // The bits of a socket of another session do not stand for contexts of this process.
-    let own = socket.session.number == 0;
+    let own = session::get().is_some_and(|own| core::ptr::eq(own, socket.session));
     let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
     let kind = table::kind_of(socket);
     let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);

@@ -3,6 +3,7 @@
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::ready::poll;
+use crate::ready::service_death;
 use core::time::Duration;
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use towpath_client::sys::Sys;
@@ -50,6 +51,7 @@ pub unsafe fn select(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Answer<c_int> {
+    service_death::look();
     let sets = sets.map(|set| Bits(set.cast()));
     let named = |fd: &c_int| sets.iter().any(|set| set.get(*fd));
     let count = if count > FD_SETSIZE { count.min(table_size()) } else { count };

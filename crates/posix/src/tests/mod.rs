@@ -10,6 +10,7 @@ mod marks;
 mod options;
 pub mod os;
 mod readiness;
+mod rejoin;
 mod six;
 mod stream;
 mod urgent;

@@ -27,9 +27,18 @@ fn usual_or<T: Failure>(usual: Option<T>, answer: impl FnOnce() -> Answer<T>) ->
 pub const GEOMETRY: Geometry =
     Geometry { slots: 256, app_slots: 128, tx_bytes: 16_384, rx_bytes: 16_384, contexts: 64, flow_groups: 1 };
 
+static START: Once = Once::new();
+
+/// The process has a stack of its own, which `TOWPATH_SOCKET` names.
+pub fn start_with_own() {
+    START.call_once(|| {
+        Posix::wire();
+        assert!(crate::lifecycle::registration::start().is_some(), "the library registers with the stack");
+    });
+}
+
 /// Starts the stack once for all tests of this process.
 pub fn start() {
-    static START: Once = Once::new();
     START.call_once(|| {
         let path = std::env::temp_dir().join(format!("towpath-sockets-test-{}", std::process::id()));
         // SAFETY: no other thread of the test process reads the environment yet.

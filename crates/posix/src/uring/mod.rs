@@ -19,6 +19,7 @@ use crate::fd::table::{self, Descriptor};
 use crate::io::user;
 use crate::lifecycle::registration;
 use crate::observe::fallback;
+use crate::ready::service_death;
 use abi::{Params, register, setup};
 use core::ptr::null_mut;
 use libc::{c_int, c_uint, c_void};
@@ -58,7 +59,7 @@ fn refuse() -> Answer<c_int> {
 /// Is io_uring left to the kernel?
 fn is_left() -> bool {
     // Without a service all sockets are the kernel's.
-    let left = chosen("kernel") || registration::start().is_none();
+    let left = chosen("kernel") || (registration::start().is_none() && !service_death::is_awaited());
     if left {
         fallback::count(Count::IoUringLeft);
     }
@@ -121,6 +122,11 @@ fn follow(fd: c_int, params: *const Params) -> Sys<c_int> {
     Ok(fd)
 }
 
+/// A listener has joined another service under this descriptor.
+pub fn moved(fd: c_int) {
+    pending::moved(fd);
+}
+
 /// A descriptor of the ring `id` has been closed.
 pub fn closed(id: u32) {
     ring::closed(id, || {
@@ -132,6 +138,7 @@ pub fn closed(id: u32) {
 /// `io_uring_enter`: looks at the entries about to be submitted, then leaves the call to the kernel.
 pub fn enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
     let Descriptor::Ring(id) = table::get(fd) else { return None };
+    service_death::look();
     if submit > 0 {
         ring::ring(id).look(|entries, put| Batch::of(id).look(entries, put));
     }

@@ -147,6 +147,24 @@ pub fn forget(id: u32) {
     with(|waiting| waiting.take(&all));
 }
 
+/// A listener has joined another service under this descriptor: its operations go on there.
+pub fn moved(fd: c_int) {
+    with(|waiting| {
+        let is_lost = |watched: &Watched| match &watched.target {
+            Target::Socket(socket) => watched.half.is_some() && socket.is_gone(),
+            Target::Epoll(_) => false,
+        };
+        let lost: Vec<_> =
+            waiting.watched.iter().filter(|(_, watched)| is_lost(watched)).map(|(key, _)| *key).collect();
+        for key in lost {
+            let Some(watched) = waiting.watched.get_mut(&key) else { continue };
+            let taken: Vec<_> = watched.operations.extract_if(.., |operation| operation.fd == fd).collect();
+            waiting.watch(key);
+            taken.into_iter().for_each(|operation| waiting.begin(operation));
+        }
+    });
+}
+
 /// In a forked child: the operations are its parent's.
 pub fn forked() {
     SHARED.lock.reset();

@@ -9,7 +9,8 @@ use super::pending::{self, Meant};
 use super::{buffers, post, ring};
 use crate::fd::close;
 use crate::fd::table::{self, Descriptor};
-use crate::lifecycle::{bind, connect, listen, shutdown, socket};
+use crate::lifecycle::pending as socket_pending;
+use crate::lifecycle::{bind, connect, kernel_half, listen, shutdown, socket};
 use crate::options::by_descriptor;
 use crate::ready::epoll_ctl;
 use libc::{c_int, c_void, epoll_event, sockaddr};
@@ -187,6 +188,11 @@ impl Batch {
                 answer => answered(answer),
             },
             (Descriptor::Slot { .. }, _) | (Descriptor::Epoll(_), op::POLL_ADD) => self.carry(entry),
+            // The service of a listener has gone, and the operation is the kernel's: so is the listener.
+            (Descriptor::Pending(pending), op::ACCEPT | op::POLL_ADD) if kernel_half::listens(entry.fd) => {
+                socket_pending::leave(entry.fd, pending);
+                Leave
+            }
             _ => Leave,
         }
     }

@@ -24,8 +24,9 @@ impl Entry {
 impl Interest {
     /// Are the process's own stack and the kernel's descriptors the only sources of events?
     #[inline(always)]
-    fn is_plain(&self) -> bool {
+    fn is_plain(&self, session: &Session) -> bool {
         self.watched > 0
+            && self.own == session.number
             && self.context.is_some()
             && self.pid == towpath_client::process::pid()
             && self.unsubscribed == 0
@@ -46,7 +47,7 @@ impl Interest {
         mut put: impl FnMut(usize, epoll_event) -> bool,
         room: usize,
     ) -> Option<usize> {
-        if !self.is_plain() {
+        if !self.is_plain(session) {
             return None;
         }
         self.drain_own(session);

@@ -4,7 +4,7 @@
 //! of the library's. Both stand for one registration of the program: what the kernel tells becomes an event of the
 //! entry, and an entry with EPOLLONESHOT is served once, by either half.
 
-use super::{EntryName, EntryState, Interest, ONESHOT};
+use super::{EntryName, EntryState, Interest, ONESHOT, swap};
 use crate::ready::{hints, readiness, words};
 use libc::{c_int, epoll_event};
 use towpath_client::socket::Socket;
@@ -61,6 +61,11 @@ impl Halves {
     /// The entry at this place is another one's from now on, or no one's.
     pub fn entry_ended(&mut self, at: usize) {
         self.all.iter_mut().filter(|half| half.at == at as u32).for_each(|half| half.at = ENDED);
+    }
+
+    /// The entries have other places from now on.
+    pub fn moved_entries(&mut self, place: impl Fn(u32) -> Option<u32>) {
+        self.all.iter_mut().for_each(|half| half.at = place(half.at).unwrap_or(ENDED));
     }
 
     /// All descriptors of the native set are closed.
@@ -136,7 +141,7 @@ impl Interest {
             entry.state = EntryState::Served;
         }
         if events & readiness::IN != 0
-            && let Some(socket) = Socket::at(entry.slot, entry.generation)
+            && let Some(socket) = Socket::at(swap(entry.slot, self.own), entry.generation)
         {
             hints::kernel_said_ready(&socket);
         }
@@ -163,7 +168,7 @@ impl Interest {
     /// The slot of a listener has ended and its descriptors are the kernel's: from now on the kernel tells of them with
     /// the program's own data.
     pub fn leave_half(&mut self, socket: &Socket, ours: bool) {
-        let current: Vec<_> = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket)).collect();
+        let current: Vec<_> = self.of_slot(self.key(socket)).filter(|at| self.is_current(*at, socket)).collect();
         for at in current {
             let (entry, epfd) = (self.entries[at], self.halves.epfd);
             if let Some(place) = self.halves.all.iter().position(|half| half.at == at as u32)

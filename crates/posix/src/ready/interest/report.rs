@@ -1,6 +1,6 @@
 //! Reporting: events are drained from the contexts, their slots looked at, and ready ones reported.
 
-use super::{ET, Entry, EntryState, Interest, ONESHOT, queue};
+use super::{ET, Entry, EntryState, Interest, ONESHOT, queue, swap};
 use crate::ready::readiness;
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
@@ -33,7 +33,7 @@ impl Interest {
             self.look_at_all();
             return;
         };
-        context.drain(session, |slot| {
+        context.drain(|slot| {
             *activity = activity.wrapping_add(1);
             if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
                 let lines = session.region.lines(slot);
@@ -59,11 +59,11 @@ impl Interest {
     /// [`Interest::drain`] for other stacks.
     #[cold]
     fn drain_others(&mut self) {
-        let Self { others, entries, ready, further, activity, .. } = self;
+        let Self { others, entries, ready, further, activity, own, .. } = self;
         for context in others {
-            let Some(session) = session::numbered(context.session) else { continue };
-            let first = context.session << SLOT_BITS;
-            context.drain(session, |slot| {
+            let session = context.session;
+            let first = swap(session.number << SLOT_BITS, *own);
+            context.drain(|slot| {
                 let number = first | slot.raw();
                 let known = further.range((number, 0)..=(number, u32::MAX)).next();
                 let entry = known.and_then(|(_, at)| entries.get(*at as usize));
@@ -140,7 +140,8 @@ impl Interest {
     }
 
     /// Would `collect` find an entry?
-    pub fn any_ready(&mut self, session: &'static Session) -> bool {
+    pub fn any_ready(&mut self) -> bool {
+        let Some(session) = session::numbered(self.own) else { return false };
         if !self.held.is_empty() {
             self.look_at_due(session);
         }
