@@ -162,6 +162,15 @@ impl Broker {
         self.result(Request::RenewPort { number }).map(drop)
     }
 
+    /// [`crate::Privileges::first_syns`].
+    pub fn first_syns(&self, v6: bool) -> io::Result<OwnedFd> {
+        match self.ask(Request::FirstSyns { v6 }, None)? {
+            (Answer { result: 0, .. }, Some(socket)) => Ok(socket),
+            (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
+            (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
+        }
+    }
+
     /// Tells the broker that clients are served.
     pub fn serving(&self) -> io::Result<()> {
         self.result(Request::Serving).map(drop)

@@ -94,6 +94,11 @@ pub enum Request {
         /// Every user; else the service's own.
         open: bool,
     },
+    /// A raw socket for first SYNs over the served device.
+    FirstSyns {
+        /// Of IPv6, not IPv4.
+        v6: bool,
+    },
 }
 
 /// A request with its number, which the answer repeats.
@@ -247,6 +252,10 @@ impl Numbered {
                 head(&mut to, 14);
                 to.word(number);
             }
+            Request::FirstSyns { v6 } => {
+                head(&mut to, 15);
+                to.word(v6.into());
+            }
         }
         bytes
     }
@@ -282,6 +291,7 @@ impl Numbered {
             12 => Request::OpenPort { number: from.word()?, queues: from.word()? },
             13 => Request::PortPart { number: from.word()?, part: from.word()? },
             14 => Request::RenewPort { number: from.word()? },
+            15 => Request::FirstSyns { v6: from.flag()? },
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -343,6 +353,7 @@ mod tests {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
         all.extend([Request::Prove, Request::ReservedCpus, Request::Configuration, Request::ConfigurationTaken]);
         all.extend([true, false].map(|open| Request::OpenSockets { open }));
+        all.extend([true, false].map(|v6| Request::FirstSyns { v6 }));
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
@@ -405,7 +416,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 16;
+                bytes[0] = noise(&mut seed) % 17;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

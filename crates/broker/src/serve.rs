@@ -64,6 +64,13 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             }
             Err(error) => Answer::plain(number, error),
         },
+        Request::FirstSyns { v6 } => match privileges.first_syns(v6) {
+            Ok(socket) => {
+                sent = Some(socket);
+                Answer::plain(number, 0)
+            }
+            Err(error) => Answer::plain(number, error),
+        },
         Request::ConfigurationTaken => {
             privileges.configuration_taken();
             Answer::plain(number, 0)

@@ -94,6 +94,11 @@ impl Watch {
         self.tap.frame(place, false, now_ns(), frame);
     }
 
+    /// A frame was sent at this time that no port has shown: the kernel has sent it.
+    pub fn sent(&mut self, place: u16, time: u64, frame: &[u8]) {
+        self.tap.frame(place, true, time, frame);
+    }
+
     /// A connection begins; `ends[0]` has opened it. If its memory cannot be mapped it is not shown.
     pub fn opens(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
         let Some(region) = self.region(place) else { return };

@@ -175,6 +175,7 @@ fn why_not_ours(result: i32) -> Refusal {
     Refusal::Kernel(match not_ours_because(result) {
         Some(not_ours::NO_LISTENER) => Count::NoListener,
         Some(not_ours::POLICY) => Count::Policy,
+        Some(not_ours::FIREWALL) => Count::Firewall,
         Some(not_ours::ADDRESS) => Count::Address,
         Some(not_ours::NAMESPACE) => Count::Namespace,
         _ => Count::Elsewhere,

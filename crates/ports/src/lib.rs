@@ -1,6 +1,7 @@
 //! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
 pub mod attachment;
+pub mod first_syn;
 mod interface;
 mod keys;
 pub mod link;

@@ -55,11 +55,13 @@ pub mod not_ours {
     pub const STACK: u32 = 5;
     /// The client, or the socket that it shows, belongs to another network namespace.
     pub const NAMESPACE: u32 = 6;
+    /// The host's firewall refuses the first SYN, or changes its addresses.
+    pub const FIREWALL: u32 = 7;
     /// How many reasons there are.
-    pub const REASONS: usize = 7;
+    pub const REASONS: usize = 8;
     /// Their names, for people and counters.
     pub const NAMES: [&str; REASONS] =
-        ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack", "namespace"];
+        ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack", "namespace", "firewall"];
 }
 
 /// Most other stacks that a service may name.
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_result_names_a_reason_and_where_it_goes_a_stack() {
-        for reason in 0..not_ours::STACK {
+        for reason in (0..not_ours::REASONS as u32).filter(|reason| *reason != not_ours::STACK) {
             let result = NOT_OURS + reason as i32;
             assert_eq!((not_ours_because(result), given_to(result)), (Some(reason), None));
         }
@@ -214,7 +216,7 @@ mod tests {
             let result = give_to(stack);
             assert_eq!((not_ours_because(result), given_to(result)), (Some(not_ours::STACK), Some(stack.into())));
         }
-        for other in [0, -libc::EPERM, NOT_OURS + 6, NOT_OURS + 0x100, give_to(15), NOT_OURS.wrapping_sub(1)] {
+        for other in [0, -libc::EPERM, NOT_OURS + 8, NOT_OURS + 0x100, give_to(15), NOT_OURS.wrapping_sub(1)] {
             assert_eq!((not_ours_because(other), given_to(other)), (None, None), "{other:#x}");
         }
     }

@@ -17,7 +17,7 @@ pub const VARIABLE: &str = "TOWPATH_REPORT";
 /// First bytes of a report.
 const MAGIC: [u8; 8] = *b"TOWPRPT\0";
 /// Version of the format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Programs that a report has room for; a process has one for each program that it executes.
 pub const RECORDS: u32 = 1024;
 /// Different refused calls of one program.
@@ -93,6 +93,8 @@ counts! {
     Elsewhere = "elsewhere",
     /// The kernel's: the operator's policy says so.
     Policy = "policy",
+    /// The kernel's: the host's firewall refuses the connection or translates it.
+    Firewall = "firewall",
     /// The kernel's: IP options are set.
     IpOptions = "ip_options",
     /// The kernel's: an option is set that only the kernel can act on.

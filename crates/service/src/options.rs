@@ -1,7 +1,7 @@
 //! The service's command-line flags, for `towpathd` and `towpath serve`. A flag overrides the configuration file.
 
 use crate::admission::Admit;
-use crate::config::{Config, ConfigError, CoresSetting, SandboxSetting, StackKind};
+use crate::config::{Config, ConfigError, CoresSetting, FirewallSetting, SandboxSetting, StackKind};
 use crate::default_socket::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
@@ -59,6 +59,9 @@ pub struct Options {
     /// Serve this network interface (root); without it only connections within this machine
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
+    /// Who judges the first SYNs of connections over the interface: respect (the kernel's firewall) or own (the policy alone)
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub firewall: Option<FirewallSetting>,
     /// CPU cores that the stack may use: 2, 1-4 (as many as pay off) or auto
     #[arg(long, value_name = "N")]
     pub cores: Option<CoresSetting>,
@@ -128,6 +131,7 @@ impl Options {
         config.standby = this.standby.or(config.standby);
         config.socket = this.socket.or(config.socket);
         config.interface = this.interface.or(config.interface);
+        config.firewall = this.firewall.unwrap_or(config.firewall);
         config.cores = this.cores.unwrap_or(config.cores);
         config.cpus = this.cpus.unwrap_or(config.cpus);
         config.admit.extend(this.admit);
@@ -160,6 +164,7 @@ impl Options {
         line.text("--standby", self.standby.as_ref());
         line.path("--socket", self.socket.as_deref());
         line.text("--interface", self.interface.as_ref());
+        line.text("--firewall", self.firewall);
         line.text("--cores", self.cores);
         let cpus = self.cpus.as_ref().map(|cpus| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
         line.text("--cpus", cpus);
@@ -207,7 +212,7 @@ mod tests {
     fn options_become_the_command_line_that_they_came_from() {
         let given = "--config=a b.toml|--stack-name=red|--netns=blue|--stack=qemu|--auto=true|--guest-tap=tap0|\
             --guest-address=10.0.0.2/24|--guest-gateway=10.0.0.1|--guest-kernel=/boot/vmlinuz|--remote=unix:/run/remote.sock|\
-            --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--cores=1-4|--cpus=2,3|--admit=uid:7|\
+            --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--firewall=own|--cores=1-4|--cpus=2,3|--admit=uid:7|\
             --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--sandbox=off|--idle-exit=30s";
         let given: Vec<&str> = given.split('|').collect();
         let options = Arguments::try_parse_from([&["towpathd"], &given[..]].concat()).unwrap().options;

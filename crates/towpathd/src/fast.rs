@@ -106,7 +106,8 @@ fn serve_interface(
         before_threads();
     }
     let ports = HeldPorts::hold(interface::EPHEMERAL_PORTS).map_err(StackError::doing("binding ports"))?;
-    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports).map_err(netlink)?;
+    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports, config.firewall);
+    let network = network.map_err(netlink)?;
     Ok((network, held))
 }
 

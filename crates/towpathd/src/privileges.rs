@@ -14,7 +14,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use towpath_broker::{Change, Held, Privileges};
-use towpath_service::config::Config;
+use towpath_ports::first_syn;
+use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
@@ -27,6 +28,7 @@ pub struct ServicePrivileges {
     socket: Option<PathBuf>,
     /// The served interface and what attaches to it.
     interface: Option<HeldInterface>,
+    firewall: FirewallSetting,
     stacks: OtherStacks,
     /// Of the served network namespace.
     namespace: Option<u64>,
@@ -51,6 +53,7 @@ impl ServicePrivileges {
             stacks,
             socket,
             interface: config.interface.as_deref().map(|name| HeldInterface::new(name, vlan)),
+            firewall: config.firewall,
             namespace: port_proof::own_namespace(),
             netlink: None,
             managed: HashSet::new(),
@@ -162,6 +165,14 @@ impl Privileges for ServicePrivileges {
         Ok(memory)
     }
 
+    fn first_syns(&mut self, v6: bool) -> Result<OwnedFd, i32> {
+        if self.firewall == FirewallSetting::Own {
+            return Err(libc::EPERM);
+        }
+        let (device, _) = self.device()?;
+        first_syn::socket(v6, device).map_err(|error| errno(&error))
+    }
+
     fn configuration_taken(&mut self) {
         self.in_force = self.read.take().or(self.in_force.take());
     }
@@ -228,6 +239,7 @@ mod tests {
         assert_eq!(privileges.open_port(0, 1).map_err(|(error, _)| error), Err(libc::EPERM));
         assert_eq!(privileges.port_part(0, 0).map(drop), Err(libc::EPERM));
         assert_eq!(privileges.renew_port(0), Err(libc::EPERM));
+        assert_eq!(privileges.first_syns(false).unwrap_err(), libc::EPERM);
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
@@ -237,6 +249,8 @@ mod tests {
         let refused = serves.open_port(0, 1).unwrap_err();
         assert!(refused.0 == libc::EIO && refused.1.contains("loopback"), "{refused:?}");
         assert_eq!(serves.port_part(0, 0).map(drop), Err(libc::EBADF), "what it has not opened");
+        serves.firewall = FirewallSetting::Own;
+        assert_eq!(serves.first_syns(true).unwrap_err(), libc::EPERM, "its own firewall");
     }
 
     #[test]

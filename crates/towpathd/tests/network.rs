@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use towpath_broker::{Change, Privileges};
 use towpath_fast::Network;
 use towpath_ports::listening::Listening;
-use towpath_service::config::Config;
+use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::{Route, Steered};
@@ -109,7 +109,8 @@ fn in_our_namespace() {
     // The veth is the second interface of a fresh namespace.
     let index = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
     let ports = HeldPorts::hold(60_000..=60_009).unwrap();
-    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, Box::new(steered.clone()), ports).unwrap();
+    let (steer, firewall) = (Box::new(steered.clone()), FirewallSetting::Respect);
+    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, steer, ports, firewall).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());
     let watcher = {
         use rustix::fd::AsFd;

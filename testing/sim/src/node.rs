@@ -133,7 +133,7 @@ impl Node {
                 self.sockets.fail(id, errno);
                 Err(errno)
             }
-            Err(ConnectError::NotOurs) => Err(ENOTCONN),
+            Err(ConnectError::NotOurs | ConnectError::Refused) => Err(ENOTCONN),
         }
     }
 

@@ -71,7 +71,8 @@ impl Lab {
         program.under(&["ip", "netns", "exec", &self.client])
     }
     /// Makes the server's kernel drop all TCP on eth1 but first SYNs, so that only another stack can carry it. Listening
-    /// sockets see first SYNs, and name the listener; the kernel's answers to them are dropped.
+    /// sockets see first SYNs, and name the listener; the kernel's answers to them are dropped. First SYNs of the stack
+    /// pass the kernel's rules, too.
     pub fn drop_kernel_tcp(&self) {
         crate::require_program("nft", "nftables");
         let rules = "add table inet proof;
@@ -79,6 +80,7 @@ impl Lab {
             add rule inet proof in iifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept;
             add rule inet proof in iifname eth1 meta l4proto tcp drop;
             add chain inet proof out { type filter hook output priority -300; };
+            add rule inet proof out oifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept;
             add rule inet proof out oifname eth1 meta l4proto tcp drop;";
         self.on_server(Program::new(&["nft", rules])).run(10).ok();
     }

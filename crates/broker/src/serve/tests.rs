@@ -58,6 +58,9 @@ impl Privileges for Slow {
     fn configuration(&mut self) -> Result<OwnedFd, i32> {
         Err(libc::ENOENT)
     }
+    fn first_syns(&mut self, _: bool) -> Result<OwnedFd, i32> {
+        Err(libc::EPERM)
+    }
     fn configuration_taken(&mut self) {}
     fn configuration_in_force(&self) -> Option<String> {
         None

@@ -79,6 +79,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
             "a service serves one namespace: start one there (`towpath serve --netns NAME`)",
         ),
         Count::Policy => (Kernel, "left to the kernel by policy", "`towpath policy list` has the rule"),
+        Count::Firewall => (
+            Kernel,
+            "refused or translated by the host's firewall",
+            "the kernel has the connection, as its rules say: see docs/guide/firewalls.md",
+        ),
         Count::IpOptions => (Kernel, "with IP options", "do not set IP_OPTIONS"),
         Count::KernelOption => (
             Kernel,

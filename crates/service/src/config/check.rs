@@ -1,7 +1,7 @@
 //! Checks of ranges and combinations, which no single type can make.
 
-use super::Config;
 use super::stack_kind::{StackKind, stack_name};
+use super::{Config, FirewallSetting};
 use crate::policy::Policy;
 use crate::units::{Bytes, Duration};
 use std::net::IpAddr;
@@ -19,6 +19,10 @@ impl Config {
         }
         if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
             return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
+        }
+        if self.firewall == FirewallSetting::Own {
+            let why = "\"own\" is not possible: only the kernel says who listens, and it says so after its firewall";
+            return Err(("firewall", why.into()));
         }
         self.check_guest()?;
         self.check_stacks()?;

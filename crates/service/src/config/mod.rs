@@ -13,12 +13,14 @@ use towpath_tcp::slow::congestion::Algorithm;
 mod check;
 mod cores_setting;
 mod difference;
+mod firewall_setting;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
 
 pub use cores_setting::CoresSetting;
 pub use difference::CHANGEABLE;
+pub use firewall_setting::FirewallSetting;
 pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
 
@@ -67,6 +69,9 @@ pub struct Config {
     pub interface: Option<String>,
     /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
     pub vlan: u16,
+    /// `"respect"`: the kernel's firewall judges the first SYN of every connection over the interface. Default: respect,
+    /// because nobody expects less.
+    pub firewall: FirewallSetting,
     /// CPU cores that the stack may use, 1 to 16, or a range in which the service chooses (`"1-4"`, `"auto"`). With an
     /// interface at most one per receive queue. Default 1: a second core helps only once the first is busy.
     pub cores: CoresSetting,
@@ -149,6 +154,7 @@ impl Default for Config {
             socket: None,
             interface: None,
             vlan: 0,
+            firewall: FirewallSetting::Respect,
             cores: CoresSetting::Fixed(1),
             cpus: Vec::new(),
             admit: Vec::new(),
@@ -177,7 +183,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 39] = [
+pub const KEYS: [&str; 40] = [
     "stack",
     "netns",
     "stacks",
@@ -194,6 +200,7 @@ pub const KEYS: [&str; 39] = [
     "socket",
     "interface",
     "vlan",
+    "firewall",
     "cores",
     "cpus",
     "admit",

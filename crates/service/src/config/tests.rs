@@ -51,6 +51,7 @@ fn every_key_is_read() {
         mss_clamp = 1200
         direct = false
         sandbox = "off"
+        firewall = "respect"
         idle_exit = "5min"
         netns = "blue"
         stacks = {}
@@ -63,7 +64,7 @@ fn every_key_is_read() {
     assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
     assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
-    assert_eq!(config.sandbox, SandboxSetting::Off);
+    assert_eq!((config.sandbox, config.firewall), (SandboxSetting::Off, FirewallSetting::Respect));
     // The list of keys for messages is the list of fields.
     for key in KEYS {
         assert!(line_of(text, key) > 1, "{key}");
@@ -169,6 +170,11 @@ fn golden_errors() {
             "towpath.toml:3: guest_gateway: \"router\" is no address; write one such as \"10.0.0.1\"",
         ),
         ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
+        (
+            "firewall = \"own\"\n",
+            "towpath.toml:1: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
+             firewall",
+        ),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
         ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
     ];

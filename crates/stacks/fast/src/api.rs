@@ -63,6 +63,9 @@ pub struct NewPort {
     pub port: Box<dyn Port>,
 }
 
+/// What became of the first SYN of an active open, where the host judges them.
+pub use towpath_tcp::slow::FirstSyn;
+
 /// Counts of the SYNs for listening sockets whose SYNs we take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynCounts {
@@ -82,6 +85,15 @@ pub trait Network: Send {
     fn is_local(&self, addr: IpAddr) -> bool;
     /// Steers packets of this tuple to us from now on, or no longer.
     fn steer(&mut self, tuple: &FourTuple, steered: towpath_tcp::slow::Steered);
+    /// Do the host's rules judge the first SYNs of active opens? Only while a command has no answer yet can the kernel take
+    /// its socket over, so such a command waits a moment for its route.
+    fn judges_first_syns(&self) -> bool {
+        false
+    }
+    /// Sends a first SYN as the host sends its own, so that its rules judge it. `frame`: with the link header of this port.
+    fn send_first_syn(&mut self, _tuple: &FourTuple, _port: PortId, _frame: &[u8]) -> FirstSyn {
+        FirstSyn::ByPort
+    }
     /// Steers segments to this listener to us (`on`), or no longer (`0.0.0.0` = every address).
     /// Not called if listeners stay the kernel's.
     fn steer_listener(&mut self, _addr: IpAddr, _port: u16, _on: bool) {}

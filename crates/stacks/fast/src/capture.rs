@@ -15,7 +15,7 @@ use towpath_capture::direct::{Place, Watch};
 use towpath_capture::{Memory, Name, Tap, Wish};
 use towpath_runtime::Capture;
 use towpath_runtime::requests::{Caller, Request, Taps};
-use towpath_tcp::flow::{FourTuple, Owner};
+use towpath_tcp::flow::{FourTuple, Owner, PortId};
 
 /// A running capture of this stack.
 pub struct FastCapture {
@@ -129,6 +129,14 @@ impl SlowHost {
     pub fn watch_syn(&self, syn: &TakenSyn) {
         if let Some(watch) = &self.watch {
             lock(watch).received(syn.port.0.into(), &syn.frame);
+        }
+    }
+
+    /// Shows a SYN that the kernel has sent at this time.
+    pub fn watch_sent_syn(&self, owner: Owner, tuple: &FourTuple, port: PortId, time: u64, frame: &[u8]) {
+        if let Some(watch) = &self.watch {
+            self.tell_name(owner, tuple);
+            lock(watch).sent(port.0.into(), time, frame);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::host::SlowHost;
 use crate::owner::{owner, split};
 use crate::port_proof::PortProof;
+use crate::route_wait::AWAITS_ROUTE;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
 use std::net::{IpAddr, SocketAddr};
@@ -73,7 +74,7 @@ impl SlowThread {
             return self.await_proof(now, index, slot, seq);
         }
         let Some(client) = self.host.client(index) else { return };
-        client.slot(slot).command_seq = seq;
+        let before = std::mem::replace(&mut client.slot(slot).command_seq, seq);
         if client.holder_exited(slot) {
             return self.answer(index, slot, seq, -libc::ECANCELED);
         }
@@ -91,6 +92,9 @@ impl SlowThread {
             }
             _ => -libc::EINVAL,
         };
+        if result == AWAITS_ROUTE {
+            return self.await_route(index, slot, before);
+        }
         let result = self.unless_only_accelerated(index, &command, result);
         if result == 0 {
             self.show_congestion(index, slot);
@@ -116,7 +120,11 @@ impl SlowThread {
         let local = if local.is_unspecified() { any(remote) } else { local };
         // The policy is asked before anything is done, for every carrier. The application's words do not count as
         // permission.
-        let congestion = match self.host.permit_connect(index, SocketAddr::new(remote, remote_port)) {
+        let verdict = match self.admitted_before(index, slot) {
+            Some(verdict) => verdict,
+            None => self.host.permit_connect(index, SocketAddr::new(remote, remote_port)),
+        };
+        let congestion = match verdict {
             Verdict::Allow(congestion) => congestion,
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
             Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
@@ -124,6 +132,9 @@ impl SlowThread {
         };
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
+        }
+        if self.route_is_coming(now, (index, slot), (remote, local), congestion) {
+            return AWAITS_ROUTE;
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
@@ -148,6 +159,7 @@ impl SlowThread {
             Err(error) => {
                 self.refuse(index, slot);
                 match error {
+                    ConnectError::Refused => self.not_ours(index, slot, not_ours::FIREWALL),
                     ConnectError::NotOurs => self.not_ours(index, slot, self.why_not_ours(remote, remote_port)),
                     ConnectError::Errno(errno) => -errno,
                 }

@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use towpath_capture::direct::Watch;
+use towpath_capture::tap::now_ns;
 use towpath_ring::Slot;
 use towpath_ring::lines::state;
 use towpath_runtime::admission::{AdmissionControl, AdmissionState};
@@ -21,7 +22,7 @@ use towpath_runtime::info::{self, ring_addr};
 use towpath_runtime::{AdmissionPolicy, ListenerProof, Verdict};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Admission, Host, Route, Steered};
+use towpath_tcp::slow::{Admission, FirstSyn, Host, Route, Steered};
 use towpath_tcp::time::Micros;
 
 /// A flow group, as the slow thread knows it.
@@ -238,6 +239,18 @@ impl Host for SlowHost {
     }
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         self.network.steer(tuple, steered);
+    }
+    fn send_first_syn(&mut self, owner: Owner, tuple: &FourTuple, port: PortId, frame: &[u8]) -> FirstSyn {
+        if port == LOOPBACK {
+            return FirstSyn::ByPort;
+        }
+        // The answer may be there before this call is over.
+        let time = now_ns();
+        let sent = self.network.send_first_syn(tuple, port, frame);
+        if sent == FirstSyn::Sent {
+            self.watch_sent_syn(owner, tuple, port, time, frame);
+        }
+        sent
     }
     fn names_listeners(&self) -> bool {
         self.network.listens_in_kernel()

@@ -35,6 +35,7 @@ mod portset;
 mod random;
 mod requests;
 mod rings;
+mod route_wait;
 mod sharing_class;
 mod slow;
 mod stack;
@@ -43,6 +44,6 @@ mod taken_syns;
 mod tapped_port;
 mod waiting;
 
-pub use api::{FastStackConfig, KernelListener, Network, NewPort, SynCounts, TakenSyn};
+pub use api::{FastStackConfig, FirstSyn, KernelListener, Network, NewPort, SynCounts, TakenSyn};
 pub use stack::FastStack;
 use towpath_runtime::{clients, events, mailbox, slots, thread};

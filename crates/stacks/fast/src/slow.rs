@@ -12,7 +12,7 @@ use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
 use crate::thread::wait;
-use crate::waiting::WaitingCommands;
+use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,6 +90,8 @@ pub struct SlowThread {
     pub flood_notice: FloodNotice,
     /// Commands that wait for their proof.
     pub waiting: WaitingCommands,
+    /// Commands that wait for their route.
+    pub route_waits: RouteWaits,
     /// Asks for the listeners that stay the kernel's.
     pub listener_check: ListenerCheck,
     /// Last client number given out.
@@ -118,7 +120,8 @@ impl SlowThread {
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
         let mut work = self.requests(now) + self.syns(now) + self.strays(now) + self.messages(now) + self.commands(now);
-        if self.host.network.changed() {
+        let changed = self.host.network.changed();
+        if changed {
             for NewPort { flow_group, number, port } in self.host.network.new_ports() {
                 if let Some(group) = self.host.flow_groups.get_mut(flow_group) {
                     group.to.send(ToGroup::Port(number, port));
@@ -127,6 +130,7 @@ impl SlowThread {
             self.slow.retry_routes(now, &mut self.host);
             work += 1;
         }
+        self.look_at_routes(now, changed);
         if self.slow.next_deadline().is_some_and(|at| at <= now) {
             self.slow.poll(now, &Readings(&self.table), &mut self.host);
             work += 1;
@@ -379,6 +383,7 @@ impl SlowThread {
             orphans,
             retry,
             self.waiting.next_deadline(),
+            self.route_waits.next_deadline(),
             self.host.pairs.next_deadline(),
         ]
         .into_iter()

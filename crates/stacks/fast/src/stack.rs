@@ -12,7 +12,7 @@ use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::slow::SlowThread;
 use crate::thread::{epoll_with, watch};
-use crate::waiting::WaitingCommands;
+use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -143,6 +143,7 @@ impl FastStack {
             needs_proof,
             flood_notice: FloodNotice::default(),
             waiting: WaitingCommands::default(),
+            route_waits: RouteWaits::default(),
             listener_check: ListenerCheck::default(),
             last_id: 0,
             flow_groups: config.flow_groups,

@@ -1,4 +1,4 @@
-//! Commands that wait for the proof of their port.
+//! Commands that wait: for the proof of their port, or for their route.
 
 use std::collections::{HashMap, VecDeque};
 use towpath_ring::Slot;
@@ -65,6 +65,57 @@ impl WaitingCommands {
     }
 }
 
+/// How long a command waits for its route, µs: a neighbour of a network without troubles has answered long before.
+const ROUTE_US: u64 = 10_000;
+
+/// A command that waits for its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteWait {
+    /// Its slot.
+    pub slot: Slot,
+    /// Until when.
+    pub until: Micros,
+    /// The policy's verdict, which is asked for once.
+    pub congestion: u8,
+}
+
+/// At most one command for each slot. They are few, as they wait for a moment.
+#[derive(Debug, Default)]
+pub struct RouteWaits(HashMap<(ClientId, u32), RouteWait>);
+
+impl RouteWaits {
+    /// The one of a slot.
+    pub fn get(&self, client: ClientId, slot: Slot) -> Option<RouteWait> {
+        self.0.get(&(client, slot.raw())).copied()
+    }
+
+    /// May the command wait, or wait longer? If not, it waits no more.
+    pub fn wait(&mut self, now: Micros, client: ClientId, slot: Slot, congestion: u8) -> bool {
+        let new = RouteWait { slot, until: now.after(ROUTE_US), congestion };
+        let may = self.0.entry((client, slot.raw())).or_insert(new).until > now;
+        if !may {
+            self.remove(client, slot);
+        }
+        may
+    }
+
+    /// The command of a slot waits no more.
+    pub fn remove(&mut self, client: ClientId, slot: Slot) {
+        self.0.remove(&(client, slot.raw()));
+    }
+
+    /// Those to look at now: all, or those that have waited long enough.
+    pub fn due(&self, now: Micros, all: bool) -> Vec<(ClientId, RouteWait)> {
+        let due = self.0.iter().filter(|(_, wait)| all || wait.until <= now);
+        due.map(|((client, _), wait)| (*client, *wait)).collect()
+    }
+
+    /// When the next one has waited long enough.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.0.values().map(|wait| wait.until).min()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -87,5 +138,20 @@ mod tests {
         let expired: Vec<_> = std::iter::from_fn(|| waiting.take_expired(Micros(WAIT_US + 20))).collect();
         assert_eq!(expired, [command(2, 7), command(1, 6)]);
         assert_eq!((waiting.next_deadline(), waiting.waiting.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_command_waits_for_its_route_once_and_not_for_long() {
+        let layout = Layout::new(Geometry { slots: 16, app_slots: 8, ..Geometry::DEFAULT }).unwrap();
+        let (client, slot, other) = (ClientId(1), layout.slot(1).unwrap(), layout.slot(2).unwrap());
+        let mut waits = RouteWaits::default();
+        assert!(waits.wait(Micros(0), client, slot, 3) && waits.wait(Micros(ROUTE_US - 1), client, slot, 4));
+        assert!(waits.wait(Micros(5), client, other, 0));
+        assert_eq!(waits.get(client, slot).map(|wait| (wait.congestion, wait.until)), Some((3, Micros(ROUTE_US))));
+        assert_eq!((waits.due(Micros(ROUTE_US), false).len(), waits.due(Micros(0), true).len()), (1, 2));
+        assert_eq!(waits.next_deadline(), Some(Micros(ROUTE_US)));
+        assert!(!waits.wait(Micros(ROUTE_US), client, slot, 0), "its time is up");
+        waits.remove(client, other);
+        assert_eq!((waits.next_deadline(), waits.get(client, slot)), (None, None));
     }
 }

@@ -4,7 +4,7 @@ use super::congestion::Algorithm;
 use super::connections::{ConnectionEntry, Phase};
 use super::ephemeral_ports::{More, Set};
 use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
-use super::host::{Host, Route, Steered};
+use super::host::{FirstSyn, Host, Route, Steered};
 use super::isn::later_isn;
 use super::opening::{OpeningState, Path};
 use super::{ConnectError, SlowPath};
@@ -60,9 +60,12 @@ impl SlowPath {
         match path {
             None => self.arm(id, now.after(u64::from(self.config.route_retry_ms) * 1000)),
             Some((path, source)) => {
-                if let Err(errno) = self.send_first_syn(now, id, path, source, host) {
-                    self.table.remove(id);
-                    return Err(ConnectError::Errno(errno));
+                if let Err(error) = self.send_first_syn(now, id, path, source, host) {
+                    self.timers.cancel(id);
+                    if let Some(connection) = self.table.remove(id) {
+                        self.unsteer(&connection, host);
+                    }
+                    return Err(error);
                 }
             }
         }
@@ -75,7 +78,12 @@ impl SlowPath {
         let Phase::Opening(opening) = &connection.phase else { return };
         let waited_us = now.since(opening.started);
         let result = match host.route(connection.tuple.remote, specified(opening.bound_to.0)) {
-            Route::Via { link, source, mtu } => self.send_first_syn(now, id, Path { link, mtu }, source, host),
+            Route::Via { link, source, mtu } => match self.send_first_syn(now, id, Path { link, mtu }, source, host) {
+                // It is too late for the kernel to take the socket over: the SYN counts as lost.
+                Ok(()) | Err(ConnectError::Refused) => Ok(()),
+                Err(ConnectError::NotOurs) => Err(EHOSTUNREACH),
+                Err(ConnectError::Errno(errno)) => Err(errno),
+            },
             Route::Unreachable(errno) => Err(errno),
             Route::Resolving if waited_us < u64::from(self.config.route_timeout_ms) * 1000 => {
                 self.arm(id, now.after(u64::from(self.config.route_retry_ms) * 1000));
@@ -89,7 +97,7 @@ impl SlowPath {
         }
     }
 
-    /// Chooses addresses and numbers, and sends the SYN. Err = errno.
+    /// Chooses addresses and numbers, and sends the SYN.
     fn send_first_syn(
         &mut self,
         now: Micros,
@@ -97,13 +105,14 @@ impl SlowPath {
         path: Path,
         source: IpAddr,
         host: &mut dyn Host,
-    ) -> Result<(), i32> {
+    ) -> Result<(), ConnectError> {
         let Some(connection) = self.table.get(id) else { return Ok(()) };
         let Phase::Opening(opening) = &connection.phase else { return Ok(()) };
         // RFC 9293 §3.9.1.1: the application's address (MUST-43), else the route's (MUST-44).
         let local = specified(opening.bound_to.0).unwrap_or(source);
         let wanted = FourTuple { local, ..connection.tuple };
-        let tuple = self.choose_tuple(now, connection.owner, wanted, host).ok_or(EADDRNOTAVAIL)?;
+        let tuple = self.choose_tuple(now, connection.owner, wanted, host);
+        let tuple = tuple.ok_or(ConnectError::Errno(EADDRNOTAVAIL))?;
         let after = self.time_wait.take(&tuple).map(|old| old.snd_nxt);
         let secrets = self.secrets(host);
         let (iss, ts_offset) = (later_isn(secrets.isn(now, &tuple), after), secrets.timestamp_offset(&tuple));
@@ -120,8 +129,10 @@ impl SlowPath {
         if after.is_none() {
             host.steer(&tuple, Steered::All);
         }
-        self.send_syn(now, id, host);
-        Ok(())
+        match self.send_syn(now, id, host) {
+            FirstSyn::Refused => Err(ConnectError::Refused),
+            FirstSyn::ByPort | FirstSyn::Sent => Ok(()),
+        }
     }
 
     /// Chooses the tuple of an active open: as wanted, or with a random free port (RFC 6056 §3.3.1). A tuple in

@@ -4,7 +4,7 @@ use super::active_flows::Activity;
 use super::congestion::Controller;
 use super::connections::{Installed, Phase};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
-use super::host::{Host, Route, Steered};
+use super::host::{FirstSyn, Host, Route, Steered};
 use super::keepalive::Keepalive;
 use super::opening::{Opening, OpeningState, Path};
 use super::path_mtu::PathMtu;
@@ -205,12 +205,12 @@ impl SlowPath {
     }
 
     /// Sends SYN or SYN-ACK, and arms the timer with backoff (RFC 6298 §5.5).
-    pub(super) fn send_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
-        let Some(opening) = self.table.opening(id) else { return };
+    pub(super) fn send_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) -> FirstSyn {
+        let Some(opening) = self.table.opening(id) else { return FirstSyn::Sent };
         opening.sent += 1;
         opening.sent_at = now;
         self.await_answer(now, id);
-        self.transmit_syn(now, id, host);
+        self.transmit_syn(now, id, host)
     }
 
     /// Arms the timer of a handshake.
@@ -259,15 +259,15 @@ impl SlowPath {
     }
 
     /// Sends the SYN or SYN-ACK without touching timers.
-    fn transmit_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
-        let Some(opening) = self.table.opening(id) else { return };
+    fn transmit_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) -> FirstSyn {
+        let Some(opening) = self.table.opening(id) else { return FirstSyn::Sent };
         let mut syn = Reply::bare(opening.iss, Seq(0), flags::SYN);
         (syn.window, syn.options) = (opening.window(), opening.options(now));
         if opening.state == OpeningState::SynReceived {
             (syn.flags, syn.ack) = (flags::SYN | flags::ACK, opening.irs.add(1));
         }
         syn.flags |= opening.ecn_flags();
-        self.send_opening(id, syn, host);
+        self.send_opening(id, syn, host)
     }
 
     /// Sends a challenge ACK for a half-open connection.
@@ -301,14 +301,17 @@ impl SlowPath {
     }
 
     /// Sends a segment of a connection in its handshake.
-    fn send_opening(&mut self, id: FlowId, mut reply: Reply, host: &mut dyn Host) {
-        let Some(connection) = self.table.get(id) else { return };
-        let Phase::Opening(opening) = &connection.phase else { return };
-        if let Some(path) = opening.path {
-            let (flow_group, tuple) = (connection.flow_group, connection.tuple);
-            reply.service = service(&opening.options, opening.v6);
-            self.transmit(flow_group, &tuple, &path.link, &reply, host);
+    fn send_opening(&mut self, id: FlowId, mut reply: Reply, host: &mut dyn Host) -> FirstSyn {
+        let Some(connection) = self.table.get(id) else { return FirstSyn::Sent };
+        let Phase::Opening(opening) = &connection.phase else { return FirstSyn::Sent };
+        let Some(path) = opening.path else { return FirstSyn::Sent };
+        let (owner, flow_group, tuple) = (connection.owner, connection.flow_group, connection.tuple);
+        reply.service = service(&opening.options, opening.v6);
+        if reply.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN {
+            return self.transmit_first_syn((owner, flow_group), &tuple, &path.link, &reply, host);
         }
+        self.transmit(flow_group, &tuple, &path.link, &reply, host);
+        FirstSyn::ByPort
     }
 
     /// Ends a failed handshake. The application is told if it was an active open.

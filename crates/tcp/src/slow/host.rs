@@ -50,6 +50,17 @@ pub enum Steered {
     AnswerToCookie,
 }
 
+/// What became of the first SYN of an active open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstSyn {
+    /// Nothing: it goes through its port, like any segment.
+    ByPort,
+    /// The host has sent it.
+    Sent,
+    /// The host's rules refuse it, or change its addresses.
+    Refused,
+}
+
 /// The environment of the slow path. The fast stack's slow thread and the simulator implement it.
 pub trait Host {
     /// The route to `remote`, from `local` if the socket is bound.
@@ -75,6 +86,10 @@ pub trait Host {
     fn flow_group_for(&self, tuple: &FourTuple) -> usize;
     /// Sends a message to a flow group's fast path. Messages are never lost or reordered.
     fn send(&mut self, flow_group: usize, message: ToFast);
+    /// Sends the SYN of an active open, if the host's rules judge such SYNs. The tuple is steered already.
+    fn send_first_syn(&mut self, _owner: Owner, _tuple: &FourTuple, _port: PortId, _frame: &[u8]) -> FirstSyn {
+        FirstSyn::ByPort
+    }
     /// Steers this tuple's packets to us from now on, or no longer.
     fn steer(&mut self, tuple: &FourTuple, steered: Steered);
     /// Do listeners belong to the host, which has decided that there may be one, and names the listener of each SYN? Then

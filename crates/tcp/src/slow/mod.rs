@@ -41,7 +41,7 @@ mod time_wait;
 mod timers;
 
 pub use config::SlowConfig;
-pub use host::{Admission, Host, Route, Snapshots, Steered};
+pub use host::{Admission, FirstSyn, Host, Route, Snapshots, Steered};
 pub use inspect::{ConnectionInfo, Unanswered};
 pub use send_stats::SendStats;
 pub use tcp_state::TcpState;
@@ -68,6 +68,9 @@ use towpath_wire::{ParseError, flags, parse};
 pub enum ConnectError {
     /// The service does not carry this destination: the program shall use the kernel.
     NotOurs,
+    /// The host's rules refuse the first SYN, or change its addresses: the program shall use the kernel, which has their
+    /// answer.
+    Refused,
     /// errno (positive).
     Errno(i32),
 }
@@ -330,6 +333,24 @@ impl SlowPath {
         }
         let key = self.secrets(host).rate() ^ 1;
         self.challenges.allow(now, self.config.replies_per_s, key)
+    }
+
+    /// Sends the SYN of an active open: the host may have its way.
+    fn transmit_first_syn(
+        &mut self,
+        (owner, flow_group): (Owner, usize),
+        tuple: &FourTuple,
+        link: &Link,
+        reply: &Reply,
+        host: &mut dyn Host,
+    ) -> FirstSyn {
+        self.ident = self.ident.wrapping_add(1);
+        let frame = reply.frame(tuple, link, self.ident);
+        let sent = host.send_first_syn(owner, tuple, link.port, &frame);
+        if sent == FirstSyn::ByPort {
+            host.send(flow_group, ToFast::Transmit(link.port, frame));
+        }
+        sent
     }
 
     /// Sends a frame that the slow path has made.

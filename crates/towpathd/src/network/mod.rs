@@ -4,6 +4,7 @@
 //! The kernel decides, so policy routing, source selection and path MTU are those of the host. No copy of its tables is
 //! kept.
 
+mod first_syns;
 pub mod held_ports;
 pub mod netlink;
 mod peers;
@@ -11,6 +12,7 @@ pub mod reserved;
 pub mod sock_diag;
 
 use crate::follow::{Follower, Looked, Reopened};
+use first_syns::Judge;
 use held_ports::HeldPorts;
 use netlink::{Changes, LinkInfo, Neighbour, Netlink};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,11 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_broker::Change;
-use towpath_fast::{KernelListener, Network, NewPort, SynCounts, TakenSyn};
+use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
+use towpath_service::config::FirewallSetting;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_service::{port_proof, privileged};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
@@ -155,6 +158,8 @@ struct Served {
     /// The largest packet that the port takes. Interface and routes may allow less.
     port_mtu: u32,
     steer: Box<dyn Steer>,
+    /// Who judges first SYNs that leave.
+    judge: Judge,
     /// The ports of outgoing connections.
     ports: HeldPorts,
     /// Neighbours that the kernel keeps resolved for us.
@@ -208,6 +213,7 @@ impl HostNetwork {
         vlan: Option<u16>,
         steer: Box<dyn Steer>,
         ports: HeldPorts,
+        firewall: FirewallSetting,
     ) -> io::Result<Self> {
         let mut network = Self::new(loopback_mtu)?;
         let index = device(&mut network.netlink, port, vlan)?;
@@ -220,7 +226,8 @@ impl HostNetwork {
         }
         let link = network.netlink.link(index)?;
         let (managed, asked) = (HashSet::new(), HashMap::new());
-        let mut served = Served { port, vlan, index, link, port_mtu, steer, ports, managed, asked };
+        let judge = Judge::new(firewall);
+        let mut served = Served { port, vlan, index, link, port_mtu, steer, judge, ports, managed, asked };
         served.take_syns();
         network.served = Some(served);
         Ok(network)
@@ -294,9 +301,10 @@ impl Served {
         self.vlan.is_none() || self.index != self.port
     }
 
-    /// Takes SYNs of that device.
+    /// Takes SYNs of that device, and sends them over it.
     fn take_syns(&mut self) {
         let device = self.has_device().then_some(self.index);
+        self.judge.follow(device);
         if let Err(error) = self.steer.serve(device) {
             tracing::warn!(%error, "the listeners of the interface are left to the kernel");
         }
@@ -395,6 +403,17 @@ impl Network for HostNetwork {
 
     fn namespace(&self) -> Option<u64> {
         self.namespace
+    }
+
+    fn judges_first_syns(&self) -> bool {
+        self.served.as_ref().is_some_and(|served| served.judge.is_kernel())
+    }
+
+    fn send_first_syn(&mut self, tuple: &FourTuple, port: PortId, frame: &[u8]) -> FirstSyn {
+        match &self.served {
+            Some(served) if port == WIRE => served.judge.send(tuple, frame),
+            _ => FirstSyn::ByPort,
+        }
     }
 
     fn listens_in_kernel(&self) -> bool {

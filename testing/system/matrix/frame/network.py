@@ -11,6 +11,7 @@ add chain inet proof in { type filter hook input priority -300; }
 add rule inet proof in iifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept
 add rule inet proof in iifname eth1 meta l4proto tcp counter drop
 add chain inet proof out { type filter hook output priority -300; }
+add rule inet proof out oifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept
 add rule inet proof out oifname eth1 meta l4proto tcp counter drop
 """
 

@@ -5,7 +5,7 @@ use crate::counters::Drop;
 use crate::flow::Owner;
 use crate::messages::ToFast;
 use crate::seq::Seq;
-use crate::slow::{ConnectError, Route, SlowConfig, TcpState};
+use crate::slow::{ConnectError, FirstSyn, Route, SlowConfig, TcpState};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, flags};
 
@@ -205,6 +205,54 @@ fn destinations_that_are_not_ours() {
     bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
     assert_eq!(connect(&mut bench, US, 80), Ok(()));
     assert_eq!(connect(&mut bench, PEER, 80), Err(ConnectError::Errno(106)), "one owner, one connection");
+}
+
+/// The host's rules refuse the SYN, or change it: nothing of the connection is left.
+#[test]
+fn a_connect_whose_first_syn_the_host_refuses_never_began() {
+    let mut bench = Bench::new();
+    bench.world.judgement = Some(FirstSyn::Refused);
+    let connect = |bench: &mut Bench| bench.slow.connect(bench.now, CLIENT, PEER, 80, None, false, &mut bench.world);
+    assert_eq!(connect(&mut bench), Err(ConnectError::Refused));
+    assert!(bench.said().is_empty() && bench.states().is_empty() && bench.messages().is_empty());
+    assert!(bench.world.steered.is_empty(), "{:?}", bench.world.steered);
+    bench.pass_ms(200_000);
+    assert_eq!((bench.said().len(), bench.world.judged.len()), (0, 1), "no timer is left");
+    bench.world.judgement = Some(FirstSyn::Sent);
+    assert_eq!(connect(&mut bench), Ok(()));
+    assert_eq!(bench.states(), [TcpState::SynSent]);
+}
+
+/// A SYN that is repeated goes the same way. A rule that refuses it then is as good as a lost packet.
+#[test]
+fn every_repeat_of_a_first_syn_is_judged() {
+    let mut bench = Bench::new();
+    bench.world.judgement = Some(FirstSyn::Sent);
+    bench.connect();
+    let first = bench.world.judged[0].clone();
+    assert!(bench.messages().is_empty(), "the host has sent it");
+    bench.world.judgement = Some(FirstSyn::Refused);
+    bench.pass_ms(3_500);
+    assert_eq!(bench.world.judged.len(), 3, "after 1 s and 3 s");
+    assert!(bench.messages().is_empty() && bench.said().is_empty());
+    assert_eq!(bench.states(), [TcpState::SynSent]);
+    bench.world.judgement = Some(FirstSyn::Sent);
+    bench.pass_ms(400_000);
+    assert_eq!(bench.said()[0], Said::ConnectFailed(CLIENT, 110));
+    assert_eq!(bench.world.judged.len(), 8);
+    assert_eq!(bench.world.judged[7].len(), first.len());
+}
+
+/// A route that comes late: the application has its answer already.
+#[test]
+fn a_refused_first_syn_after_the_answer_counts_as_lost() {
+    let mut bench = Bench::new();
+    (bench.world.route, bench.world.judgement) = (Some(Route::Resolving), Some(FirstSyn::Refused));
+    bench.connect();
+    bench.world.route = None;
+    bench.pass_ms(500);
+    assert_eq!((bench.world.judged.len(), bench.said().len()), (1, 0));
+    assert_eq!(bench.states(), [TcpState::SynSent]);
 }
 
 /// RFC 9293 MUST-43.

@@ -3,7 +3,7 @@
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState};
+use crate::slow::{Admission, FirstSyn, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -55,6 +55,9 @@ pub struct World {
     /// Steps of ports that the host can hold.
     pub ports: Vec<Vec<u16>>,
     pub given_back: Vec<u16>,
+    /// It judges first SYNs, which are here then.
+    pub judgement: Option<FirstSyn>,
+    pub judged: Vec<Box<[u8]>>,
     next_child: u64,
     random: Rng,
 }
@@ -93,6 +96,12 @@ impl Host for World {
             );
         }
         self.sent.push((flow_group, message));
+    }
+    fn send_first_syn(&mut self, _: Owner, tuple: &FourTuple, _: PortId, frame: &[u8]) -> FirstSyn {
+        let Some(judgement) = self.judgement else { return FirstSyn::ByPort };
+        assert!(self.steered.contains_key(tuple), "steered before the SYN");
+        self.judged.push(frame.into());
+        judgement
     }
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let was = match steered {
