@@ -61,6 +61,43 @@ print(all(c) == data, os.wait()[1])
 }
 
 #[test]
+fn a_socket_that_is_not_connected_works_in_another_users_program() {
+    require_root();
+    let script = r#"
+import threading
+child = '''
+import os, socket, sys
+u = socket.socket(fileno=int(sys.argv[1])); port = int(sys.argv[2])
+data, fds, _, _ = socket.recv_fds(u, 1, 2)
+for s in [socket.socket(fileno=fd) for fd in fds + [int(sys.argv[3]), int(sys.argv[4])]]:
+    s.connect(("127.0.0.1", port)); s.sendall(b"from %d" % os.getuid())
+    print(s.getsockname()[0], s.recv(100))
+'''
+def fresh(bound):
+    s = socket.socket()
+    if bound: s.bind(("127.0.0.1", 0))
+    return s
+passed, inherited = [[fresh(bound) for bound in (False, True)] for _ in range(2)]
+ours, theirs = socket.socketpair()
+def serve():
+    for _ in range(4):
+        s = listener.accept()[0]; s.settimeout(60); s.sendall(b"for " + s.recv(100)[5:]); s.close()
+thread = threading.Thread(target=serve); thread.start()
+socket.send_fds(ours, [b"x"], [s.fileno() for s in passed])
+user = ["setpriv", "--reuid=23461", "--regid=23461", "--clear-groups"]
+numbers = [s.fileno() for s in (theirs, *inherited)]
+line = [*user, PYTHON, "-c", child, str(numbers[0]), str(listener.getsockname()[1]), *map(str, numbers[1:])]
+print(subprocess.run(line, pass_fds=numbers, stdout=subprocess.PIPE).stdout)
+thread.join()
+"#;
+    as_the_kernel(script, 0);
+    // The other user is admitted, too.
+    let service = Service::start(|program| program.arg("--admit").arg("all"));
+    let out = service.accelerated(PYTHON).arg(format!("{BEGIN}{script}")).run(60).ok();
+    assert_eq!(out.matches("127.0.0.1 b'for 23461'").count(), 4, "{out}");
+}
+
+#[test]
 fn a_child_gets_the_connection_whatever_starts_it() {
     let script = r#"
 child = "import socket; s = socket.socket(fileno=0); s.sendall(s.recv(100) + b', said ' + str(s.getpeername()[0]).encode())"
