@@ -13,6 +13,7 @@ mod move_to;
 mod policy;
 mod receive_cpus;
 mod reload;
+mod reset;
 mod run;
 mod serve;
 mod sockets;
@@ -68,6 +69,8 @@ enum Command {
     CheckConfig(check_config::Arguments),
     /// Have the service read its configuration file again
     Reload(reload::Arguments),
+    /// End connections that a new rule would refuse
+    Reset(reset::Arguments),
     /// End the service
     Stop(stop::Arguments),
     /// Check this host, and show which sockets of a program are accelerated, and why others are not
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),
         Command::CheckConfig(arguments) => check_config::run(&arguments),
         Command::Reload(arguments) => report(reload::run(&arguments), arguments.json),
+        Command::Reset(arguments) => report(reset::run(&arguments), arguments.json),
         Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),

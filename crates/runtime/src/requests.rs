@@ -7,6 +7,7 @@ use crate::reservation::Reservation;
 use crate::stack::PairHandle;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
@@ -37,6 +38,8 @@ pub enum Request {
     Refusals(Sender<()>),
     /// See [`crate::Stack::connections`].
     Connections(Sender<Vec<ConnectionStatus>>),
+    /// See [`crate::Stack::cut`].
+    Cut(Vec<(SocketAddr, SocketAddr)>, Sender<usize>),
     /// See [`crate::Stack::pair`].
     Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
     /// See [`crate::Stack::status`].

@@ -7,6 +7,7 @@ use crate::files::{Files, SharedFile};
 use crate::reservation::Reservation;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use towpath_ring::{Geometry, PairGeometry};
 
@@ -110,6 +111,11 @@ pub trait Stack: Send + Sync {
     fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
     /// All sockets.
     fn connections(&self) -> Vec<ConnectionStatus>;
+    /// Ends the connections with these local and remote ends: the peer sees a reset, and the program ECONNABORTED. Returns
+    /// how many there were.
+    fn cut(&self, _: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "the connections are a kernel's: use its `ss -K`"))
+    }
     /// Counters.
     fn status(&self) -> Status;
     /// How many threads move bytes now. In a stack with a fixed number all of them run.

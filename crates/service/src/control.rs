@@ -125,6 +125,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Stop { .. }) => error("only the service's own user and root may stop it".into()),
         Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
         Ok(Command::Reload) => error("only the service's own user and root may have it read its configuration".into()),
+        Ok(Command::Reset(which)) if operator => reset(state, &which),
+        Ok(Command::Reset(_)) => error("only the service's own user and root may end connections".into()),
         // An operator's is not answered here.
         Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
@@ -143,6 +145,19 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             good(&api::Sockets { sockets })
         }
         Ok(Command::Status) => good(&status(state, operator, asker.uid)),
+    }
+}
+
+fn reset(state: &ServiceState, which: &api::Reset) -> String {
+    let chooses = match which.chooses() {
+        Ok(chooses) => chooses,
+        Err(why) => return error(why),
+    };
+    let connections = state.stack.connections();
+    let chosen = connections.iter().filter(|c| c.state != "LISTEN" && chooses(c.local, c.remote));
+    match state.stack.cut(chosen.map(|c| (c.local, c.remote)).collect()) {
+        Ok(reset) => good(&api::ResetDone { reset }),
+        Err(why) => error(why.to_string()),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::config::{Config, ConfigError, StackKind};
 use crate::cpus;
 use crate::default_socket::default_socket;
 use crate::descriptor_table;
+use crate::firewall_rules;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
 use crate::live::LiveSettings;
@@ -115,7 +116,13 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
         Some(netns) => enter(netns).map(|()| config),
         None => Ok(config),
     };
-    match config.map_err(ServiceError::from).and_then(entered) {
+    let config = config.map_err(ServiceError::from).and_then(entered);
+    if config.as_ref().is_ok_and(|config| config.interface.is_some())
+        && let Some(passed_by) = firewall_rules::passed_by()
+    {
+        tracing::warn!("{passed_by}");
+    }
+    match config {
         Ok(config) if sandbox::has_broker(&config) => supervised(&config, options, stacks, &tell),
         config => ended(config.and_then(|config| run(&config, options, stacks, || tell(Startup::Serving))), &tell),
     }

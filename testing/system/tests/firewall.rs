@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use towpath_system_tests::namespace::{CLIENT, CLIENT6, SERVER, SERVER6};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, require_program};
+use towpath_system_tests::{Lab, Program, Service, bin, require_program};
 
 const PORT: &str = "7840";
 /// Bound ports in use.
@@ -53,7 +53,7 @@ impl Walls {
         let lab = Lab::new();
         lab.add_ipv6();
         let service = Service::start(|program| {
-            complete(lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
+            lab.on_server(complete(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
         });
         let echo = Program::new(&["python3", "-u", "-c", SERVING]).arg(PORT);
         let mut echo = lab.on_client(echo).start(service.scratch.path("echo.log"));
@@ -218,4 +218,68 @@ fn a_peer_that_the_firewall_refuses_reaches_no_listener() {
             assert_eq!(walls.counts().0 - before, opened, "{to}: {rules}");
         }
     }
+}
+
+/// Accepts or connects, says so, and prints how the connection ends.
+const HOLDING: &str = "
+import socket, sys, errno
+what, at, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if what == 'accept':
+    listener = socket.create_server((at, port)); print('up', flush=True)
+    s = listener.accept()[0]
+else: s = socket.create_connection((at, port), 60)
+s.settimeout(60)
+s.sendall(b'x'); s.recv(1); print('talking', flush=True)
+try: print('end', s.recv(1), flush=True)
+except OSError as e: print('end', errno.errorcode[e.errno], flush=True)
+";
+
+/// Established connections are not judged again, so the operator ends those that a new rule refuses.
+#[test]
+fn connections_that_a_new_rule_would_refuse_can_be_reset() {
+    let walls = Walls::new(|program| program);
+    let scratch = &walls.service.scratch;
+    let holds = |program: Program, what: &str, at: &str, port: &str| {
+        program.arg("python3").arg("-u").arg("-c").arg(HOLDING).arg(what).arg(at).arg(port)
+    };
+    let accelerated = || walls.service.accelerated("env");
+    let plain = || Program::new(&["env"]);
+    let start = |program: Program, name: &str, what: &str| {
+        let mut running = program.start(scratch.path(name));
+        running.wait_for(if what == "accept" { "up" } else { "talking" }, 60);
+        running
+    };
+    let reset = |which: &str| {
+        let command = Program::new(&[bin("towpath")]).arg("reset").arg("--socket").arg(&walls.service.socket);
+        which.split_whitespace().fold(command, Program::arg).run(20).ok().trim().to_owned()
+    };
+    let lab = &walls.lab;
+    let mut far = start(lab.on_client(holds(plain(), "accept", CLIENT, "7850")), "far.log", "accept");
+    let mut near = start(lab.on_server(holds(accelerated(), "connect", CLIENT, "7850")), "near.log", "connect");
+    let mut one = start(lab.on_server(holds(accelerated(), "accept", SERVER, "7851")), "one.log", "accept");
+    let mut other = start(lab.on_server(holds(accelerated(), "connect", SERVER, "7851")), "other.log", "connect");
+    assert_eq!(reset("--peer 192.0.2.0/24"), "0 connections reset");
+    assert_eq!(reset(&format!("--peer {CLIENT} --port 7850")), "1 connections reset");
+    far.wait_for("end ECONNRESET", 60);
+    near.wait_for("end ECONNABORTED", 60);
+    assert!(!other.output().contains("end") && !one.output().contains("end"), "another connection");
+    assert_eq!(reset("--port 7851"), "1 connections reset");
+    one.wait_for("end ECONN", 60);
+    other.wait_for("end ECONN", 60);
+    assert_eq!(reset("--port 7851"), "0 connections reset");
+}
+
+/// What the rules cannot do is said at the start, and by the doctor.
+#[test]
+fn rules_that_do_not_see_accelerated_segments_are_named() {
+    let rules = "add table inet ledger; add chain inet ledger c { type filter hook output priority 0; }; \
+                 add rule inet ledger c meta skuid 33 counter";
+    let walls = Walls::new(|program| program.under(&["sh", "-c", "nft \"$0\" && exec \"$@\"", rules]));
+    assert!(walls.service.running.output().contains("rules of inet ledger (counter, skuid)"));
+    let line = Program::new(&[bin("towpath")]).arg("doctor").arg("--json").arg("--socket").arg(&walls.service.socket);
+    let said = walls.lab.on_server(line).run(60);
+    let report: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    let checks = report["host"].as_array().expect("checks");
+    let firewall = checks.iter().find(|check| check["check"] == "firewall").expect("a check");
+    assert!(firewall["state"] == "warn" && firewall.to_string().contains("inet ledger (counter, skuid)"), "{firewall}");
 }

@@ -8,7 +8,7 @@ use rustix::thread::CapabilitySet;
 use std::path::Path;
 use towpath_hook::exec;
 use towpath_service::api::{self, AskError};
-use towpath_service::{paths, programs};
+use towpath_service::{firewall_rules, paths, programs};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -141,7 +141,8 @@ fn service(which: &Which) -> Vec<Check> {
 /// Checks what the service at a socket says of itself.
 fn in_service(socket: &Path) -> Vec<Check> {
     let Ok(status) = api::ask::<api::Status>(socket, api::Command::Status) else { return Vec::new() };
-    std::iter::once(sandbox(&status)).chain(status.link.as_ref().map(interface)).collect()
+    let of_interface = status.link.as_ref().map(|link| [interface(link), firewall(firewall_rules::passed_by())]);
+    std::iter::once(sandbox(&status)).chain(of_interface.into_iter().flatten()).collect()
 }
 
 /// Checks the interface that a service serves.
@@ -156,6 +157,16 @@ fn interface(link: &api::InterfaceStatus) -> Check {
         warn("interface", found, remedy)
     } else {
         fail("interface", found, remedy)
+    }
+}
+
+/// Checks the rules of this network namespace's firewall.
+fn firewall(passed_by: Option<String>) -> Check {
+    match passed_by {
+        None => ok("firewall", "it judges first SYNs; no rule is seen that needs more"),
+        Some(found) => {
+            warn("firewall", found, "see docs/guide/firewalls.md; `towpath policy` has rules by user and control group")
+        }
     }
 }
 

@@ -10,11 +10,13 @@ use towpath_ring::layout::VERSION;
 
 mod ask;
 mod reloaded;
+mod reset;
 mod sizing;
 mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
 pub use reloaded::Reloaded;
+pub use reset::{Reset, ResetDone};
 pub use sizing::{CoreChange, Seen, Sizing};
 pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
@@ -73,6 +75,8 @@ pub enum Command {
     Capture(CaptureRequest),
     /// Reads the configuration file again (the service's own user and root only).
     Reload,
+    /// Ends connections (the service's own user and root only).
+    Reset(Reset),
     /// Ends the service (its own user and root only).
     Stop {
         /// Not now: from now on new sockets are the kernel's, and the service ends after so many seconds unless it is

@@ -205,6 +205,18 @@ impl SlowThread {
         if CUT.allows() {
             tracing::warn!(client = ?id, ?peer, "a client says that the other end of a direct connection broke the contract");
         }
+        self.end_both(index, slot);
+    }
+
+    /// Ends a direct connection at once, for this client with an abort, for the other side with a reset. False: it has
+    /// ended, or there is none.
+    pub fn end_both(&mut self, index: u32, slot: Slot) -> bool {
+        let Some(client) = self.host.client(index) else { return false };
+        let Some(end) = client.slot(slot).own.direct else { return false };
+        if client.line(slot).state.load(Ordering::Relaxed) == state::CLOSED {
+            return false;
+        }
+        let other = self.host.pairs.other(&end);
         let ends = [(Some((index, slot)), end, libc::ECONNABORTED), (other, end.opposite(), libc::ECONNRESET)];
         for (at, end, errno) in ends {
             let Some((index, slot)) = at else { continue };
@@ -216,6 +228,7 @@ impl SlowThread {
             client.raise(slot);
             self.host.pairs.wake(&end);
         }
+        true
     }
 }
 

@@ -10,6 +10,7 @@ mod api;
 mod capture;
 mod client;
 mod commands;
+mod cut;
 mod departure;
 mod direct;
 mod direct_end;

@@ -14,6 +14,7 @@ use crate::slow::SlowThread;
 use crate::thread::{epoll_with, watch};
 use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -236,6 +237,9 @@ impl Stack for FastStack {
     }
     fn connections(&self) -> Vec<ConnectionStatus> {
         self.slow.answer(Request::Connections).unwrap_or_default()
+    }
+    fn cut(&self, ends: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {
+        Ok(self.slow.answer(|reply| Request::Cut(ends, reply)).unwrap_or_default())
     }
     fn status(&self) -> Status {
         let status = self.slow.answer(Request::Status).unwrap_or_default();

@@ -56,6 +56,8 @@ impl ClientGroup {
             }
             // The kernel's frames are taken from the kernel, in a thread of the service.
             Request::Capture(_, done) => drop(done),
+            // The service does not send it: `ss -K` does that.
+            Request::Cut(_, reply) => drop(reply),
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());
             }

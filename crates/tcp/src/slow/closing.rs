@@ -2,7 +2,7 @@
 //! checks its flags.
 
 use super::connections::{ConnectionEntry, Phase};
-use super::errno::ETIMEDOUT;
+use super::errno::{ECONNABORTED, ETIMEDOUT};
 use super::host::{Host, Steered};
 use super::segments::Arrival;
 use super::socket_options::fin_wait_us;
@@ -87,6 +87,18 @@ impl SlowPath {
             host.send(connection.flow_group, ToFast::Abort { flow: id, rst, errno });
         }
         self.remove_flow(id, host);
+    }
+
+    /// Ends a connection because the host's operator wants it: a reset for the peer, ECONNABORTED for the application, as
+    /// `ss -K` does. False: there is none.
+    pub fn cut(&mut self, owner: Owner, host: &mut dyn Host) -> bool {
+        let Some(id) = self.table.by_owner(owner) else { return false };
+        if self.table.opening(id).is_some() {
+            self.fail_opening(id, ECONNABORTED, host);
+        } else {
+            self.abort_flow(id, true, ECONNABORTED, host);
+        }
+        true
     }
 
     /// Resets a connection whose application is gone, whatever is still to be sent.

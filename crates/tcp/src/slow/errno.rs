@@ -4,6 +4,8 @@
 pub const EADDRINUSE: i32 = 98;
 /// Cannot assign requested address: no port is free, or the connection exists.
 pub const EADDRNOTAVAIL: i32 = 99;
+/// The host has ended the connection.
+pub const ECONNABORTED: i32 = 103;
 /// No buffer space: flow table full.
 pub const ENOBUFS: i32 = 105;
 /// The socket is already connected.

@@ -1,0 +1,31 @@
+//! Ends connections because the operator wants it: those that a new rule would refuse.
+
+use crate::owner::split;
+use crate::slow::SlowThread;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use towpath_tcp::slow::TcpState;
+
+impl SlowThread {
+    /// Ends the connections with these local and remote ends. Returns how many there were.
+    pub fn cut_all(&mut self, ends: HashSet<(SocketAddr, SocketAddr)>) -> usize {
+        let mut count = 0;
+        for info in self.slow.connections() {
+            let tuple = &info.tuple;
+            let (local, remote) =
+                (SocketAddr::new(tuple.local, tuple.local_port), SocketAddr::new(tuple.remote, tuple.remote_port));
+            let Some(owner) = info.owner.filter(|_| ends.contains(&(local, remote))) else { continue };
+            if info.state == TcpState::Listen {
+                continue;
+            }
+            let (index, _) = split(owner);
+            let found = self.host.find(owner).map(|(client, slot)| (slot, client.slot(slot).own.direct.is_some()));
+            let cut = match found {
+                Some((slot, true)) => self.end_both(index, slot),
+                _ => self.slow.cut(owner, &mut self.host),
+            };
+            count += usize::from(cut);
+        }
+        count
+    }
+}
