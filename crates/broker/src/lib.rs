@@ -11,6 +11,7 @@ mod apart;
 mod channel;
 pub mod handle;
 pub mod message;
+pub mod pulse;
 mod serve;
 pub mod supervise;
 

@@ -1,6 +1,7 @@
 //! The worker's life, as its broker sees it.
 
 use crate::apart::{Apart, end_with};
+use crate::pulse::{self, Pulse, Watch};
 use crate::serve::{Served, serve};
 use crate::{Broker, Privileges};
 use nix::sys::signal::{SigSet, Signal};
@@ -57,6 +58,8 @@ pub struct Beginning {
     pub first: bool,
     /// [`Privileges::configuration_in_force`].
     pub configuration: Option<String>,
+    /// It beats while the worker runs.
+    pub pulse: Pulse,
 }
 
 /// Starts a worker, and another one when it has died. Returns the exit code of the last.
@@ -73,7 +76,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
     let (mut served, mut deaths, mut apart) = (false, Deaths::default(), Apart::default());
     loop {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let parent = std::process::id();
+        let (parent, pulse) = (std::process::id(), Pulse::new()?);
         // SAFETY: this process has one thread (no caller starts one before), so the child may do what it could.
         let child = match unsafe { libc::fork() } {
             0 => {
@@ -82,7 +85,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
                 let broker = Broker::new(theirs);
                 let configuration = privileges.configuration_in_force();
                 privileges.forget();
-                std::process::exit(worker(Beginning { broker, first: !served, configuration }).into());
+                std::process::exit(worker(Beginning { broker, first: !served, configuration, pulse }).into());
             }
             ..0 => return Err(io::Error::last_os_error()),
             child => child,
@@ -90,7 +93,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
         drop(theirs);
         let Some(child) = Pid::from_raw(child) else { return Err(io::ErrorKind::InvalidData.into()) };
         let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false };
+        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false, pulse, watch: None };
         let ended = one.watch(&signals, privileges, &mut served, &mut apart)?;
         one.close(&mut apart, privileges);
         let told = one.told.is_some();
@@ -159,6 +162,9 @@ struct Worker {
     told: Option<Instant>,
     /// The broker has killed it.
     killed: bool,
+    pulse: Pulse,
+    /// `None`: it does not serve yet, and what it does takes as long as it takes.
+    watch: Option<Watch>,
 }
 
 impl Worker {
@@ -173,10 +179,16 @@ impl Worker {
         loop {
             // While another process works, its end is looked for.
             let tick = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let timeout = (self.told.is_some() || !apart.is_empty()).then_some(&tick);
+            let busy = (self.told.is_some() || !apart.is_empty()).then_some(tick);
+            let looks = self.watch.as_ref().map(|watch| watch.left(Instant::now()));
+            let looks = looks.map(|left| Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()) + 1_000,
+            });
+            let timeout = busy.or(looks);
             let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             waiting.extend(self.socket.iter().chain(apart.waiting()).map(|socket| PollFd::new(socket, PollFlags::IN)));
-            match poll(&mut waiting, timeout) {
+            match poll(&mut waiting, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -198,13 +210,17 @@ impl Worker {
                 tracing::error!("the process that serves does not end; it is killed");
                 self.killed = self.kill();
             }
+            self.look();
             apart.hear();
             if let Some(socket) = &self.socket
                 && ready[2]
             {
                 match serve(socket, privileges, apart) {
                     Ok(Served::Answered) => {}
-                    Ok(Served::Serving) => *served = true,
+                    Ok(Served::Serving) => {
+                        *served = true;
+                        self.watch = Some(Watch::new(self.pulse, Instant::now()));
+                    }
                     Ok(Served::Ended) => self.close(apart, privileges),
                     Err(error) => {
                         tracing::error!(%error, "the process that serves sends what it never would; it is ended");
@@ -219,6 +235,16 @@ impl Worker {
     fn close(&mut self, apart: &mut Apart, privileges: &mut dyn Privileges) {
         if let Some(socket) = self.socket.take() {
             apart.close(socket, &mut || privileges.forget());
+        }
+    }
+
+    /// Ends it if it hangs. One that is told to end has less time for that.
+    fn look(&mut self) {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.told.is_none() && !self.killed) else { return };
+        if let Some(why) = watch.look(Instant::now(), || pulse::is_paused(self.child)) {
+            let seconds = Watch::limit().as_secs();
+            tracing::error!("the process that serves has not run for {seconds} s: {why}; it is ended");
+            self.killed = self.kill();
         }
     }
 

@@ -134,6 +134,10 @@ pub trait Stack: Send + Sync {
     fn policy_changed(&self);
     /// Tells the policy of the peers that have been refused since it was told last. Returns when it knows them.
     fn count_refusals(&self) {}
+    /// Returns when each of its threads has taken a turn. It never does if one hangs.
+    fn wait_for_threads(&self) {
+        self.status();
+    }
     /// Runs a program where its sockets are.
     fn execute(&self, _: &[String]) -> io::Result<Executed> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no kernel in which a program could run"))

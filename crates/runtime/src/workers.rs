@@ -61,6 +61,7 @@ pub struct WorkersConfig {
 enum WorkerCommand<G> {
     Take(usize, Box<G>, Sender<()>),
     Give { group: usize, to: usize, done: Sender<()> },
+    Answer(Sender<()>),
     Stop,
 }
 
@@ -150,6 +151,14 @@ impl<G: Group> Workers<G> {
         // Nothing is sent. The wait ends when the last sender is dropped.
         let _ = all_done.recv();
         Ok(())
+    }
+
+    /// Returns when each thread has been between two turns. It never does if one hangs.
+    pub fn wait_for_all(&self) {
+        let (done, all_done) = mpsc::channel();
+        self.shared.iter().for_each(|own| own.send(WorkerCommand::Answer(done.clone())));
+        drop(done);
+        let _ = all_done.recv();
     }
 
     /// The work of the threads, and the groups that they serve.
@@ -303,6 +312,7 @@ impl<G: Group> Worker<G> {
             match command {
                 WorkerCommand::Take(number, group, _done) => self.take(number, group),
                 WorkerCommand::Give { group, to, done } => self.give(group, to, done),
+                WorkerCommand::Answer(done) => drop(done),
                 WorkerCommand::Stop => return false,
             }
         }

@@ -18,6 +18,8 @@ struct Shared {
     panics: AtomicU64,
     /// A thread is in a call of the group.
     inside: AtomicBool,
+    /// The turn that is made now does not end.
+    hangs: AtomicBool,
     /// Count of errors: two threads in one group, or a time that goes back.
     wrong: AtomicU64,
 }
@@ -52,6 +54,9 @@ impl Group for Counter {
         let work = made < self.shared.asked.load(Ordering::SeqCst);
         if work {
             self.shared.made.store(made + 1, Ordering::SeqCst);
+        }
+        while work && self.shared.hangs.load(Ordering::SeqCst) {
+            std::thread::yield_now();
         }
         self.leave();
         assert!(!work || made % 7 != 6, "every seventh");
@@ -179,4 +184,24 @@ fn a_group_that_has_gone_is_not_woken_by_the_thread_that_had_it() {
         let watched: Vec<_> = sets.iter().map(watched).collect();
         assert_eq!(watched, [2, 2, 2], "its own doorbell and that of the thread which has it, with {cores} threads");
     }
+}
+
+#[test]
+fn all_threads_answer_asleep_or_parked_but_none_in_a_turn_that_does_not_end() {
+    let (workers, known) = workers(3, 20);
+    workers.set_workers(2).unwrap();
+    workers.wait_for_all();
+    let (shared, doorbell) = &known[0];
+    shared.hangs.store(true, Ordering::SeqCst);
+    shared.asked.fetch_add(1, Ordering::SeqCst);
+    doorbell.notify_always();
+    while shared.made.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| workers.wait_for_all());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waits.is_finished());
+        shared.hangs.store(false, Ordering::SeqCst);
+    });
 }

@@ -19,6 +19,7 @@ use crate::paths::PathError;
 use crate::policy::Policy;
 use crate::policy::list::{Entry, PROGRAM_IS_NO_BOUNDARY};
 use crate::privileged;
+use crate::pulse;
 use crate::sandbox::{self, Sandbox};
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::source::Source;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use towpath_broker::pulse::Pulse;
 use towpath_broker::supervise::{Beginning, supervise};
 use towpath_ring::Geometry;
 use towpath_runtime::AdmissionPolicy;
@@ -124,13 +126,15 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
     }
     match config {
         Ok(config) if sandbox::has_broker(&config) => supervised(&config, options, stacks, &tell),
-        config => ended(config.and_then(|config| run(&config, options, stacks, || tell(Startup::Serving))), &tell),
+        config => {
+            ended(config.and_then(|config| run(&config, options, stacks, || tell(Startup::Serving), None)), &tell)
+        }
     }
 }
 
 /// Starts a worker, and stays as its broker.
 fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
-    let worker = |Beginning { broker, first, configuration }: Beginning| {
+    let worker = |Beginning { broker, first, configuration, pulse }: Beginning| {
         privileged::set_broker(broker);
         let reread = configuration.and_then(|text| options.configuration_of(&text).ok());
         let config = &reread.map_or_else(|| config.clone(), |new| config.with_changeable_of(&new));
@@ -143,7 +147,7 @@ fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, te
                 tell(Startup::Serving);
             }
         };
-        exit_code(run(config, options, stacks, ready), &|startup| {
+        exit_code(run(config, options, stacks, ready, Some(pulse)), &|startup| {
             if first {
                 tell(startup)
             }
@@ -196,6 +200,7 @@ fn run(
     options: &Options,
     factory: &impl StackFactory,
     ready: impl FnOnce(),
+    pulse: Option<Pulse>,
 ) -> Result<Ended, ServiceError> {
     cpus::check(config)?;
     // Signals are blocked before any thread starts, because threads inherit the mask.
@@ -243,13 +248,15 @@ fn run(
     let sizer = start_sizing(server.state()).map_err(doing("starting the service"))?;
     let affinity = affinity.map(|guard| guard.start(server.state().stop_fd.try_clone()?));
     let affinity = affinity.transpose().map_err(doing("starting the service"))?;
+    let pulse = pulse.map(|pulse| pulse::start(server.state(), pulse)).transpose();
+    let pulse = pulse.map_err(doing("starting the service"))?;
     sandbox.before_clients();
     ready();
     let ended = server.run(Some(&signals)).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
         stack.stop();
     }
-    for thread in watcher.into_iter().chain(sizer).chain(affinity) {
+    for thread in watcher.into_iter().chain(sizer).chain(affinity).chain(pulse) {
         let _ = thread.join();
     }
     // The interface's ports are released only after the connections that used them.

@@ -47,6 +47,7 @@ pub mod port_proof;
 pub mod privileged;
 pub mod proc_links;
 pub mod programs;
+mod pulse;
 pub mod received;
 pub mod registry;
 pub mod reload;

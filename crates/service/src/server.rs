@@ -192,6 +192,7 @@ impl Server {
     pub fn run(&mut self, signals: Option<&SignalFd>) -> io::Result<Ended> {
         self.state.used();
         loop {
+            self.state.main_turns();
             let idle_left = self.idle_left();
             if idle_left == Some(Duration::ZERO) {
                 return Ok(Ended::Idle);

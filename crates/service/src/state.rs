@@ -17,7 +17,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_ring::control::features;
@@ -100,6 +100,7 @@ pub struct ServiceState {
     pub stop_fd: OwnedFd,
     /// Wakes the main loop.
     wake_fd: OwnedFd,
+    main_turns: AtomicU64,
     stopping: AtomicBool,
     /// When a service that drains ends by itself.
     ends_at: Mutex<Option<Instant>>,
@@ -123,6 +124,7 @@ impl ServiceState {
             client_lines: LogThrottle::new(),
             stop_fd: wake::doorbell()?,
             wake_fd: wake::doorbell()?,
+            main_turns: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             ends_at: Mutex::default(),
             conversations: Arc::default(),
@@ -144,6 +146,16 @@ impl ServiceState {
     pub fn take_descriptors(&self, uid: u32, count: u64) -> bool {
         let operator = self.settings.live.admission().is_operator(uid);
         self.registry().budget.take(uid, operator, count)
+    }
+
+    /// The main loop takes a turn.
+    pub fn main_turns(&self) {
+        self.main_turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The turns that the main loop has taken.
+    pub fn turns_of_main(&self) -> u64 {
+        self.main_turns.load(Ordering::Relaxed)
     }
 
     /// Wakes the main loop, e.g. because the last client is gone.

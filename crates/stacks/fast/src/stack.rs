@@ -245,6 +245,10 @@ impl Stack for FastStack {
         let status = self.slow.answer(Request::Status).unwrap_or_default();
         Status { workers: self.workers.status(), ..status }
     }
+    fn wait_for_threads(&self) {
+        self.slow.answer(Request::Status);
+        self.workers.wait_for_all();
+    }
     fn workers(&self) -> WorkerCount {
         self.workers.count()
     }

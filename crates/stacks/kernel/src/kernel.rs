@@ -189,6 +189,9 @@ impl Stack for Kernel {
         }
         all
     }
+    fn wait_for_threads(&self) {
+        self.workers.wait_for_all();
+    }
     fn workers(&self) -> WorkerCount {
         self.workers.count()
     }
