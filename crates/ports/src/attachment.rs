@@ -49,6 +49,8 @@ pub struct Description {
     pub generic: bool,
     /// The numbers of both programs, one of which is attached.
     pub programs: [u32; 2],
+    /// How many queues have a socket, or will have one when the interface is back.
+    pub queues: u32,
     shape: Shape,
 }
 
@@ -61,17 +63,18 @@ impl Description {
     pub fn encode(&self) -> String {
         let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
         let flags = u32::from(self.generic) | u32::from(tagged) << 1 | u32::from(is_virtual) << 2;
-        let words = [self.index, flags, self.programs[0], self.programs[1], frames, frame_bytes, ring, mtu_bytes];
+        let [first, second] = self.programs;
+        let words = [self.index, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
         words.map(|word| word.to_string()).join(" ")
     }
 
     /// From such a text. `None`: it is none.
     pub fn decode(text: &str) -> Option<Self> {
         let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [index, flags, first, second, frames, frame_bytes, ring, mtu_bytes] = words.try_into().ok()?;
+        let [index, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] = words.try_into().ok()?;
         let (generic, tagged, is_virtual) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
         let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
-        Some(Self { index, generic, programs: [first, second], shape })
+        Some(Self { index, generic, programs: [first, second], queues, shape })
     }
 }
 
@@ -154,6 +157,8 @@ pub struct Attachment {
     mode: SteerMode,
     config: XskConfig,
     queues: Vec<XskSocket>,
+    /// How many there were when the interface went away.
+    expected: usize,
 }
 
 impl Attachment {
@@ -165,7 +170,7 @@ impl Attachment {
         let mut loaded = Loaded::load(interface)?;
         let (link, mode) = attach(program(&mut loaded.object, interface, 0)?, &found)?;
         let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
-        Ok(Self { link: Some(link), loaded, interface: found, mode, config, queues: Vec::new() })
+        Ok(Self { link: Some(link), loaded, interface: found, mode, config, queues: Vec::new(), expected: 0 })
     }
 
     /// Attaches the program, and opens a socket for each of this many queues. `tagged`: frames carry an IEEE 802.1Q tag.
@@ -197,6 +202,7 @@ impl Attachment {
             index: self.interface.index,
             generic: self.mode == SteerMode::Generic,
             programs: self.loaded.ids,
+            queues: self.queues() as u32,
             shape: self.queues.first().map_or(none, XskSocket::shape),
         }
     }
@@ -220,9 +226,9 @@ impl Attachment {
         self.interface.index
     }
 
-    /// How many queues have a socket.
+    /// How many queues have a socket, or will have one when the interface is back.
     pub fn queues(&self) -> usize {
-        self.queues.len()
+        self.queues.len().max(self.expected)
     }
 
     /// Is the interface there, with the program on it?
@@ -237,13 +243,14 @@ impl Attachment {
         let name = self.interface.name.clone();
         let found = Interface::find(&name).map_err(|e| explain(&name, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
+        self.expected = queues;
         (self.link, self.queues) = (None, Vec::new());
         let (link, mode) = attach(program(&mut self.loaded.object, &name, self.loaded.attached)?, &found)?;
         self.config.copy = mode == SteerMode::Generic;
         for queue in 0..queues {
             self.add(open_when_free(&name, queue as u32, self.config)?)?;
         }
-        (self.link, self.interface, self.mode) = (Some(link), found, mode);
+        (self.link, self.interface, self.mode, self.expected) = (Some(link), found, mode, 0);
         Ok(())
     }
 
@@ -272,6 +279,15 @@ impl Attachment {
         }
         self.put(0)?;
         drop(before);
+        Ok(())
+    }
+
+    /// Prepares for another process that serves while the interface is not there: with empty tables and without sockets.
+    /// [`Attachment::follow`] makes them when it is back.
+    pub fn wait_for_it(&mut self) -> Result<(), SteerError> {
+        self.loaded = Loaded::load(&self.interface.name)?;
+        self.expected = self.queues();
+        (self.link, self.queues) = (None, Vec::new());
         Ok(())
     }
 

@@ -7,6 +7,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_fast::NewPort;
 use towpath_ports::Port;
+use towpath_ports::attachment::Description;
+use towpath_ports::memory::Loopback;
 use towpath_ports::xsk::XskPort;
 use towpath_ports::xsk_socket::XskSocket;
 use towpath_tcp::flow::PortId;
@@ -78,12 +80,13 @@ impl Follower {
 
     fn reopen(&self) -> Result<(), InterfaceError> {
         let parts = self.holder.open(self.groups)?;
-        let index = parts.description().index;
-        let (mtu, ports) = open_ports(parts.into_sockets(), self.groups).map_err(InterfaceError::Mapping)?;
+        let (Description { index, queues, .. }, sockets) = (parts.description(), parts.into_sockets());
+        let count = sockets.len();
+        let (mtu, ports) = open_ports(sockets, queues, self.groups).map_err(InterfaceError::Mapping)?;
         tracing::info!(interface = self.health.name(), queues = ports.len(), mtu, "serving the interface again");
         let ports = ports.into_iter().map(|(flow_group, number, port)| NewPort { flow_group, number, port }).collect();
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { index, mtu, ports });
-        self.health.moved_to(index);
+        self.health.moved_to(index, count);
         Ok(())
     }
 }
@@ -92,14 +95,20 @@ impl Follower {
 type Dealt = (usize, PortId, Box<dyn Port>);
 
 /// Opens the ports of an interface, and deals them out to this many flow groups. Each has its loopback in place 0. Returns
-/// the largest packet that they take, too.
-pub fn open_ports(sockets: Vec<XskSocket>, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
-    let (mut mtu, mut all) = (u32::MAX, Vec::new());
-    for (queue, socket) in sockets.into_iter().enumerate() {
-        let port = XskPort::over(socket)?;
-        mtu = mtu.min(port.capabilities().mtu_bytes);
+/// the largest packet that they take, too. While the interface is not there, ports without any buffer keep their places.
+pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
+    let (mut mtu, mut all, mut sockets) = (u32::MAX, Vec::new(), sockets.into_iter());
+    for queue in 0..groups.max(queues as usize) {
+        let port: Box<dyn Port> = match sockets.next() {
+            Some(socket) => {
+                let port = XskPort::over(socket)?;
+                mtu = mtu.min(port.capabilities().mtu_bytes);
+                Box::new(port)
+            }
+            None => Box::new(Loopback::with_buffers(0, 0)),
+        };
         let place = u8::try_from(1 + queue / groups).map_err(io::Error::other)?;
-        all.push((queue % groups, PortId(place), Box::new(port) as Box<dyn Port>));
+        all.push((queue % groups, PortId(place), port));
     }
     Ok((mtu, all))
 }

@@ -14,7 +14,7 @@ pub struct Health {
     /// Numbers of our XDP programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
-    sockets: usize,
+    sockets: AtomicU32,
     /// Frames of ours that have come on others.
     strays: AtomicU64,
     /// The trouble that the log tells of.
@@ -28,7 +28,7 @@ impl Health {
             name: name.into(),
             index: index.into(),
             programs,
-            sockets,
+            sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
             said: Mutex::default(),
         }
@@ -39,9 +39,10 @@ impl Health {
         &self.name
     }
 
-    /// It was made anew, with this number.
-    pub fn moved_to(&self, index: u32) {
+    /// It was made anew, with this number and so many sockets.
+    pub fn moved_to(&self, index: u32, sockets: usize) {
         self.index.store(index, Ordering::Relaxed);
+        self.sockets.store(sockets as u32, Ordering::Relaxed);
     }
 
     /// Is it there, with one of our programs?
@@ -88,7 +89,7 @@ impl ServedInterface for Health {
             program: link.program,
             mode: if link.generic { "generic" } else { "driver" }.into(),
             queues: queues as u32,
-            sockets: self.sockets as u32,
+            sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),
             trouble: None,
         };

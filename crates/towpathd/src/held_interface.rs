@@ -45,13 +45,14 @@ impl HeldInterface {
         let attachment = match self.attachment.take() {
             Some(attachment) if self.given => {
                 let attachment = self.attachment.insert(attachment);
-                follow(attachment, &self.name)?;
+                follow(attachment, &self.name, least)?;
                 return Ok(attachment.description().encode());
             }
-            left => match left.and_then(|left| again(left, &self.name, least)) {
+            Some(left) => match again(left, &self.name, least) {
                 Some(attachment) => attachment,
                 None => attach(&self.name, self.vlan, least).map_err(|error| error.told())?,
             },
+            None => attach(&self.name, self.vlan, least).map_err(|error| error.told())?,
         };
         let description = self.attachment.insert(attachment).description().encode();
         self.given = true;
@@ -91,10 +92,14 @@ impl HeldInterface {
 
 /// An attachment that an earlier worker has left, for another one. `None`: all must be made anew.
 fn again(mut left: Attachment, name: &str, least: usize) -> Option<Attachment> {
-    if !left.is_in_place() {
+    let begun = if left.is_in_place() {
+        left.begin_again(receive_queues(name).max(least))
+    } else if is_up(name) {
         return None;
-    }
-    match left.begin_again(receive_queues(name).max(least)) {
+    } else {
+        left.wait_for_it().map_err(Into::into)
+    };
+    match begun {
         Ok(()) => Some(left),
         Err(error) => {
             tracing::warn!(%error, "the interface is opened anew");
@@ -103,16 +108,22 @@ fn again(mut left: Attachment, name: &str, least: usize) -> Option<Attachment> {
     }
 }
 
-/// Attaches to the interface that has the name now, if the one that was served has gone.
-fn follow(attachment: &mut Attachment, name: &str) -> Result<(), (i32, String)> {
+/// Is there such an interface, and is it up?
+fn is_up(name: &str) -> bool {
+    let link = interface_index(name).and_then(|index| Link::of(index).ok().flatten());
+    link.is_some_and(|link| link.up)
+}
+
+/// Attaches to the interface that has the name now, if the one that was served has gone. It gets a socket for as many
+/// queues as before.
+fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (i32, String)> {
     if attachment.is_in_place() {
         return Err((libc::EALREADY, format!("{name} is open already")));
     }
-    let link = interface_index(name).and_then(|index| Link::of(index).ok().flatten());
-    if !link.is_some_and(|link| link.up) {
+    if !is_up(name) {
         return Err((libc::ENODEV, format!("{name} is not there, or down")));
     }
-    let queues = attachment.queues();
+    let queues = attachment.queues().max(least);
     attachment.follow(queues).map_err(|error| InterfaceError::from(error).told())
 }
 

@@ -50,10 +50,11 @@ pub fn open(
 ) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
     let (groups, holder) = (ports.len(), Arc::new(Holder::of(number, name, vlan)));
     let parts = holder.open(groups)?;
+    let expected = parts.description().queues;
     let (mut steering, sockets) = Steering::over(name, parts)?;
     steering.set_vlan(vlan)?;
-    let (mtu, opened) = open_ports(sockets, groups).map_err(InterfaceError::Mapping)?;
-    let queues = opened.len();
+    let queues = sockets.len();
+    let (mtu, opened) = open_ports(sockets, expected, groups).map_err(InterfaceError::Mapping)?;
     for (group, _, port) in opened {
         ports[group].push(port);
     }
@@ -123,6 +124,9 @@ impl Steer for Interfaces {
     }
 
     fn look_for_queues(&mut self) {
+        if !self.health.is_in_place() {
+            return;
+        }
         let queues = receive_queues(self.steering.interface());
         if std::mem::replace(&mut self.queues, queues) >= queues {
             return;

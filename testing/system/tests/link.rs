@@ -133,7 +133,7 @@ fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
 #[test]
 fn an_interface_that_is_made_again_is_served_without_a_restart() {
     let lab = Lab::with_queues(2);
-    let mut service = Service::on_interface(&lab);
+    let service = Service::on_interface(&lab);
     let _server = echo(&lab, &service);
     lab.drop_kernel_tcp();
     let (fifo, log) = (service.scratch.path("go"), service.scratch.path("clients.log"));
@@ -143,17 +143,34 @@ fn an_interface_that_is_made_again_is_served_without_a_restart() {
     let mut clients = lab.on_client(clients).start(log);
     clients.wait_for("opened []", 120);
     let trouble = || service.status()["link"]["trouble"].clone();
-    for round in 1..=2 {
-        Program::line(&format!("ip -n {} link delete eth1", lab.server)).run(10).ok();
-        until("its end", 30, || trouble().as_str().is_some_and(|why| why.contains("has gone")));
-        lab.join(2);
+    let ip = |line: &str| Program::line(&format!("ip -n {} {line}", lab.server)).run(10).ok();
+    for round in 1..=3 {
+        if round < 3 {
+            ip("link delete eth1");
+            until("its end", 30, || trouble().as_str().is_some_and(|why| why.contains("has gone")));
+            lab.join(2);
+        } else {
+            // Another name is no other interface.
+            let _ = ["link set eth1 down", "link set eth1 name eth7", "link set eth7 up"].map(ip);
+        }
         until("the interface again", 30, || trouble().is_null());
         // The connections that there were go on, and new ones come. The kernel has no part in it.
         std::fs::write(&fifo, "go\n").unwrap();
         until("all connections", 120, || clients.output().matches("again []").count() == round || !clients.alive());
         assert!(clients.alive(), "{}", clients.output());
     }
-    service.running.wait_for("serving the interface again", 10);
+    // A process that serves may begin while there is no interface.
+    ip("link delete eth7");
+    let worker = service.running.worker();
+    // SAFETY: `kill` takes numbers and no memory. The process is the service's, whose broker waits for it.
+    unsafe { libc::kill(worker, libc::SIGKILL) };
+    let status = || Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&service.socket).run(20);
+    until("another worker serves", 60, || service.running.worker() != worker && status().code == 0);
+    assert!(trouble().as_str().is_some_and(|why| why.contains("has gone")), "{}", trouble());
+    lab.join(2);
+    until("the interface for that one", 30, || trouble().is_null());
+    let log = service.running.output();
+    assert!(!log.contains("ERROR towpath_towpathd"), "{log}");
     // Connections from here go over it, too.
     lab.on_server(Program::line("nft flush ruleset")).run(10).ok();
     let far =

@@ -224,7 +224,8 @@ impl HostNetwork {
                  and no firewall of the kernel sees its packets"
             );
         }
-        let link = network.netlink.link(index)?;
+        // One that has gone is followed: this is asked again when it is back.
+        let link = network.netlink.link(index).unwrap_or_default();
         let (managed, asked) = (HashSet::new(), HashMap::new());
         let judge = Judge::new(firewall);
         let mut served = Served { port, vlan, index, link, port_mtu, steer, judge, ports, managed, asked };
