@@ -10,13 +10,13 @@ pub mod netlink;
 mod peers;
 pub mod reserved;
 pub mod sock_diag;
+mod watch;
 
-use crate::follow::{Follower, Looked, Reopened};
+use crate::follow::Reopened;
 use first_syns::Judge;
 use held_ports::HeldPorts;
-use netlink::{Changes, LinkInfo, Neighbour, Netlink};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use netlink::{LinkInfo, Neighbour, Netlink};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -31,10 +31,10 @@ use towpath_ports::steering::SteerError;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::config::FirewallSetting;
-use towpath_service::stack_factory::NetworkWatcher;
 use towpath_service::{port_proof, privileged};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, Steered};
+pub use watch::Watcher;
 
 /// Of neighbours that are not resolved: clients decide how many they ask for.
 static LINES: LogThrottle = LogThrottle::new();
@@ -47,9 +47,6 @@ const WIRE: PortId = PortId(1);
 const MAX_REMEMBERED: usize = 4096;
 /// A neighbour entry that fails within this time after our question has not answered it.
 const ASKED_WITHIN: Duration = Duration::from_secs(10);
-
-/// While an interface is not there, it is looked for as often.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Steers packets of the served interface to us.
 pub trait Steer: Send {
@@ -99,49 +96,6 @@ impl Known {
         *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = addresses;
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
-    }
-}
-
-/// Notices changes of addresses, routes and neighbours.
-pub struct Watcher {
-    known: Arc<Known>,
-    changes: Changes,
-    netlink: Netlink,
-    follower: Option<Follower>,
-}
-
-impl Watcher {
-    /// Subscribes to changes. A served interface is followed.
-    pub fn new(known: Arc<Known>, follower: Option<Follower>) -> io::Result<Self> {
-        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, follower };
-        // The addresses may have changed between their first reading and the subscription.
-        watcher.known.refresh(&mut watcher.netlink)?;
-        Ok(watcher)
-    }
-}
-
-impl NetworkWatcher for Watcher {
-    fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
-        loop {
-            let looked = self.follower.as_mut().map_or(Looked::InPlace, Follower::look);
-            if looked == Looked::Reopened {
-                self.known.refresh(&mut self.netlink)?;
-                changed();
-            }
-            let changes = self.changes.as_fd();
-            let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-            match poll(&mut waiting, (looked == Looked::Gone).then_some(&LOOK_AGAIN)) {
-                Ok(0) => continue,
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !waiting[1].revents().is_empty() {
-                return Ok(());
-            }
-            self.changes.drain();
-            self.known.refresh(&mut self.netlink)?;
-            changed();
-        }
     }
 }
 

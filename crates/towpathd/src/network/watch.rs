@@ -1,0 +1,56 @@
+//! The thread that waits for changes of the host's network.
+
+use super::Known;
+use super::netlink::{Changes, Netlink};
+use crate::follow::{Follower, Looked};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::sync::Arc;
+use towpath_service::stack_factory::NetworkWatcher;
+
+/// While an interface is not there, it is looked for as often.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Notices changes of addresses, routes and neighbours.
+pub struct Watcher {
+    known: Arc<Known>,
+    changes: Changes,
+    netlink: Netlink,
+    follower: Option<Follower>,
+}
+
+impl Watcher {
+    /// Subscribes to changes. A served interface is followed.
+    pub fn new(known: Arc<Known>, follower: Option<Follower>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, follower };
+        // The addresses may have changed between their first reading and the subscription.
+        watcher.known.refresh(&mut watcher.netlink)?;
+        Ok(watcher)
+    }
+}
+
+impl NetworkWatcher for Watcher {
+    fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
+        loop {
+            let looked = self.follower.as_mut().map_or(Looked::InPlace, Follower::look);
+            if looked == Looked::Reopened {
+                self.known.refresh(&mut self.netlink)?;
+                changed();
+            }
+            let changes = self.changes.as_fd();
+            let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+            match poll(&mut waiting, (looked == Looked::Gone).then_some(&LOOK_AGAIN)) {
+                Ok(0) => continue,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !waiting[1].revents().is_empty() {
+                return Ok(());
+            }
+            self.changes.drain();
+            self.known.refresh(&mut self.netlink)?;
+            changed();
+        }
+    }
+}
