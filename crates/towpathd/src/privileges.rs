@@ -143,7 +143,7 @@ impl Privileges for ServicePrivileges {
             return Err(libc::EPERM);
         }
         if self.ports.is_none() {
-            self.ports = Some(ReservedPorts::reserve(&EPHEMERAL_PORTS).map_err(|error| errno(&error))?);
+            self.ports = Some(ReservedPorts::reserve_and_keep(&EPHEMERAL_PORTS).map_err(|error| errno(&error))?);
         }
         Ok(())
     }
@@ -201,6 +201,9 @@ impl Privileges for ServicePrivileges {
     fn forget(&mut self) {
         self.interface.iter_mut().for_each(HeldInterface::close);
         self.netlink = None;
+        if let Some(ports) = self.ports.take() {
+            ports.forget();
+        }
     }
 
     fn worker_ended(&mut self, last: bool) {

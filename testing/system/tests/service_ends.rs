@@ -189,14 +189,13 @@ impl<'a> Host<'a> {
         });
     }
 
-    /// Requires that nothing of the service is left, but for the reserved ports of a broker that was `killed`: those are
-    /// the next service's, which gives them back.
-    fn is_gone(&mut self, killed: bool) {
+    /// Requires that nothing of the service is left.
+    fn is_gone(&mut self) {
         self.service.running.wait_end(60);
         // The worker ends after a broker that was killed.
         until("nothing of the service is left", 60, || {
             let Traces { xdp, ports } = self.traces();
-            !xdp && (ports.is_empty() || killed)
+            !xdp && ports.is_empty()
         });
     }
 
@@ -285,7 +284,7 @@ fn ends(lab: &Lab, end: End, after: Duration) {
             });
         }
         End::KillBroker | End::Stop | End::Drain => {
-            host.is_gone(end == End::KillBroker);
+            host.is_gone();
             host.service.on_interface_again(lab);
         }
     }
@@ -301,7 +300,7 @@ fn ends(lab: &Lab, end: End, after: Duration) {
     });
     host.hold_no_more_than(&before, &format!("{end:?}: with another service"));
     host.stop(&[]);
-    host.is_gone(false);
+    host.is_gone();
     drop(host);
 }
 

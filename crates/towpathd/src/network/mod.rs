@@ -4,6 +4,7 @@
 //! The kernel decides, so policy routing, source selection and path MTU are those of the host. No copy of its tables is
 //! kept.
 
+mod caretaker;
 mod first_syns;
 pub mod held_ports;
 pub mod netlink;
