@@ -30,6 +30,8 @@ impl Judge {
         let Some(device) = device else { return };
         match open(device) {
             Ok(sockets) => self.sockets = Some(sockets),
+            // The interface has gone, which its health says. It is followed when it is back.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
             Err(error) => tracing::error!(%error, "no raw socket: the kernel has all outgoing connections"),
         }
     }
