@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn others_with_too_many_descriptors_under_way_end_no_worker() {
         const NAME: &str = "channel::tests::others_with_too_many_descriptors_under_way_end_no_worker";
-        const CHILD: &str = "TOWPATH_TEST_UNDER_WAY";
+        const CHILD: &str = "BROKER_TEST_UNDER_WAY";
         if std::env::var_os(CHILD).is_some() {
             return with_too_many_under_way();
         }

@@ -51,6 +51,8 @@ pub struct Description {
     pub programs: [u32; 2],
     /// How many queues have a socket, or will have one when the interface is back.
     pub queues: u32,
+    /// Each queue has a socket for super-segments.
+    pub super_segments: bool,
     shape: Shape,
 }
 
@@ -62,7 +64,8 @@ impl Description {
     /// As a text for the process that serves.
     pub fn encode(&self) -> String {
         let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
-        let flags = u32::from(self.generic) | u32::from(tagged) << 1 | u32::from(is_virtual) << 2;
+        let flags = [self.generic, tagged, is_virtual, self.super_segments];
+        let flags = flags.iter().zip(0..).fold(0, |flags, (flag, bit)| flags | u32::from(*flag) << bit);
         let [first, second] = self.programs;
         let words = [self.index, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
         words.map(|word| word.to_string()).join(" ")
@@ -72,9 +75,9 @@ impl Description {
     pub fn decode(text: &str) -> Option<Self> {
         let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let [index, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] = words.try_into().ok()?;
-        let (generic, tagged, is_virtual) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+        let [generic, tagged, is_virtual, super_segments] = [1, 2, 4, 8].map(|bit| flags & bit != 0);
         let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
-        Some(Self { index, generic, programs: [first, second], queues, shape })
+        Some(Self { index, generic, programs: [first, second], queues, super_segments, shape })
     }
 }
 
@@ -94,7 +97,9 @@ impl Parts {
         let maps: Vec<OwnedFd> = all.by_ref().take(MAPS.len()).collect();
         let mut sockets = Vec::new();
         while let Some(socket) = all.next() {
-            sockets.push(XskSocket::of(socket, all.next()?, description.shape, sockets.len() as u32));
+            let both = [socket, all.next()?];
+            let packets = if description.super_segments { Some(all.next()?) } else { None };
+            sockets.push(XskSocket::of(both, packets, description.shape, sockets.len() as u32));
         }
         (maps.len() == MAPS.len()).then_some(Self { description, filter, maps, sockets })
     }
@@ -203,6 +208,7 @@ impl Attachment {
             generic: self.mode == SteerMode::Generic,
             programs: self.loaded.ids,
             queues: self.queues() as u32,
+            super_segments: !self.queues.is_empty() && self.queues.iter().all(XskSocket::sends_super_segments),
             shape: self.queues.first().map_or(none, XskSocket::shape),
         }
     }
@@ -210,7 +216,8 @@ impl Attachment {
     /// The process that serves gets copies of these: the filter, the maps, and socket and memory of each queue.
     pub fn descriptors(&self) -> Result<Vec<BorrowedFd<'_>>, SteerError> {
         let maps = map_descriptors(&self.loaded.object).map_err(|_| missing(&self.interface.name))?;
-        let sockets = self.queues.iter().flat_map(XskSocket::descriptors);
+        let each = if self.description().super_segments { 3 } else { 2 };
+        let sockets = self.queues.iter().flat_map(|queue| queue.descriptors().take(each));
         Ok([self.loaded.filter.as_fd()].into_iter().chain(maps).chain(sockets).collect())
     }
 

@@ -14,6 +14,7 @@ pub mod peer_filter;
 mod steer_error;
 pub mod steering;
 pub mod strays;
+mod super_sender;
 pub mod syn;
 pub mod xsk;
 pub mod xsk_socket;
@@ -39,7 +40,8 @@ pub struct Capabilities {
     pub mtu_bytes: u32,
     /// Computes checksums on sending (`TxOffload::checksum_needed` allowed). On the loopback the sum may be left out.
     pub tx_checksum: bool,
-    /// Cuts super-segments (`gso_bytes` allowed) in frames of up to this many bytes; 0 = not supported.
+    /// Cuts super-segments (`gso_bytes` allowed) in frames of up to this many bytes, and computes their checksums; 0 = not
+    /// supported.
     pub gso_max_bytes: u32,
 }
 
@@ -66,8 +68,12 @@ pub trait Port: Send {
     fn bytes(&self, frame: &RxFrame) -> &[u8];
     /// Returns the buffers of received frames.
     fn release(&mut self, frames: &[RxFrame]);
-    /// A buffer for one outgoing frame, at least `mtu_bytes + 14` (or `gso_max_bytes`) long; `None` = no room now.
+    /// A buffer for one outgoing frame, at least `mtu_bytes + 14` long; `None` = no room now.
     fn reserve(&mut self) -> Option<&mut [u8]>;
+    /// A buffer for one super-segment, `gso_max_bytes` long.
+    fn reserve_super(&mut self) -> Option<&mut [u8]> {
+        self.reserve()
+    }
     /// Sends the first `len` bytes of the buffer reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
     /// Hands committed frames to the device, with at most one system call, and none while the device is awake.

@@ -1,6 +1,7 @@
 //! AF_XDP: one socket on one queue of an interface.
 
 use crate::mapping::{Mapping, Ring};
+use crate::super_sender::{GSO_MAX_BYTES, Outcome, SuperSender};
 use crate::xsk_socket::{Rings, XskSocket, get_option};
 pub use crate::xsk_socket::{XskConfig, XskError};
 use crate::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
@@ -17,6 +18,8 @@ const COPY_BATCH: u32 = 32;
 pub struct XskPort {
     // Field order matters: the socket is closed before its memory is unmapped.
     socket: OwnedFd,
+    /// Super-segments go past the rings.
+    packets: Option<SuperSender>,
     fill: Ring<u64>,
     completion: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
@@ -66,7 +69,11 @@ impl XskPort {
             fill.push(frame as u64 * frame_bytes);
         }
         fill.publish();
+        let (queue, zero_copy) = (made.queue(), made.zero_copy()?);
+        let (socket, packets) = made.into_sockets();
         Ok(Self {
+            socket,
+            packets: packets.map(SuperSender::new),
             fill,
             completion,
             rx,
@@ -77,14 +84,13 @@ impl XskPort {
             held: vec![false; per_way],
             free: (shape.frames_per_way()..shape.frames).rev().filter(|frame| !busy[*frame as usize]).collect(),
             reserved: None,
-            queue: made.queue(),
-            zero_copy: made.zero_copy()?,
+            queue,
+            zero_copy,
             checksum: shape.checksum(),
             mtu_bytes: shape.mtu_bytes(),
             header_bytes: shape.header_bytes(),
             rx_bad: 0,
             counted: PortCounters::default(),
-            socket: made.into_socket(),
         })
     }
 
@@ -100,6 +106,30 @@ impl XskPort {
 
     fn frame_of(&self, address: u64) -> u64 {
         address / u64::from(self.frame_bytes)
+    }
+
+    /// Has the kernel send the frames of the ring.
+    fn send_waiting(&mut self) {
+        self.tx.publish();
+        if self.tx.waiting() > 0 && self.tx.needs_wakeup() {
+            self.kick();
+        }
+    }
+
+    /// Sends a super-segment. Frames committed before go before it.
+    #[cold]
+    fn commit_super(&mut self, len: usize, offload: TxOffload) {
+        self.send_waiting();
+        let outcome = self.packets.as_mut().map_or(Outcome::Lost, |packets| packets.commit(len, offload));
+        self.count_super(outcome);
+    }
+
+    fn count_super(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Sent => self.counted.tx_frames += 1,
+            Outcome::Waits => {}
+            Outcome::Lost => self.counted.tx_dropped += 1,
+        }
     }
 
     /// Takes back the frames that the kernel has sent.
@@ -167,7 +197,8 @@ impl AsFd for XskPort {
 
 impl Port for XskPort {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes: 0 }
+        let gso_max_bytes = if self.packets.is_some() { GSO_MAX_BYTES } else { 0 };
+        Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes }
     }
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
@@ -234,8 +265,15 @@ impl Port for XskPort {
         })
     }
 
+    fn reserve_super(&mut self) -> Option<&mut [u8]> {
+        self.packets.as_mut()?.reserve()
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
-        debug_assert!(!offload.checksum_needed && offload.gso_bytes == 0, "this port has no offloads");
+        if offload.gso_bytes != 0 {
+            return self.commit_super(len, offload);
+        }
+        debug_assert!(!offload.checksum_needed, "this port has no other offload");
         let Some(frame) = self.reserved.take() else { return };
         let fits = len <= (self.mtu_bytes + self.header_bytes) as usize;
         debug_assert!(fits, "a frame longer than the MTU");
@@ -249,9 +287,9 @@ impl Port for XskPort {
     }
 
     fn flush(&mut self) {
-        self.tx.publish();
-        if self.tx.waiting() > 0 && self.tx.needs_wakeup() {
-            self.kick();
+        self.send_waiting();
+        if let Some(outcome) = self.packets.as_mut().filter(|packets| packets.waits()).map(SuperSender::again) {
+            self.count_super(outcome);
         }
         self.reap();
     }

@@ -1,8 +1,8 @@
 //! The making of an AF_XDP socket, which needs privilege. An [`crate::xsk::XskPort`] uses one, also in another process.
 
-use crate::RxChecksum;
 use crate::interface::Interface;
 use crate::mapping::{Mapping, Ring, RingOffsets};
+use crate::{RxChecksum, super_sender};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -160,6 +160,8 @@ pub struct XskSocket {
     // Field order matters: the socket is closed before its memory.
     socket: OwnedFd,
     memory: OwnedFd,
+    /// Sends super-segments.
+    packets: Option<OwnedFd>,
     shape: Shape,
     queue: u32,
 }
@@ -194,17 +196,24 @@ impl XskSocket {
         // Both only save system calls. Old kernels, or missing privileges, may refuse them.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
         let _ = set_option(&socket, libc::SOL_XDP, MAX_TX_SKB_BUDGET, &config.ring);
-        Ok(Self { socket, memory, shape, queue })
+        // Without it all frames are of the MTU's size. The kernel does not cut frames with a tag in them.
+        let packets = if config.tagged { None } else { super_sender::open(found.index).ok() };
+        Ok(Self { socket, memory, packets, shape, queue })
     }
 
     /// From the descriptors that another process has given.
-    pub(crate) fn of(socket: OwnedFd, memory: OwnedFd, shape: Shape, queue: u32) -> Self {
-        Self { socket, memory, shape, queue }
+    pub(crate) fn of([socket, memory]: [OwnedFd; 2], packets: Option<OwnedFd>, shape: Shape, queue: u32) -> Self {
+        Self { socket, memory, packets, shape, queue }
     }
 
-    /// The socket, and its memory.
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.socket.as_fd(), self.memory.as_fd()]
+    /// The socket, its memory, and the socket for super-segments.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.socket.as_fd(), self.memory.as_fd()].into_iter().chain(self.packets.as_ref().map(OwnedFd::as_fd))
+    }
+
+    /// Has it a socket for super-segments?
+    pub(crate) fn sends_super_segments(&self) -> bool {
+        self.packets.is_some()
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -216,8 +225,9 @@ impl XskSocket {
         self.queue
     }
 
-    pub(crate) fn into_socket(self) -> OwnedFd {
-        self.socket
+    /// The socket, and the one for super-segments.
+    pub(crate) fn into_sockets(self) -> (OwnedFd, Option<OwnedFd>) {
+        (self.socket, self.packets)
     }
 
     /// Maps the frame memory.

@@ -21,12 +21,16 @@ pub trait RxBatch {
 pub trait TxPorts {
     /// A buffer for the next frame on `port`; `None` = the port has no room now.
     fn reserve(&mut self, port: PortId) -> Option<&mut [u8]>;
+    /// The same for a super-segment: a buffer of [`TxPorts::gso_max_bytes`].
+    fn reserve_super(&mut self, port: PortId) -> Option<&mut [u8]> {
+        self.reserve(port)
+    }
     /// Sends the first `len` bytes of the buffer reserved last on `port`.
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload);
     /// True if the TCP checksum may be left to the port (`TxOffload::checksum_needed`).
     fn tx_checksum(&self, port: PortId) -> bool;
     /// Bytes of the largest frame that the port cuts into segments itself (`TxOffload::gso_bytes`); 0 = it cuts none.
-    /// Such a port computes checksums, too.
+    /// Their checksums are always left to it.
     fn gso_max_bytes(&self, _port: PortId) -> u32 {
         0
     }

@@ -73,6 +73,9 @@ impl TxPorts for PortSet {
     fn reserve(&mut self, port: PortId) -> Option<&mut [u8]> {
         self.ports.get_mut(usize::from(port.0))?.reserve()
     }
+    fn reserve_super(&mut self, port: PortId) -> Option<&mut [u8]> {
+        self.ports.get_mut(usize::from(port.0))?.reserve_super()
+    }
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload) {
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
             port.commit(len, offload);

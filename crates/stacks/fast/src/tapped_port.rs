@@ -46,12 +46,16 @@ impl Port for TappedPort {
     fn reserve(&mut self) -> Option<&mut [u8]> {
         self.inner.reserve()
     }
+    fn reserve_super(&mut self) -> Option<&mut [u8]> {
+        self.inner.reserve_super()
+    }
     fn commit(&mut self, len: usize, offload: TxOffload) {
         // The buffer reserved last is reserved until it is committed.
-        if self.place != 0
-            && let Some(frame) = self.inner.reserve().and_then(|buffer| buffer.get(..len))
-        {
-            self.tap.frame(self.place, true, now_ns(), frame);
+        if self.place != 0 {
+            let reserved = if offload.gso_bytes == 0 { self.inner.reserve() } else { self.inner.reserve_super() };
+            if let Some(frame) = reserved.and_then(|buffer| buffer.get(..len)) {
+                self.tap.frame(self.place, true, now_ns(), frame);
+            }
         }
         self.inner.commit(len, offload);
     }

@@ -61,8 +61,11 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         let fields =
             Fields { seq, ack: ack.up_to, flags, window, urgent, tos: self.ect, ident: self.turn.state.ident.0 };
         let port = lines.identity.port();
-        let unsummed = self.ports.tx_checksum(port);
-        let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
+        let mss = self.turn.t.mss();
+        let segments = if len <= u32::from(mss) { 1 } else { len.div_ceil(u32::from(mss)) };
+        let unsummed = segments != 1 || self.ports.tx_checksum(port);
+        let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
+        let Some(buffer) = buffer else { return Sent::NoRoom };
         let (t, now) = (&self.turn.t, self.turn.now);
         let made = if room != 0 || t.any(V6 | VLAN) {
             let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
@@ -76,8 +79,6 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
-        let mss = self.turn.t.mss();
-        let segments = if len <= u32::from(mss) { 1 } else { len.div_ceil(u32::from(mss)) };
         if len != 0 {
             let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
             self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
