@@ -18,12 +18,11 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
         return None;
     }
     if registration::start().is_none() {
-        fallback::count(fallback::why_no_session());
-        if registration::required() {
-            return Some(Err(libc::ENETDOWN));
-        }
-        if !service_death::is_awaited() {
-            return None;
+        let (required, why) = (registration::required(), fallback::why_no_session());
+        // One that may still join a service is counted when it listens or connects.
+        if required || !service_death::is_awaited() {
+            fallback::count(why);
+            return required.then_some(Err(libc::ENETDOWN));
         }
     }
     // SAFETY: `socket` takes numbers and no memory.
