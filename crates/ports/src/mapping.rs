@@ -2,6 +2,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,6 +53,30 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `start` and `bytes` are those of a mapping that we made. No pointer into it outlives this value.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Zeroed memory of this process for packets.
+pub(crate) struct Buffer(Mapping);
+
+impl Buffer {
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        Mapping::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).map(Self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping has so many bytes, and only this value and its borrowers use them.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.bytes) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for reading, and `self` is borrowed by the writer alone.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.bytes) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sends super-segments of an interface by a packet socket: the kernel cuts them, or leaves that to the device. AF_XDP has
 //! no way to ask for it.
 
+use crate::mapping::Buffer;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -66,15 +67,15 @@ pub(crate) enum Outcome {
 pub(crate) struct SuperSender {
     socket: OwnedFd,
     /// The header of the socket, and a frame.
-    buffer: Box<[u8]>,
+    buffer: Buffer,
     /// Bytes of the buffer that wait to be sent.
     waiting: usize,
 }
 
 impl SuperSender {
     /// Sends by what [`open`] has returned, perhaps in another process.
-    pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, buffer: vec![0; HEADER_BYTES + GSO_MAX_BYTES as usize].into(), waiting: 0 }
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket, buffer: Buffer::new(HEADER_BYTES + GSO_MAX_BYTES as usize)?, waiting: 0 })
     }
 
     /// Does one wait to be sent?

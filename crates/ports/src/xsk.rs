@@ -73,7 +73,7 @@ impl XskPort {
         let (socket, packets) = made.into_sockets();
         Ok(Self {
             socket,
-            packets: packets.map(SuperSender::new),
+            packets: packets.map(SuperSender::new).transpose()?,
             fill,
             completion,
             rx,

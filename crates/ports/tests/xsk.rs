@@ -380,7 +380,7 @@ fn over(attachment: &Attachment) -> (Steering, XskPort) {
 /// The number of the queue's socket, and of its memory.
 fn numbers(attachment: &Attachment) -> Vec<u64> {
     let all = attachment.descriptors().unwrap();
-    all[all.len() - 2..].iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_ino).collect()
+    all[all.len() - 3..all.len() - 1].iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_ino).collect()
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
 /// Moves the producer's position of the queue's fill ring, which is its first word, far ahead.
 fn spoil_fill_ring(attachment: &Attachment) {
     let all = attachment.descriptors().unwrap();
-    let socket = all[all.len() - 2];
+    let socket = all[all.len() - 3];
     // SAFETY: the kernel chooses the address of the new mapping, whose first page has the positions.
     unsafe {
         let (both, offset) = (libc::PROT_READ | libc::PROT_WRITE, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t);
