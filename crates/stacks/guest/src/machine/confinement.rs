@@ -18,9 +18,6 @@ pub struct Confinement {
 impl Confinement {
     /// Of a machine that runs `program`. It writes only below `own`.
     pub fn of(kind: MachineKind, wire: &Wire, program: &Path, own: &[PathBuf]) -> Self {
-        // A device that exists belongs to this user, or is refused.
-        let makes_device = matches!(wire, Wire::Tap(name) if !exists(name));
-        let keep = if makes_device { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() };
         let devices = ["/dev/null", "/dev/zero", "/dev/net/tun", "/dev/kvm"].map(PathBuf::from);
         let write = own.iter().cloned().chain(devices).collect();
         // Its root file system is this host's. A script needs its interpreter, and others of the host's programs.
@@ -30,7 +27,7 @@ impl Confinement {
         };
         let files = Files { read: vec!["/".into()], write, run, binds: false, connects: false };
         Self {
-            keep,
+            keep: capabilities(wire),
             files: files::version().is_ok().then_some(files),
             calls: cfg!(any(target_arch = "x86_64", target_arch = "aarch64")).then(|| forbidden(kind)),
         }
@@ -50,6 +47,12 @@ impl Confinement {
         self.calls.as_ref().map(calls::give_up).transpose()?;
         Ok(())
     }
+}
+
+/// What a machine with this wire needs. A device that exists belongs to this user, or is refused.
+pub fn capabilities(wire: &Wire) -> CapabilitySet {
+    let makes_device = matches!(wire, Wire::Tap(name) if !exists(name));
+    if makes_device { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() }
 }
 
 /// Has this network namespace a device of this name?

@@ -4,6 +4,7 @@
 //! is forked before that. Its requests are one byte each, and all else it had known before. It ends with the service, and
 //! its machine with it.
 
+use super::confinement::capabilities;
 use super::{GuestLines, Machine, MachineConfig, start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use towpath_sandbox::privileges;
 
 /// Requests, and the first byte of answers: the rest is a text.
 const START: u8 = b's';
@@ -54,7 +56,7 @@ pub struct Started {
 }
 
 impl Starter {
-    /// Starts the starter, which has this process's rights for good.
+    /// Starts the starter, which keeps this process's user and system calls, and the capabilities that a machine needs.
     pub fn new(config: &MachineConfig, memory: &OwnedFd, lines: &GuestLines) -> io::Result<Self> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         // SAFETY: the child makes system calls, and takes memory, which the C library allows after a fork.
@@ -130,6 +132,10 @@ fn run(socket: &OwnedFd, config: &MachineConfig, memory: &OwnedFd, lines: &Guest
     };
     let keep = [socket.as_fd(), memory.as_fd(), lines.doorbells.as_fd(), lines.wakes.as_fd()];
     if close_others(keep.into_iter().chain(wire)).is_err() {
+        return;
+    }
+    // The service has no capabilities, and moves no process that has more than itself off reserved CPUs.
+    if config.confined && privileges::keep_only(capabilities(&config.wire)).is_err() {
         return;
     }
     let mut machine: Option<Machine> = None;
