@@ -142,7 +142,8 @@ pub fn descriptors() -> Vec<OwnedFd> {
     let file = |path: &str| OwnedFd::from(std::fs::File::open(path).expect("open"));
     let (left, right) = UnixStream::pair().expect("pair");
     let (reader, writer) = std::io::pipe().expect("pipe");
-    let unbound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    let unbound =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("socket");
     vec![
         left.into(),
         right.into(),

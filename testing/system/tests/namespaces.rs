@@ -285,7 +285,8 @@ fn a_hostile_client_of_another_namespace_gets_nothing() {
     let lab = Lab::new();
     let service = Service::on_interface(&lab);
     let (listener, bound) = in_namespace(&lab.server, || {
-        let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let bound =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&bound, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         (TcpListener::bind((HERE, 0)).unwrap(), bound)
     });

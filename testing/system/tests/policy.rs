@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -208,7 +208,8 @@ fn limits_what_runs(service: &Service, port: u16, least: f64) {
 
 /// A socket of the kernel that listens on this port of 127.0.0.1.
 fn listening(port: u16) -> OwnedFd {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("socket");
     rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).expect("bind");
     rustix::net::listen(&socket, 8).expect("listen");
     socket

@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::Duration;
@@ -32,7 +32,8 @@ fn connect_from(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Command {
 
 /// A bound socket with `SO_REUSEADDR`, and its port.
 fn bound(addr: IpAddr, port: u16) -> (OwnedFd, u16) {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("socket");
     sockopt::set_socket_reuseaddr(&socket, true).expect("option");
     rustix::net::bind(&socket, &SocketAddr::new(addr, port)).expect("bind");
     let local = SocketAddr::try_from(rustix::net::getsockname(&socket).expect("name")).expect("address");
