@@ -14,10 +14,15 @@ const MOST: u64 = (64 << 10) / BYTES as u64;
 pub fn run(address: Ipv4Addr, port: u16, sends: u64, service: i32) -> io::Result<u64> {
     let (connection, _) = accept_one(address, port)?;
     let (buffer, sends) = ([7; BYTES], sends.min(MOST));
-    signal(service, libc::SIGSTOP)?;
+    // The stack is in the worker process, a child of the service's.
+    let children = std::fs::read_to_string(format!("/proc/{service}/task/{service}/children"))?;
+    let processes: Vec<i32> =
+        children.split_whitespace().filter_map(|child| child.parse().ok()).chain([service]).collect();
+    let to_all = |number| processes.iter().try_for_each(|process| signal(*process, number));
+    to_all(libc::SIGSTOP)?;
     let failed =
         (0..sends).find(|_| sends_turn(connection, &buffer) != BYTES as isize).map(|_| io::Error::last_os_error());
-    signal(service, libc::SIGCONT)?;
+    to_all(libc::SIGCONT)?;
     failed.map_or(Ok(sends), Err)
 }
 
