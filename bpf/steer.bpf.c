@@ -2,7 +2,7 @@
 //
 // Steering: TCP that Towpath serves goes to an AF_XDP socket; everything else stays with the kernel.
 //
-// `towpath_steer` is attached to the interface. Its rules, in order:
+// `towpath_steer` is attached to each interface that is served. Its rules, in order:
 //   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
 //   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension
 //      headers.
@@ -34,191 +34,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "peers.bpf.h"
-
-// Addresses and ports in network byte order. crates/ports/src/steering.rs has the same layouts.
-struct flow {
-    __be32 remote, local;
-    __be16 remote_port, local_port;
-};
-
-struct flow6 {
-    struct in6_addr remote, local;
-    __be16 remote_port, local_port;
-};
-
-// A first SYN, for the service.
-struct syn {
-    __u64 cookie; // of the listening socket
-    __u32 interface;
-    __u32 queue; // receive queue + 1; 0: unknown
-    __u8 ethernet[ETH_HLEN];
-    __u8 v6;
-    __u8 tcp_bytes;
-    __u8 ip[40]; // without options
-    __u8 tcp[60];
-    __u32 zero;
-};
-
-// IEEE 802.1Q.
-struct vlan {
-    __be16 control, ethertype;
-};
-
-// ICMP and ICMPv6 errors (RFC 792, RFC 4443 section 3): type and checksum, a word that depends on the type, the quoted
-// packet.
-struct icmp {
-    __u8 type, code;
-    __be16 checksum;
-    __be32 rest;
-};
-
-enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
-enum { VLAN, SETTINGS };
-// In the setting beside the VLAN's number.
-#define ALL_TCP (1u << 31)
-// Values of `flows`: who sent the first SYN.
-enum { ACTIVE = 1, PASSIVE };
-// Results of `towpath_listen`.
-enum { OURS = 0, KERNELS = -1 };
-
-// Most bytes of a frame that goes through `strays`. The stack serves no MTU for which a frame is longer.
-#define MOST_STRAY 4096
-
-#define SECOND 1000000000ULL
-// A service that has not written its heartbeat for so long is stuck.
-#define STUCK (3 * SECOND)
-// The kernel repeats a SYN-ACK for as long (net.ipv4.tcp_synack_retries).
-#define KERNELS_HANDSHAKE (64 * SECOND)
-
-struct {
-    __uint(type, BPF_MAP_TYPE_XSKMAP);
-    __uint(max_entries, 256);
-    __type(key, __u32);
-    __type(value, __u32);
-} sockets SEC(".maps");
-
-// As many entries as the stack has flows. They are allocated when used.
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 1 << 20);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, struct flow);
-    __type(value, __u32);
-} flows SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 1 << 20);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, struct flow6);
-    __type(value, __u32);
-} flows6 SEC(".maps");
-
-// The four-tuples whose SYNs we have answered with a cookie, until this time (CLOCK_MONOTONIC, ns).
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 16);
-    __type(key, struct flow);
-    __type(value, __u64);
-} half_open SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 16);
-    __type(key, struct flow6);
-    __type(value, __u64);
-} half_open6 SEC(".maps");
-
-// The four-tuples whose SYNs the kernel has answered, likewise. They are apart, so that a flood of them ends none of
-// ours.
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 14);
-    __type(key, struct flow);
-    __type(value, __u64);
-} kernels SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 14);
-    __type(key, struct flow6);
-    __type(value, __u64);
-} kernels6 SEC(".maps");
-
-// The first SYNs that have passed here last, with their sequence numbers.
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 14);
-    __type(key, struct flow);
-    __type(value, __u32);
-} seen SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_LRU_HASH);
-    __uint(max_entries, 1 << 14);
-    __type(key, struct flow6);
-    __type(value, __u32);
-} seen6 SEC(".maps");
-
-// Cookies of the listening sockets whose SYNs are taken.
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 1 << 16);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, __u64);
-    __type(value, __u32);
-} accelerated SEC(".maps");
-
-// Indices of the interfaces from which SYNs are taken.
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 16);
-    __type(key, __u32);
-    __type(value, __u32);
-} served SEC(".maps");
-
-// SYNs that wait for the service.
-struct {
-    __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, 1 << 20);
-} syns SEC(".maps");
-
-// Frames of ours from queues without a socket: their length, and their bytes. The rest of a record is nothing.
-struct {
-    __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, 1 << 20);
-} strays SEC(".maps");
-
-// One of the service's AF_XDP sockets, while somebody serves. The broker clears the entry when the process that serves
-// dies; the kernel clears it when both have died. This program outlives them: clients' sockets hold it.
-struct {
-    __uint(type, BPF_MAP_TYPE_XSKMAP);
-    __uint(max_entries, 1);
-    __type(key, __u32);
-    __type(value, __u32);
-} tripwire SEC(".maps");
-
-// When the service last looked at `syns` (CLOCK_MONOTONIC, ns).
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, __u32);
-    __type(value, __u64);
-} heartbeat SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, SETTINGS);
-    __type(key, __u32);
-    __type(value, __u32);
-} settings SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, STATS);
-    __type(key, __u32);
-    __type(value, __u64);
-} stats SEC(".maps");
+#include "tables.bpf.h"
 
 static __always_inline void count(__u32 what)
 {
@@ -345,12 +161,13 @@ static __always_inline int is_ours(struct xdp_md *ctx)
 }
 
 // Copies a frame of `bytes` bytes to `strays`, in a record with room for `room`, a constant.
-static __always_inline int keep(struct xdp_md *ctx, __u32 bytes, const __u32 room)
+static __always_inline int keep(struct xdp_md *ctx, __u32 place, __u32 bytes, const __u32 room)
 {
-    __u32 *record = bpf_ringbuf_reserve(&strays, sizeof *record + room, 0);
+    struct stray *record = bpf_ringbuf_reserve(&strays, sizeof *record + room, 0);
     if (!record)
         return 0;
-    *record = bytes;
+    record->bytes = bytes;
+    record->place = place;
     if (bpf_xdp_load_bytes(ctx, 0, record + 1, bytes)) {
         bpf_ringbuf_discard(record, 0);
         return 0;
@@ -359,19 +176,32 @@ static __always_inline int keep(struct xdp_md *ctx, __u32 bytes, const __u32 roo
     return 1;
 }
 
-static __always_inline int keep_stray(struct xdp_md *ctx)
+static __always_inline int keep_stray(struct xdp_md *ctx, __u32 place)
 {
     __u32 bytes = bpf_xdp_get_buff_len(ctx);
     // Acknowledgements are short, and most other frames have the usual MTU.
     if (bytes < ETH_HLEN)
         return 0;
     if (bytes <= 124)
-        return keep(ctx, bytes, 124);
+        return keep(ctx, place, bytes, 124);
     if (bytes <= 1532)
-        return keep(ctx, bytes, 1532);
+        return keep(ctx, place, bytes, 1532);
     if (bytes <= MOST_STRAY)
-        return keep(ctx, bytes, MOST_STRAY);
+        return keep(ctx, place, bytes, MOST_STRAY);
     return 0;
+}
+
+// The place of an interface; PLACES: it has none.
+static __always_inline __u32 place_of(__u32 interface)
+{
+    __u32 place;
+#pragma clang loop unroll(disable)
+    for (place = 0; place < PLACES; place++) {
+        __u32 at = place, *index = bpf_map_lookup_elem(&places, &at);
+        if (index && *index == interface)
+            break;
+    }
+    return place;
 }
 
 static __always_inline int steer(struct xdp_md *ctx)
@@ -381,9 +211,12 @@ static __always_inline int steer(struct xdp_md *ctx)
         return XDP_PASS;
     }
     count(STEERED);
-    int verdict = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
+    __u32 place = place_of(ctx->ingress_ifindex), queue = ctx->rx_queue_index;
+    int verdict = XDP_DROP;
+    if (place < PLACES && queue < QUEUES)
+        verdict = bpf_redirect_map(&sockets, place * QUEUES + queue, XDP_DROP);
     if (verdict == XDP_DROP)
-        count(keep_stray(ctx) ? STRAY : LOST);
+        count(place < PLACES && keep_stray(ctx, place) ? STRAY : LOST);
     return verdict;
 }
 
@@ -403,8 +236,13 @@ int towpath_steer2(struct xdp_md *ctx)
 
 static __always_inline int service_exists(void)
 {
-    __u32 zero = 0;
-    return bpf_map_lookup_elem(&tripwire, &zero) != 0;
+#pragma clang loop unroll(disable)
+    for (__u32 place = 0; place < PLACES; place++) {
+        __u32 at = place;
+        if (bpf_map_lookup_elem(&tripwire, &at))
+            return 1;
+    }
+    return 0;
 }
 
 static __always_inline int service_runs(void)

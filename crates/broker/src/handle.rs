@@ -163,8 +163,8 @@ impl Broker {
     }
 
     /// [`crate::Privileges::first_syns`].
-    pub fn first_syns(&self, v6: bool) -> io::Result<OwnedFd> {
-        match self.ask(Request::FirstSyns { v6 }, None)? {
+    pub fn first_syns(&self, number: u32, v6: bool) -> io::Result<OwnedFd> {
+        match self.ask(Request::FirstSyns { number, v6 }, None)? {
             (Answer { result: 0, .. }, Some(socket)) => Ok(socket),
             (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
             (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),

@@ -58,8 +58,8 @@ pub trait Privileges {
     fn renew_port(&mut self, number: u32) -> Result<(), i32>;
     /// This process is not the broker: it closes its copies of what the broker holds.
     fn forget(&mut self);
-    /// A raw socket that sends packets over the served device, and over no other.
-    fn first_syns(&mut self, v6: bool) -> Result<OwnedFd, i32>;
+    /// A raw socket that sends packets over the device of an interface of the configuration, and over no other.
+    fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32>;
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);
 }

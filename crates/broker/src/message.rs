@@ -94,8 +94,10 @@ pub enum Request {
         /// Every user; else the service's own.
         open: bool,
     },
-    /// A raw socket for first SYNs over the served device.
+    /// A raw socket for first SYNs over the device of a served interface.
     FirstSyns {
+        /// The interface's number.
+        number: u32,
         /// Of IPv6, not IPv4.
         v6: bool,
     },
@@ -252,8 +254,9 @@ impl Numbered {
                 head(&mut to, 14);
                 to.word(number);
             }
-            Request::FirstSyns { v6 } => {
+            Request::FirstSyns { number, v6 } => {
                 head(&mut to, 15);
+                to.word(number);
                 to.word(v6.into());
             }
         }
@@ -291,7 +294,7 @@ impl Numbered {
             12 => Request::OpenPort { number: from.word()?, queues: from.word()? },
             13 => Request::PortPart { number: from.word()?, part: from.word()? },
             14 => Request::RenewPort { number: from.word()? },
-            15 => Request::FirstSyns { v6: from.flag()? },
+            15 => Request::FirstSyns { number: from.word()?, v6: from.flag()? },
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -353,7 +356,7 @@ mod tests {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
         all.extend([Request::Prove, Request::ReservedCpus, Request::Configuration, Request::ConfigurationTaken]);
         all.extend([true, false].map(|open| Request::OpenSockets { open }));
-        all.extend([true, false].map(|v6| Request::FirstSyns { v6 }));
+        all.extend([true, false].map(|v6| Request::FirstSyns { number: 3, v6 }));
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);

@@ -64,7 +64,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             }
             Err(error) => Answer::plain(number, error),
         },
-        Request::FirstSyns { v6 } => match privileges.first_syns(v6) {
+        Request::FirstSyns { number: interface, v6 } => match privileges.first_syns(interface, v6) {
             Ok(socket) => {
                 sent = Some(socket);
                 Answer::plain(number, 0)

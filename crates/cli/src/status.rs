@@ -6,7 +6,7 @@ use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
 use towpath_scaling::counted;
-use towpath_service::api::{self, Command, NamedCounts, NamedPort, Sizing, Status, Tally};
+use towpath_service::api::{self, Command, InterfaceStatus, NamedCounts, NamedPort, Sizing, Status, Tally};
 
 /// The time over which busy shares are measured.
 const WATCH: Duration = Duration::from_millis(250);
@@ -45,14 +45,15 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
 fn page(first: &Status, s: &Status) -> String {
     let mut out = String::new();
     let kernel = s.stack == "kernel";
-    let interface = match &s.interface {
-        Some(name) => name,
-        None if kernel => "all of its network namespace",
-        None => "none (inside this machine)",
+    let names: Vec<&str> = s.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let interface = match &names[..] {
+        [] if kernel => "all of its network namespace".into(),
+        [] => "none (inside this machine)".into(),
+        names => names.join(", "),
     };
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
-    link(&mut out, s);
+    s.interfaces.iter().for_each(|interface| link(&mut out, interface));
     let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
     cores(&mut out, s);
     workers(&mut out, first, s);
@@ -113,9 +114,8 @@ fn page(first: &Status, s: &Status) -> String {
     out
 }
 
-/// The served interface.
-fn link(out: &mut String, s: &Status) {
-    let Some(link) = &s.link else { return };
+/// A served interface.
+fn link(out: &mut String, link: &InterfaceStatus) {
     let state = match (link.up, link.carrier) {
         (true, true) => "up",
         (true, false) => "up without carrier",
@@ -249,7 +249,7 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, InterfaceStatus, NumberedFlowGroup};
+    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
     use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
     use towpath_service::policy::request::PolicyTotals;
     use towpath_service::sandbox::SandboxStatus;
@@ -292,8 +292,7 @@ mod tests {
             pid: 7,
             uptime_us: 3_600_000_000,
             socket: "/run/towpath/towpath.sock".into(),
-            interface: None,
-            link: None,
+            interfaces: Vec::new(),
             flow_groups: vec![group],
             workers: vec![WorkerStatus { flow_groups: vec![0], ..WorkerStatus::default() }],
             sizing: Sizing {
@@ -358,7 +357,7 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";
         assert_eq!(page(&first, &second), expected);
-        second.link = Some(InterfaceStatus {
+        second.interfaces = vec![InterfaceStatus {
             name: "eth1".into(),
             up: true,
             carrier: true,
@@ -369,16 +368,18 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             sockets: 1,
             strays: 9,
             trouble: Some("eth1 has 4 receive queues".into()),
-        });
+        }];
         let lines = "\
 eth1: up, XDP program 7 (driver), 4 receive queues, 1 served, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));
-        second.link = Some(InterfaceStatus { name: "eth1".into(), ..InterfaceStatus::default() });
-        let line = "eth1: down, no XDP program, 0 receive queues, 0 served\n";
-        assert!(page(&first, &second).contains(line), "{}", page(&first, &second));
-        second.link = None;
+        second.interfaces =
+            ["eth1", "eth2"].map(|name| InterfaceStatus { name: name.into(), ..InterfaceStatus::default() }).into();
+        let lines = "socket /run/towpath/towpath.sock, interface eth1, eth2\n\
+            eth1: down, no XDP program, 0 receive queues, 0 served\neth2: down, no XDP program, 0 receive queues, 0 served\n";
+        assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));
+        second.interfaces = Vec::new();
         second.workers = vec![
             WorkerStatus { flow_groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
             WorkerStatus { flow_groups: vec![1], ..WorkerStatus::default() },

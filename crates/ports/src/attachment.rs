@@ -4,20 +4,26 @@
 use crate::RxChecksum;
 use crate::interface::Interface;
 use crate::link::Link;
-use crate::object::{LoadError, MAPS, OBJECT, load_filter, map_descriptors};
+use crate::object::{LoadError, MAPS, OBJECT, load_filter, map_descriptors, refused};
 use crate::steer_error::{PROGRAMS, SteerError, explain, os_error};
 use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket};
 use aya::Ebpf;
-use aya::maps::{MapData, XskMap};
+use aya::maps::{Array, MapData, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kernel frees the place of a closed socket a moment later.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+
+/// Most interfaces of one service. The program has the same number.
+pub const PLACES: u32 = 16;
+/// Receive queues of each that may have a socket. The program has the same number.
+pub const QUEUES: u32 = 256;
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +51,8 @@ pub enum AttachError {
 pub struct Description {
     /// Its number.
     pub index: u32,
+    /// Its place among those of the service.
+    pub place: u32,
     /// The program runs in generic mode.
     pub generic: bool,
     /// The numbers of both programs, one of which is attached.
@@ -67,17 +75,19 @@ impl Description {
         let flags = [self.generic, tagged, is_virtual, self.super_segments];
         let flags = flags.iter().zip(0..).fold(0, |flags, (flag, bit)| flags | u32::from(*flag) << bit);
         let [first, second] = self.programs;
-        let words = [self.index, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
+        let words = [self.index, self.place, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
         words.map(|word| word.to_string()).join(" ")
     }
 
     /// From such a text. `None`: it is none.
     pub fn decode(text: &str) -> Option<Self> {
         let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [index, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] = words.try_into().ok()?;
+        let [index, place, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] =
+            words.try_into().ok()?;
         let [generic, tagged, is_virtual, super_segments] = [1, 2, 4, 8].map(|bit| flags & bit != 0);
         let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
-        Some(Self { index, generic, programs: [first, second], queues, super_segments, shape })
+        let is_known = place < PLACES && queues <= QUEUES;
+        is_known.then_some(Self { index, place, generic, programs: [first, second], queues, super_segments, shape })
     }
 }
 
@@ -119,10 +129,10 @@ impl Parts {
 struct Loaded {
     object: Ebpf,
     ids: [u32; 2],
-    /// The attached one.
-    attached: usize,
     filter: OwnedFd,
     sockets: XskMap<MapData>,
+    /// The interfaces at each place.
+    places: Array<MapData, u32>,
     /// While it has a socket, the filter for listening sockets takes SYNs.
     tripwire: XskMap<MapData>,
 }
@@ -140,16 +150,67 @@ impl Loaded {
             LoadError::Refused(error) => explain(interface, "loading the filter of listeners", &*error),
             LoadError::Missing => missing(interface),
         })?;
-        let mut map =
-            |name| object.take_map(name).and_then(|map| map.try_into().ok()).ok_or_else(|| missing(interface));
-        let (sockets, tripwire) = (map("sockets")?, map("tripwire")?);
-        Ok(Self { object, ids, attached: 0, filter, sockets, tripwire })
+        let sockets = map(&mut object, "sockets").ok_or_else(|| missing(interface))?;
+        let places = map(&mut object, "places").ok_or_else(|| missing(interface))?;
+        let tripwire = map(&mut object, "tripwire").ok_or_else(|| missing(interface))?;
+        Ok(Self { object, ids, filter, sockets, places, tripwire })
     }
 
-    fn bind(&mut self, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
-        let socket = socket.as_raw_fd();
-        let result = self.sockets.set(queue, socket, 0).and_then(|()| self.tripwire.set(0, socket, 0));
-        result.map_err(|e| explain(interface, "binding a socket to a queue", &e))
+    /// Copies of the filter and of the maps that the process that serves uses.
+    fn copies(&self) -> Result<Vec<OwnedFd>, LoadError> {
+        let maps = map_descriptors(&self.object)?;
+        let all = [self.filter.as_fd()].into_iter().chain(maps);
+        all.map(|one| one.try_clone_to_owned()).collect::<io::Result<_>>().map_err(refused)
+    }
+}
+
+fn map<T: TryFrom<aya::maps::Map>>(object: &mut Ebpf, name: &str) -> Option<T> {
+    object.take_map(name).and_then(|map| map.try_into().ok())
+}
+
+/// The tables of one service, which its interfaces share: each of them steers all of its connections.
+#[derive(Clone)]
+pub struct Tables(Arc<Mutex<Loaded>>);
+
+impl Tables {
+    /// Empty ones. `interface` is named in errors.
+    pub fn load(interface: &str) -> Result<Self, SteerError> {
+        Loaded::load(interface).map(|loaded| Self(Arc::new(Mutex::new(loaded))))
+    }
+
+    fn get(&self) -> MutexGuard<'_, Loaded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The interface at this place has this index from now on.
+    fn put(&self, place: u32, interface: &Interface) -> Result<(), SteerError> {
+        let set = self.get().places.set(place, interface.index, 0);
+        set.map_err(|e| explain(&interface.name, "giving it a place", &e))
+    }
+
+    fn bind(&self, place: u32, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
+        let (mut loaded, socket) = (self.get(), socket.as_raw_fd());
+        if queue >= QUEUES {
+            let too_many = io::Error::other(format!("it has more than {QUEUES}"));
+            return Err(explain(interface, "binding a socket to a queue", &too_many));
+        }
+        let result = loaded.sockets.set(place * QUEUES + queue, socket, 0);
+        result
+            .and_then(|()| loaded.tripwire.set(place, socket, 0))
+            .map_err(|e| explain(interface, "binding a socket to a queue", &e))
+    }
+
+    fn unbind(&self, place: u32, queues: impl Iterator<Item = u32>) {
+        let mut loaded = self.get();
+        let _ = loaded.tripwire.unset(place);
+        for queue in queues {
+            let _ = loaded.sockets.unset(place * QUEUES + queue);
+        }
+    }
+
+    /// Attaches one of the programs.
+    fn attach(&self, which: usize, interface: &Interface) -> Result<(FdLink, SteerMode), SteerError> {
+        attach(program(&mut self.get().object, &interface.name, which)?, interface)
     }
 }
 
@@ -157,7 +218,11 @@ impl Loaded {
 pub struct Attachment {
     // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
     link: Option<FdLink>,
-    loaded: Loaded,
+    tables: Tables,
+    /// Which of the programs is attached.
+    attached: usize,
+    /// Its place in the tables.
+    place: u32,
     interface: Interface,
     mode: SteerMode,
     config: XskConfig,
@@ -170,17 +235,33 @@ impl Attachment {
     /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
     /// All frames pass to the kernel until flows are added.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
+        Self::attach_at(&Tables::load(interface)?, 0, interface)
+    }
+
+    fn attach_at(tables: &Tables, place: u32, interface: &str) -> Result<Self, SteerError> {
         let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
-        let mut loaded = Loaded::load(interface)?;
-        let (link, mode) = attach(program(&mut loaded.object, interface, 0)?, &found)?;
+        tables.put(place, &found)?;
+        let (link, mode) = tables.attach(0, &found)?;
         let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
-        Ok(Self { link: Some(link), loaded, interface: found, mode, config, queues: Vec::new(), expected: 0 })
+        let (tables, queues) = (tables.clone(), Vec::new());
+        Ok(Self { link: Some(link), tables, attached: 0, place, interface: found, mode, config, queues, expected: 0 })
     }
 
     /// Attaches the program, and opens a socket for each of this many queues. `tagged`: frames carry an IEEE 802.1Q tag.
     pub fn open(interface: &str, tagged: bool, queues: usize) -> Result<Self, AttachError> {
-        let mut attachment = Self::attach(interface)?;
+        Self::open_at(&Tables::load(interface)?, 0, interface, tagged, queues)
+    }
+
+    /// [`Attachment::open`] for one of several interfaces that have the same tables, each at a place of its own.
+    pub fn open_at(
+        tables: &Tables,
+        place: u32,
+        interface: &str,
+        tagged: bool,
+        queues: usize,
+    ) -> Result<Self, AttachError> {
+        let mut attachment = Self::attach_at(tables, place, interface)?;
         attachment.config.tagged = tagged;
         for queue in 0..queues {
             attachment.add(XskSocket::open(interface, queue as u32, attachment.config)?)?;
@@ -189,14 +270,14 @@ impl Attachment {
     }
 
     fn add(&mut self, socket: XskSocket) -> Result<(), SteerError> {
-        self.loaded.bind(&self.interface.name, socket.queue(), socket.as_fd())?;
+        self.tables.bind(self.place, &self.interface.name, socket.queue(), socket.as_fd())?;
         self.queues.push(socket);
         Ok(())
     }
 
     /// Delivers steered frames of a queue to this socket.
     pub(crate) fn bind(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
-        self.loaded.bind(&self.interface.name, queue, socket)
+        self.tables.bind(self.place, &self.interface.name, queue, socket)
     }
 
     /// The description for the process that serves.
@@ -205,27 +286,29 @@ impl Attachment {
         let none = Shape { frames: 0, frame_bytes: 0, ring: 0, tagged: self.config.tagged, mtu_bytes, is_virtual };
         Description {
             index: self.interface.index,
+            place: self.place,
             generic: self.mode == SteerMode::Generic,
-            programs: self.loaded.ids,
+            programs: self.tables.get().ids,
             queues: self.queues() as u32,
             super_segments: !self.queues.is_empty() && self.queues.iter().all(XskSocket::sends_super_segments),
             shape: self.queues.first().map_or(none, XskSocket::shape),
         }
     }
 
-    /// The process that serves gets copies of these: the filter, the maps, and socket and memory of each queue.
-    pub fn descriptors(&self) -> Result<Vec<BorrowedFd<'_>>, SteerError> {
-        let maps = map_descriptors(&self.loaded.object).map_err(|_| missing(&self.interface.name))?;
+    /// For the process that serves: the filter, the maps, and socket and memory of each queue.
+    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, SteerError> {
+        let mut all = self.tables.get().copies().map_err(|_| missing(&self.interface.name))?;
         let each = if self.description().super_segments { 3 } else { 2 };
-        let sockets = self.queues.iter().flat_map(|queue| queue.descriptors().take(each));
-        Ok([self.loaded.filter.as_fd()].into_iter().chain(maps).chain(sockets).collect())
+        for descriptor in self.queues.iter().flat_map(|queue| queue.descriptors().take(each)) {
+            let copy = descriptor.try_clone_to_owned();
+            all.push(copy.map_err(|error| explain(&self.interface.name, "copying descriptors", &error))?);
+        }
+        Ok(all)
     }
 
     /// The same for this process.
     pub fn parts(&self) -> Result<Parts, SteerError> {
-        let copies: io::Result<_> = self.descriptors()?.iter().map(|one| one.try_clone_to_owned()).collect();
-        let copies = copies.map_err(|error| explain(&self.interface.name, "copying descriptors", &error))?;
-        Parts::of(self.description(), copies).ok_or_else(|| missing(&self.interface.name))
+        Parts::of(self.description(), self.descriptors()?).ok_or_else(|| missing(&self.interface.name))
     }
 
     /// The number of the interface, which may have another name by now.
@@ -241,7 +324,7 @@ impl Attachment {
     /// Is the interface there, with the program on it?
     pub fn is_in_place(&self) -> bool {
         let program = Link::of(self.interface.index).ok().flatten().and_then(|link| link.program);
-        program.is_some_and(|id| self.loaded.ids.contains(&id))
+        program.is_some_and(|id| self.tables.get().ids.contains(&id))
     }
 
     /// The interface was made anew: attaches to the one that has the name now. The tables stay, and so do connections.
@@ -252,7 +335,8 @@ impl Attachment {
         let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
         self.expected = queues;
         (self.link, self.queues) = (None, Vec::new());
-        let (link, mode) = attach(program(&mut self.loaded.object, &name, self.loaded.attached)?, &found)?;
+        self.tables.put(self.place, &found)?;
+        let (link, mode) = self.tables.attach(self.attached, &found)?;
         self.config.copy = mode == SteerMode::Generic;
         for queue in 0..queues {
             self.add(open_when_free(&name, queue as u32, self.config)?)?;
@@ -264,17 +348,15 @@ impl Attachment {
     /// The process that served has ended. Segments of its connections are dropped from now on, and all SYNs are the
     /// kernel's.
     pub fn leave(&mut self) {
-        let _ = self.loaded.tripwire.unset(0);
-        for socket in &self.queues {
-            let _ = self.loaded.sockets.unset(socket.queue());
-        }
+        self.tables.unbind(self.place, self.queues.iter().map(XskSocket::queue));
     }
 
-    /// Prepares for another process that serves, without a moment in which no program is attached. It finds empty tables:
-    /// what was left in them is nobody's. Sockets stay where that is safe.
-    pub fn begin_again(&mut self, queues: usize) -> Result<(), AttachError> {
+    /// Prepares for another process that serves, without a moment in which no program is attached. It finds these tables,
+    /// which are empty: what was left in the others is nobody's. Sockets stay where that is safe.
+    pub fn begin_again(&mut self, tables: &Tables, queues: usize) -> Result<(), AttachError> {
         let name = self.interface.name.clone();
-        let before = std::mem::replace(&mut self.loaded, Loaded::load(&name)?);
+        let before = std::mem::replace(&mut self.tables, tables.clone());
+        self.tables.put(self.place, &self.interface)?;
         let mut sockets: Vec<Option<XskSocket>> = self.queues.drain(..).map(Some).collect();
         sockets.resize_with(queues, || None);
         for (queue, socket) in sockets.into_iter().enumerate() {
@@ -289,19 +371,18 @@ impl Attachment {
         Ok(())
     }
 
-    /// Prepares for another process that serves while the interface is not there: with empty tables and without sockets.
+    /// Prepares for another process that serves while the interface is not there: with these tables and without sockets.
     /// [`Attachment::follow`] makes them when it is back.
-    pub fn wait_for_it(&mut self) -> Result<(), SteerError> {
-        self.loaded = Loaded::load(&self.interface.name)?;
+    pub fn wait_for_it(&mut self, tables: &Tables) {
+        self.tables = tables.clone();
         self.expected = self.queues();
         (self.link, self.queues) = (None, Vec::new());
-        Ok(())
     }
 
     /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
     /// veth does not (Linux 6.18). No frame is left out.
     pub fn renew(&mut self) -> Result<(), SteerError> {
-        self.put(1 - self.loaded.attached)
+        self.put(1 - self.attached)
     }
 
     /// Puts one of the programs in the place of the one that is attached.
@@ -309,11 +390,12 @@ impl Attachment {
         let (name, doing) = (&self.interface.name, "putting the program in another one's place");
         let Some(link) = self.link.take() else { return Ok(()) };
         let link = XdpLink::try_from(link).map_err(|e| explain(name, doing, &e))?;
-        let xdp = program(&mut self.loaded.object, name, which)?;
+        let mut loaded = self.tables.get();
+        let xdp = program(&mut loaded.object, name, which)?;
         let id = xdp.attach_to_link(link).map_err(|e| explain(name, doing, &e))?;
         let link = xdp.take_link(id).map_err(|e| explain(name, doing, &e))?;
         self.link = FdLink::try_from(link).ok();
-        self.loaded.attached = which;
+        self.attached = which;
         Ok(())
     }
 }

@@ -26,8 +26,8 @@ pub struct Listening {
     program: OwnedFd,
     accelerated: HashMap<MapData, u64, u32>,
     served: HashMap<MapData, u32, u32>,
-    /// The interface in `served`.
-    interface: Option<u32>,
+    /// The devices in `served`, by the places of their interfaces.
+    devices: Vec<Option<u32>>,
     syns: RingBuf<MapData>,
     /// The tuples whose SYNs the kernel has answered, and until when their repetitions are the kernel's, too.
     kernels: HashMap<MapData, FlowKey, u64>,
@@ -48,7 +48,7 @@ impl Listening {
             program: filter,
             accelerated: maps.take("accelerated")?,
             served: maps.take("served")?,
-            interface: None,
+            devices: Vec::new(),
             syns: maps.take("syns")?,
             kernels: maps.take("kernels")?,
             kernels6: maps.take("kernels6")?,
@@ -79,15 +79,19 @@ impl Listening {
         })
     }
 
-    /// Takes SYNs that come over the interface with this index, and over no other.
-    pub(crate) fn serve(&mut self, interface: Option<u32>) -> Result<(), MapError> {
-        if let Some(old) = self.interface.take() {
+    /// Takes SYNs that come over the device with this index, and over no other of the interface at this place.
+    pub(crate) fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), MapError> {
+        let place = place as usize;
+        if self.devices.len() <= place {
+            self.devices.resize(place + 1, None);
+        }
+        if let Some(old) = self.devices[place].take().filter(|old| !self.devices.contains(&Some(*old))) {
             self.served.remove(&old)?;
         }
-        if let Some(new) = interface {
+        if let Some(new) = device {
             self.served.insert(new, 1, 0)?;
         }
-        self.interface = interface;
+        self.devices[place] = device;
         Ok(())
     }
 
@@ -110,15 +114,17 @@ impl Listening {
         &mut self.peers
     }
 
-    /// The next SYN. SYNs without a usable header are skipped, and those that have waited for so long that the kernel has
-    /// answered their repetition: it may have the connection by now.
-    pub fn next_syn(&mut self) -> Option<Syn> {
+    /// The next SYN, and the place of its interface. SYNs without a usable header are skipped, and those that have waited for
+    /// so long that the kernel has answered their repetition: it may have the connection by now. So are those of a device
+    /// that has been served no longer since.
+    pub fn next_syn(&mut self) -> Option<(u32, Syn)> {
         loop {
             let record = self.syns.next()?;
             let syn = Syn::read(&record);
             drop(record);
-            if let Some(syn) = syn.filter(|syn| !self.is_the_kernels(syn)) {
-                return Some(syn);
+            let Some(syn) = syn.filter(|syn| !self.is_the_kernels(syn)) else { continue };
+            if let Some(place) = (0..).zip(&self.devices).find(|(_, device)| **device == Some(syn.interface)) {
+                return Some((place.0, syn));
             }
         }
     }

@@ -41,7 +41,8 @@ pub enum LoadError {
     Refused(Box<dyn Error>),
 }
 
-fn refused(error: impl Error + 'static) -> LoadError {
+/// The kernel's reason.
+pub fn refused(error: impl Error + 'static) -> LoadError {
     LoadError::Refused(Box::new(error))
 }
 

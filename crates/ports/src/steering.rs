@@ -2,7 +2,7 @@
 //! kernel. [`crate::attachment`] attaches the program, which may be another process.
 
 pub use crate::attachment::SteerMode;
-use crate::attachment::{Attachment, Parts};
+use crate::attachment::{Attachment, Description, Parts};
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::listening::{Listening, monotonic};
 use crate::object::{LoadError, Maps};
@@ -61,7 +61,7 @@ pub struct SteerStats {
     pub lost: u64,
 }
 
-/// The steering program on one interface, for the process that serves it.
+/// The steering program, for the process that serves. It may be on several interfaces, which have the same tables.
 pub struct Steering {
     /// `None`: another process has it.
     attachment: Option<Attachment>,
@@ -90,9 +90,13 @@ impl Steering {
         Ok(steering.with(attachment))
     }
 
-    /// Uses the program that is attached to an interface. Returns the sockets of its queues, too.
+    /// Uses the program that is attached to an interface, the first one. Returns the sockets of its queues, too.
     pub fn over(interface: &str, parts: Parts) -> Result<(Self, Vec<XskSocket>), SteerError> {
         let Parts { description, filter, maps, sockets } = parts;
+        let add = |mut steering: Self| {
+            steering.add(description);
+            (steering, sockets)
+        };
         let mut maps = Maps::of(maps).map_err(|error| explain(interface, "opening the maps", &error))?;
         let missing = |error| match error {
             LoadError::Refused(error) => explain(interface, "opening the maps", &*error),
@@ -113,11 +117,16 @@ impl Steering {
                 settings: maps.take("settings")?,
                 stats: maps.take("stats")?,
                 listening: Listening::over(filter, &mut maps)?,
-                strays: Strays::new(strays, description.checksum()),
+                strays: Strays::new(strays),
                 vlan: None,
             })
         };
-        open().map_err(missing).map(|steering| (steering, sockets))
+        open().map_err(missing).map(add)
+    }
+
+    /// One more interface with the same tables, or one that was made anew.
+    pub fn add(&mut self, interface: Description) {
+        self.strays.expect(interface.place, interface.checksum());
     }
 
     /// Keeps the program attached as long as this value is there.
@@ -132,12 +141,12 @@ impl Steering {
         self.attachment.as_mut()
     }
 
-    /// Where the program runs.
+    /// Where the program runs on the first interface.
     pub fn mode(&self) -> SteerMode {
         self.mode
     }
 
-    /// The interface's name.
+    /// The first interface's name.
     pub fn interface(&self) -> &str {
         &self.interface
     }
@@ -155,7 +164,7 @@ impl Steering {
         &mut self.strays
     }
 
-    /// The ids of both programs, one of which is attached, and the interface's index.
+    /// The ids of both programs, one of which is attached, and the first interface's index.
     pub fn ids(&self) -> ([u32; 2], u32) {
         (self.program_ids, self.index)
     }
@@ -172,12 +181,12 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
     }
 
-    /// Takes first SYNs from listening sockets if they came over the device with this index: the interface, or the kernel's
-    /// device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
-    pub fn serve(&mut self, device: Option<u32>) -> Result<(), SteerError> {
+    /// Takes first SYNs from listening sockets if they came over the device with this index: the interface at this place, or
+    /// the kernel's device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
+    pub fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), SteerError> {
         let all = if device.is_none() { ALL_TCP } else { 0 };
         let set = self.settings.set(VLAN, u32::from(self.vlan.unwrap_or(0)) | all, 0);
-        let result = set.and_then(|()| self.listening.serve(device));
+        let result = set.and_then(|()| self.listening.serve(place, device));
         result.map_err(|e| explain(&self.interface, "choosing the device of listeners", &e))
     }
 

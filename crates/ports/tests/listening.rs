@@ -28,7 +28,7 @@ fn open(network: &Network) -> (Steering, XskPort) {
         steering.bind(0, &port).unwrap();
         // SAFETY: the name is terminated.
         let index = unsafe { libc::if_nametoindex(c"wrvb".as_ptr()) };
-        steering.serve(Some(index)).unwrap();
+        steering.serve(0, Some(index)).unwrap();
         steering.listening().beat();
         (steering, port)
     })
@@ -77,7 +77,7 @@ fn next(steering: &mut Steering) -> Option<Syn> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one complete pollfd that outlives the call.
     unsafe { libc::poll(&raw mut poll, 1, SOON.as_millis() as i32) };
-    steering.listening().next_syn()
+    steering.listening().next_syn().map(|(_, syn)| syn)
 }
 
 fn frame(from: SocketAddr, to: SocketAddr, seq: u32, flags: u8) -> Vec<u8> {
@@ -244,7 +244,7 @@ fn a_syn_whose_repetition_the_kernel_has_answered_is_not_taken_any_more() {
         let stale = steering.stats().unwrap().passed_stale;
         raw.send(&frame(SocketAddr::new(peer, 5555), to, 1, flags::SYN));
         until("the kernel has it", || steering.stats().unwrap().passed_stale == stale + 1);
-        let left = steering.listening().next_syn().map(|syn| parse(&syn.frame(None)).unwrap().source_port);
+        let left = steering.listening().next_syn().map(|(_, syn)| parse(&syn.frame(None)).unwrap().source_port);
         assert_eq!((left, steering.listening().next_syn()), (Some(5556), None));
     }
 }
@@ -325,7 +325,7 @@ fn all_tcp_of_a_vlan_without_a_device_is_ours() {
     let (mut steering, mut port) = open(&network);
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     steering.set_vlan(Some(7)).unwrap();
-    steering.serve(None).unwrap();
+    steering.serve(0, None).unwrap();
     for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
         let (local, remote) = (SocketAddr::new(ours, 9000), SocketAddr::new(peer, 5555));
         raw.send(&tagged(8, &frame(remote, local, 1, flags::SYN)));
@@ -335,7 +335,7 @@ fn all_tcp_of_a_vlan_without_a_device_is_ours() {
             assert_eq!(steered(&mut port, SOON), Some(seq));
         }
     }
-    steering.serve(Some(1)).unwrap();
+    steering.serve(0, Some(1)).unwrap();
     raw.send(&tagged(7, &frame(SocketAddr::new(PEER, 5555), SocketAddr::new(OURS, 9000), 5, flags::SYN)));
     assert_eq!(steered(&mut port, TICK), None);
 }

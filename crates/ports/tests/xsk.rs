@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use towpath_ports::attachment::Attachment;
+use towpath_ports::attachment::{Attachment, Tables};
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
@@ -410,7 +410,7 @@ fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
         assert!(link().contains("xdp"));
         within(&network.ours, || {
             assert!(attachment.is_in_place());
-            attachment.begin_again(1).unwrap();
+            attachment.begin_again(&Tables::load(OUR_IF).unwrap(), 1).unwrap();
             assert!(attachment.is_in_place());
         });
         assert!(refused(&network, OURS, 9000), "its connections are forgotten");
@@ -426,7 +426,7 @@ fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
 /// Moves the producer's position of the queue's fill ring, which is its first word, far ahead.
 fn spoil_fill_ring(attachment: &Attachment) {
     let all = attachment.descriptors().unwrap();
-    let socket = all[all.len() - 3];
+    let socket = &all[all.len() - 3];
     // SAFETY: the kernel chooses the address of the new mapping, whose first page has the positions.
     unsafe {
         let (both, offset) = (libc::PROT_READ | libc::PROT_WRITE, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t);
@@ -448,7 +448,7 @@ fn a_socket_with_frames_in_the_kernels_hands_is_replaced_under_the_same_link() {
     // A process that has fallen can write what it likes.
     spoil_fill_ring(&attachment);
     attachment.leave();
-    within(&network.ours, || attachment.begin_again(1).unwrap());
+    within(&network.ours, || attachment.begin_again(&Tables::load(OUR_IF).unwrap(), 1).unwrap());
     assert_ne!(numbers(&attachment), before);
     let (mut steering, mut port) = over(&attachment);
     steer(&mut steering, OURS, 9000, true);

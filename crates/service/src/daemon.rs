@@ -119,7 +119,7 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
         None => Ok(config),
     };
     let config = config.map_err(ServiceError::from).and_then(entered);
-    if config.as_ref().is_ok_and(|config| config.interface.is_some())
+    if config.as_ref().is_ok_and(|config| !config.interface.is_empty())
         && let Some(passed_by) = firewall_rules::passed_by()
     {
         tracing::warn!("{passed_by}");
@@ -232,13 +232,13 @@ fn run(
     let sandbox = Arc::new(Sandbox::new(config));
     let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
     let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
-    let settings =
-        Settings { source: Arc::new(Source::new(options.clone(), config.clone())), health: started.health, ..settings };
+    let source = Arc::new(Source::new(options.clone(), config.clone()));
+    let settings = Settings { source, interfaces: started.health, ports: started.ports, ..settings };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
         stack = started.stack.name(),
-        interface = config.interface.as_deref().unwrap_or("none"),
+        interface = if config.interface.is_empty() { "none".into() } else { config.interface.join(", ") },
         cores = %config.cores,
         "serving"
     );
@@ -259,8 +259,8 @@ fn run(
     for thread in watcher.into_iter().chain(sizer).chain(affinity).chain(pulse) {
         let _ = thread.join();
     }
-    // The interface's ports are released only after the connections that used them.
-    drop(started.interface);
+    // The interfaces' ports are released only after the connections that used them.
+    drop(started.interfaces);
     ended
 }
 
@@ -302,10 +302,9 @@ fn settings(
         auto,
         cores: config.cores,
         descriptors,
-        interface: config.interface.clone(),
-        health: None,
+        interfaces: Vec::new(),
         sandbox,
-        ports: ["memory".to_owned()].into_iter().chain(config.interface.clone()).collect(),
+        ports: Vec::new(),
     }
 }
 

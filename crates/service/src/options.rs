@@ -56,9 +56,9 @@ pub struct Options {
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve this network interface (root); without it only connections within this machine
+    /// Serve this network interface (root; may be repeated); without it only connections within this machine
     #[arg(long, value_name = "IF")]
-    pub interface: Option<String>,
+    pub interface: Vec<String>,
     /// Who judges the first SYNs of connections over the interface: respect (the kernel's firewall) or own (the policy alone)
     #[arg(long, value_enum, value_name = "WHICH")]
     pub firewall: Option<FirewallSetting>,
@@ -130,7 +130,9 @@ impl Options {
         config.trust_network |= this.trust_network;
         config.standby = this.standby.or(config.standby);
         config.socket = this.socket.or(config.socket);
-        config.interface = this.interface.or(config.interface);
+        if !this.interface.is_empty() {
+            config.interface = this.interface;
+        }
         config.firewall = this.firewall.unwrap_or(config.firewall);
         config.cores = this.cores.unwrap_or(config.cores);
         config.cpus = this.cpus.unwrap_or(config.cpus);
@@ -163,7 +165,7 @@ impl Options {
         }
         line.text("--standby", self.standby.as_ref());
         line.path("--socket", self.socket.as_deref());
-        line.text("--interface", self.interface.as_ref());
+        self.interface.iter().for_each(|interface| line.text("--interface", Some(interface)));
         line.text("--firewall", self.firewall);
         line.text("--cores", self.cores);
         let cpus = self.cpus.as_ref().map(|cpus| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
@@ -212,7 +214,7 @@ mod tests {
     fn options_become_the_command_line_that_they_came_from() {
         let given = "--config=a b.toml|--stack-name=red|--netns=blue|--stack=qemu|--auto=true|--guest-tap=tap0|\
             --guest-address=10.0.0.2/24|--guest-gateway=10.0.0.1|--guest-kernel=/boot/vmlinuz|--remote=unix:/run/remote.sock|\
-            --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--firewall=own|--cores=1-4|--cpus=2,3|--admit=uid:7|\
+            --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--interface=eth2|--firewall=own|--cores=1-4|--cpus=2,3|--admit=uid:7|\
             --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--sandbox=off|--idle-exit=30s";
         let given: Vec<&str> = given.split('|').collect();
         let options = Arguments::try_parse_from([&["towpathd"], &given[..]].concat()).unwrap().options;
@@ -220,6 +222,6 @@ mod tests {
         assert!(Options::default().arguments().is_empty());
         let flags = <Arguments as clap::CommandFactory>::command();
         let flags = flags.get_arguments().filter(|argument| argument.get_long() != Some("help")).count();
-        assert_eq!(given.len() - 1, flags, "every flag, one of them twice");
+        assert_eq!(given.len() - 2, flags, "every flag, two of them twice");
     }
 }

@@ -82,7 +82,7 @@ impl Sandbox {
         // Names of users and groups, for rules that are added.
         read.extend(["passwd", "group", "nsswitch.conf"].map(|name| Path::new("/etc").join(name)));
         read.extend(config.file.clone());
-        let (stack, interface, status) = (config.stack, config.interface.is_some(), Mutex::default());
+        let (stack, interface, status) = (config.stack, !config.interface.is_empty(), Mutex::default());
         let rdma = stack == StackKind::Remote;
         Self { stack, interface, other_stacks: !config.stacks.is_empty(), rdma, off, read, status }
     }

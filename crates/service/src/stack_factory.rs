@@ -28,17 +28,22 @@ pub trait StackFactory {
     ) -> Result<StartedStack, StackError>;
 }
 
+/// The name of the port by which a stack's clients reach each other.
+pub const MEMORY_PORT: &str = "memory";
+
 /// A stack that runs.
 pub struct StartedStack {
     /// The stack.
     pub stack: Box<dyn Stack>,
     /// Notices changes of addresses, routes and neighbours, if the stack must know them.
     pub network: Option<Box<dyn NetworkWatcher>>,
-    /// The served interface, if there is one. It is dropped after the stack has stopped, because the stack uses its
+    /// The served interfaces, if there are any. They are dropped after the stack has stopped, because the stack uses their
     /// ports.
-    pub interface: Option<Box<dyn Send>>,
-    /// The state of that interface.
-    pub health: Option<Arc<dyn ServedInterface>>,
+    pub interfaces: Option<Box<dyn Send>>,
+    /// The state of each of them.
+    pub health: Vec<Arc<dyn ServedInterface>>,
+    /// The names of a flow group's ports.
+    pub ports: Vec<String>,
 }
 
 /// An interface that a stack serves.
@@ -50,7 +55,8 @@ pub trait ServedInterface: Send + Sync + fmt::Debug {
 impl StartedStack {
     /// A stack that needs no network watcher and no interface.
     pub fn alone(stack: impl Stack + 'static) -> Self {
-        Self { stack: Box::new(stack), network: None, interface: None, health: None }
+        let ports = vec![MEMORY_PORT.to_owned()];
+        Self { stack: Box::new(stack), network: None, interfaces: None, health: Vec::new(), ports }
     }
 }
 

@@ -51,10 +51,8 @@ pub struct Settings {
     pub cores: CoresSetting,
     /// The limit on open files. The users' shares follow from it.
     pub descriptors: u64,
-    /// The interface served.
-    pub interface: Option<String>,
-    /// The state of that interface.
-    pub health: Option<Arc<dyn ServedInterface>>,
+    /// The served interfaces.
+    pub interfaces: Vec<Arc<dyn ServedInterface>>,
     /// What this process has given up.
     pub sandbox: Arc<Sandbox>,
     /// Names of the ports of each flow group, by number.

@@ -3,7 +3,7 @@
 use crate::health::receive_queues;
 use rustix::thread::CapabilitySet;
 use std::io;
-use towpath_ports::attachment::{AttachError, Attachment};
+use towpath_ports::attachment::{AttachError, Attachment, Tables};
 use towpath_ports::link::Link;
 use towpath_ports::steering::SteerError;
 use towpath_ports::xsk::XskError;
@@ -125,9 +125,24 @@ fn served(interface: String, holder: Option<u32>) -> InterfaceError {
     InterfaceError::Served { interface, who, socket }
 }
 
-/// Attaches the steering program to an interface, and opens a socket for each receive queue, for `least` of them at least. A
-/// packet on a queue without a socket takes a slower way. Nothing is steered yet.
-pub fn attach(name: &str, vlan: Option<u16>, least: usize) -> Result<Attachment, InterfaceError> {
+/// The tables of the worker that lives now. `name` is named in errors.
+pub fn tables_of(tables: &mut Option<Tables>, name: &str) -> Result<Tables, InterfaceError> {
+    match tables {
+        Some(tables) => Ok(tables.clone()),
+        None => Ok(tables.insert(Tables::load(name)?).clone()),
+    }
+}
+
+/// Attaches the steering program to an interface, at this place in the tables, which are loaded if there are none. Opens a
+/// socket for each receive queue, for `least` of them at least. A packet on a queue without a socket takes a slower way.
+/// Nothing is steered yet.
+pub fn attach(
+    tables: &mut Option<Tables>,
+    place: u32,
+    name: &str,
+    vlan: Option<u16>,
+    least: usize,
+) -> Result<Attachment, InterfaceError> {
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     // Where the kernel does not tell, it refuses what cannot be.
     let link = Link::of(index).ok().flatten();
@@ -135,7 +150,8 @@ pub fn attach(name: &str, vlan: Option<u16>, least: usize) -> Result<Attachment,
         return Err(InterfaceError::Unsuitable(name.into(), why));
     }
     check_privileges(name)?;
-    Ok(Attachment::open(name, vlan.is_some(), receive_queues(name).max(least))?)
+    let tables = tables_of(tables, name)?;
+    Ok(Attachment::open_at(&tables, place, name, vlan.is_some(), receive_queues(name).max(least))?)
 }
 
 /// The number of an interface.

@@ -3,7 +3,7 @@
 
 use crate::attach::InterfaceError;
 use crate::health;
-use crate::interface::{self, Interface};
+use crate::interface::{self, Opened};
 use crate::network::held_ports::HeldPorts;
 use crate::network::{HostNetwork, Watcher};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
 use towpath_service::privileged;
-use towpath_service::stack_factory::{ServedInterface, StackError, StartedStack};
+use towpath_service::stack_factory::{MEMORY_PORT, ServedInterface, StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -22,12 +22,10 @@ use towpath_tcp::slow::congestion::Algorithm;
 pub fn most_cores(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = config.cores.most(cpus, config.cpus.len());
-    match &config.interface {
-        // Of a range only as many cores are useful as there are queues. A fixed number is the operator's choice: if it
-        // is too large, the start fails and says so.
-        Some(interface) if config.cores.is_chosen() => most.min(health::receive_queues(interface)),
-        _ => most,
-    }
+    // Of a range only as many cores are useful as each interface has queues. A fixed number is the operator's choice: if it
+    // is too large, the start fails and says so.
+    let queues = config.interface.iter().map(|interface| health::receive_queues(interface)).min();
+    queues.filter(|_| config.cores.is_chosen()).map_or(most, |queues| most.min(queues))
 }
 
 /// Starts the stack.
@@ -45,26 +43,30 @@ pub fn start(
         ports.push(vec![Box::new(loopback)]);
     }
     let mut slow = slow_config(config);
-    let (network, mut interface) = match &config.interface {
-        None => {
-            // While there are privileges.
-            let filter = Listening::alone();
-            before_threads();
-            if let Err(error) = &filter {
-                tracing::debug!(%error, "no filter for listeners: rules cannot hold for what the kernel accepts for them");
-            }
-            (HostNetwork::with_filter(loopback_mtu, filter.ok()).map_err(netlink)?, None)
+    let (network, mut opened) = if config.interface.is_empty() {
+        // While there are privileges.
+        let filter = Listening::alone();
+        before_threads();
+        if let Err(error) = &filter {
+            tracing::debug!(%error, "no filter for listeners: rules cannot hold for what the kernel accepts for them");
         }
-        Some(name) => {
-            let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports, before_threads)?;
-            slow.held_ports = true;
-            (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
-            (network, Some(interface))
-        }
+        (HostNetwork::with_filter(loopback_mtu, filter.ok()).map_err(netlink)?, None)
+    } else {
+        let (network, opened) = serve_interfaces(config, loopback_mtu, &mut ports, before_threads)?;
+        slow.held_ports = true;
+        (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
+        (network, Some(opened))
     };
-    let health = interface.as_ref().map(|interface| Arc::clone(&interface.health));
-    let follower = interface.as_mut().and_then(|interface| interface.follower.take());
-    let watcher = Watcher::new(network.known(), follower).map_err(StackError::doing("starting the service"))?;
+    let mut names = vec![MEMORY_PORT.to_owned()];
+    for one in opened.iter().flat_map(|opened| &opened.interfaces) {
+        names.extend(std::iter::repeat_n(one.health.name().to_owned(), one.ports_each));
+    }
+    let followers = opened.as_mut().map(|opened| std::mem::take(&mut opened.followers)).unwrap_or_default();
+    let health = |opened: &Opened| {
+        opened.interfaces.iter().map(|one| Arc::clone(&one.health) as Arc<dyn ServedInterface>).collect()
+    };
+    let health = opened.as_ref().map(health).unwrap_or_default();
+    let watcher = Watcher::new(network.known(), followers).map_err(StackError::doing("starting the service"))?;
     let settings = FastStackConfig {
         flow_groups: cores,
         max_flows: config.max_connections,
@@ -80,35 +82,35 @@ pub fn start(
     Ok(StartedStack {
         stack: Box::new(stack),
         network: Some(Box::new(watcher)),
-        interface: interface.map(|held| Box::new(held) as Box<dyn Send>),
-        health: health.map(|health| health as Arc<dyn ServedInterface>),
+        interfaces: opened.map(|held| Box::new(held) as Box<dyn Send>),
+        health,
+        ports: names,
     })
 }
 
-fn serve_interface(
+fn serve_interfaces(
     config: &Config,
-    name: &str,
     loopback_mtu: u16,
     ports: &mut [Vec<Box<dyn Port>>],
     before_threads: &dyn Fn(),
-) -> Result<(HostNetwork, Interface), StackError> {
+) -> Result<(HostNetwork, Opened), StackError> {
     let vlan = (config.vlan != 0).then_some(config.vlan);
     // With a broker nothing here needs privilege.
     let has_broker = privileged::broker().is_some();
     if has_broker {
         before_threads();
     }
-    let (held, steer) = interface::open(0, name, vlan, ports).map_err(|error| match error {
+    let mut opened = interface::open(&config.interface, vlan, ports).map_err(|error| match error {
         InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
         error => StackError::of(error),
     })?;
     if !has_broker {
         before_threads();
     }
-    let ports = HeldPorts::hold(interface::EPHEMERAL_PORTS).map_err(StackError::doing("binding ports"))?;
-    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports, config.firewall);
-    let network = network.map_err(netlink)?;
-    Ok((network, held))
+    let (held, steer) = (HeldPorts::hold(interface::EPHEMERAL_PORTS), opened.steer.take());
+    let held = held.map_err(StackError::doing("binding ports"))?;
+    let network = HostNetwork::serving(loopback_mtu, &opened.interfaces, vlan, steer, held, config.firewall);
+    Ok((network.map_err(netlink)?, opened))
 }
 
 fn netlink(error: std::io::Error) -> StackError {

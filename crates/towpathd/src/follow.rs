@@ -42,6 +42,8 @@ pub struct Follower {
     holder: Arc<Holder>,
     health: Arc<Health>,
     made: Made,
+    /// The place of its first port in each flow group.
+    first: PortId,
     groups: usize,
     /// The trouble that the log tells of.
     said: Option<String>,
@@ -49,8 +51,8 @@ pub struct Follower {
 
 impl Follower {
     /// Of an interface whose queues are dealt out to so many flow groups.
-    pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, groups: usize) -> Self {
-        Self { holder, health, made, groups, said: None }
+    pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, first: PortId, groups: usize) -> Self {
+        Self { holder, health, made, first, groups, said: None }
     }
 
     /// Opens the interface again if it has gone and come back. Logs its troubles.
@@ -82,7 +84,7 @@ impl Follower {
         let parts = self.holder.open(self.groups)?;
         let (Description { index, queues, .. }, sockets) = (parts.description(), parts.into_sockets());
         let count = sockets.len();
-        let (mtu, ports) = open_ports(sockets, queues, self.groups).map_err(InterfaceError::Mapping)?;
+        let (mtu, ports) = open_ports(sockets, queues, self.first, self.groups).map_err(InterfaceError::Mapping)?;
         tracing::info!(interface = self.health.name(), queues = ports.len(), mtu, "serving the interface again");
         let ports = ports.into_iter().map(|(flow_group, number, port)| NewPort { flow_group, number, port }).collect();
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { index, mtu, ports });
@@ -94,11 +96,17 @@ impl Follower {
 /// A port with its flow group, and its place there.
 type Dealt = (usize, PortId, Box<dyn Port>);
 
-/// Opens the ports of an interface, and deals them out to this many flow groups. Each has its loopback in place 0. Returns
-/// the largest packet that they take, too. While the interface is not there, ports without any buffer keep their places.
-pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
+/// How many ports each flow group has of an interface with so many queues.
+pub fn ports_each(queues: u32, groups: usize) -> usize {
+    (queues as usize).div_ceil(groups).max(1)
+}
+
+/// Opens the ports of an interface, and deals them out to this many flow groups, each of which gets as many, from the place
+/// `first` on. Returns the largest packet that they take, too. Where there are too few queues, and while the interface is not
+/// there, ports without any buffer keep the places.
+pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, first: PortId, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
     let (mut mtu, mut all, mut sockets) = (u32::MAX, Vec::new(), sockets.into_iter());
-    for queue in 0..groups.max(queues as usize) {
+    for queue in 0..groups * ports_each(queues, groups) {
         let port: Box<dyn Port> = match sockets.next() {
             Some(socket) => {
                 let port = XskPort::over(socket)?;
@@ -107,7 +115,7 @@ pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, groups: usize) -> io::Re
             }
             None => Box::new(Loopback::with_buffers(0, 0)),
         };
-        let place = u8::try_from(1 + queue / groups).map_err(io::Error::other)?;
+        let place = u8::try_from(usize::from(first.0) + queue / groups).map_err(io::Error::other)?;
         all.push((queue % groups, PortId(place), port));
     }
     Ok((mtu, all))

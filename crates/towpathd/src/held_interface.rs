@@ -1,76 +1,103 @@
-//! An interface that the broker holds for its worker: the attached program, its maps, and the sockets of its queues. They
-//! stay when the worker dies, so that no segment of its connections reaches the kernel, which would reset them.
+//! The interfaces that the broker holds for its worker: the attached programs, their maps, and the sockets of their queues.
+//! They stay when the worker dies, so that no segment of its connections reaches the kernel, which would reset them.
 
-use crate::attach::{InterfaceError, SERVED_ALREADY, attach, interface_index};
+use crate::attach::{InterfaceError, SERVED_ALREADY, attach, interface_index, tables_of};
 use crate::health::receive_queues;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use towpath_broker::Refusal;
-use towpath_ports::attachment::{Attachment, Description, Parts};
+use towpath_ports::attachment::{Attachment, Description, Parts, Tables};
 use towpath_ports::link::Link;
 use towpath_service::privileged;
 
 /// Most queues for which the worker can demand a socket. The steering program knows no more.
-const MOST_QUEUES: u32 = 256;
+const MOST_QUEUES: u32 = towpath_ports::attachment::QUEUES;
 
-/// An interface of the configuration.
+/// The interfaces of the configuration, by their numbers there.
 #[derive(Default)]
-pub struct HeldInterface {
-    /// Its name.
-    pub name: String,
-    /// The tag of its frames.
+pub struct HeldInterfaces {
+    /// The tag of their frames.
     pub vlan: Option<u16>,
+    /// Of the worker that lives now; `None`: it has not opened anything.
+    tables: Option<Tables>,
+    all: Vec<HeldInterface>,
+}
+
+/// One of them.
+struct HeldInterface {
+    name: String,
     attachment: Option<Attachment>,
     /// The worker that lives now has it.
     given: bool,
 }
 
-impl HeldInterface {
-    /// One that is not attached to yet.
-    pub fn new(name: &str, vlan: Option<u16>) -> Self {
-        Self { name: name.into(), vlan, ..Self::default() }
+impl HeldInterfaces {
+    /// Those of these names, which are not attached to yet.
+    pub fn new(names: &[String], vlan: Option<u16>) -> Self {
+        let held = |name: &String| HeldInterface { name: name.clone(), attachment: None, given: false };
+        Self { vlan, tables: None, all: names.iter().map(held).collect() }
     }
 
-    /// Its number. An interface that is served keeps it when its name changes.
-    pub fn index(&self) -> Option<u32> {
-        let served = self.attachment.as_ref().filter(|attachment| attachment.is_in_place());
-        served.map(Attachment::index).or_else(|| interface_index(&self.name))
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
-    /// Prepares it for the worker. Returns what the worker must know of it. A worker that has it can ask again when it was
+    /// Is there one of this number?
+    pub fn has(&self, number: u32) -> bool {
+        (number as usize) < self.all.len()
+    }
+
+    /// The indices of those that are there.
+    pub fn indices(&self) -> Vec<u32> {
+        (0..self.all.len() as u32).filter_map(|number| self.index(number)).collect()
+    }
+
+    /// The index of one. An interface that is served keeps it when its name changes.
+    pub fn index(&self, number: u32) -> Option<u32> {
+        let held = self.all.get(number as usize)?;
+        let served = held.attachment.as_ref().filter(|attachment| attachment.is_in_place());
+        served.map(Attachment::index).or_else(|| interface_index(&held.name))
+    }
+
+    /// Prepares one for the worker. Returns what the worker must know of it. A worker that has it can ask again when it was
     /// made anew: the tables stay the same then.
-    pub fn open(&mut self, queues: u32) -> Result<String, (i32, String)> {
+    pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
-        let attachment = match self.attachment.take() {
-            Some(attachment) if self.given => {
-                let attachment = self.attachment.insert(attachment);
-                follow(attachment, &self.name, least)?;
+        let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
+        let attachment = match held.attachment.take() {
+            Some(attachment) if held.given => {
+                let attachment = held.attachment.insert(attachment);
+                follow(attachment, &held.name, least)?;
                 return Ok(attachment.description().encode());
             }
-            Some(left) => match again(left, &self.name, least) {
-                Some(attachment) => attachment,
-                None => attach(&self.name, self.vlan, least).map_err(|error| error.told())?,
-            },
-            None => attach(&self.name, self.vlan, least).map_err(|error| error.told())?,
+            Some(left) => again(left, &mut self.tables, &held.name, least),
+            None => None,
         };
-        let description = self.attachment.insert(attachment).description().encode();
-        self.given = true;
+        let attachment = match attachment {
+            Some(attachment) => attachment,
+            None => attach(&mut self.tables, number, &held.name, self.vlan, least).map_err(|error| error.told())?,
+        };
+        let description = held.attachment.insert(attachment).description().encode();
+        held.given = true;
         Ok(description)
     }
 
+    fn given(&mut self, number: u32) -> Result<&mut Attachment, i32> {
+        let held = self.all.get_mut(number as usize).ok_or(libc::EPERM)?;
+        held.attachment.as_mut().filter(|_| held.given).ok_or(libc::EBADF)
+    }
+
     /// A copy of a descriptor.
-    pub fn part(&self, number: u32) -> Result<OwnedFd, i32> {
-        let attachment = self.attachment.as_ref().filter(|_| self.given).ok_or(libc::EBADF)?;
-        let all = attachment.descriptors().map_err(|_| libc::EIO)?;
-        let part = all.get(number as usize).ok_or(libc::ENOENT)?;
-        part.try_clone_to_owned().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))
+    pub fn part(&mut self, number: u32, part: u32) -> Result<OwnedFd, i32> {
+        let all = self.given(number)?.descriptors().map_err(|_| libc::EIO)?;
+        all.into_iter().nth(part as usize).ok_or(libc::ENOENT)
     }
 
     /// Has the driver run the program on new queues.
-    pub fn renew(&mut self) -> Result<(), i32> {
-        let attachment = self.attachment.as_mut().filter(|_| self.given).ok_or(libc::EBADF)?;
-        attachment.renew().map_err(|error| {
+    pub fn renew(&mut self, number: u32) -> Result<(), i32> {
+        self.given(number)?.renew().map_err(|error| {
             tracing::error!(%error, "the steering program");
             libc::EIO
         })
@@ -78,27 +105,33 @@ impl HeldInterface {
 
     /// The worker has ended. Its listeners' SYNs are the kernel's at once, and segments of its connections are dropped.
     pub fn leave(&mut self) {
-        self.given = false;
-        if let Some(attachment) = &mut self.attachment {
-            attachment.leave();
+        self.tables = None;
+        for held in &mut self.all {
+            held.given = false;
+            held.attachment.iter_mut().for_each(Attachment::leave);
         }
     }
 
     /// Closes the descriptors of this process.
     pub fn close(&mut self) {
-        self.attachment = None;
+        self.tables = None;
+        self.all.iter_mut().for_each(|held| held.attachment = None);
     }
 }
 
 /// An attachment that an earlier worker has left, for another one. `None`: all must be made anew.
-fn again(mut left: Attachment, name: &str, least: usize) -> Option<Attachment> {
-    let begun = if left.is_in_place() {
-        left.begin_again(receive_queues(name).max(least))
-    } else if is_up(name) {
+fn again(mut left: Attachment, tables: &mut Option<Tables>, name: &str, least: usize) -> Option<Attachment> {
+    let is_in_place = left.is_in_place();
+    if !is_in_place && is_up(name) {
         return None;
-    } else {
-        left.wait_for_it().map_err(Into::into)
-    };
+    }
+    let begun = tables_of(tables, name).and_then(|tables| {
+        if is_in_place {
+            return left.begin_again(&tables, receive_queues(name).max(least)).map_err(Into::into);
+        }
+        left.wait_for_it(&tables);
+        Ok(())
+    });
     match begun {
         Ok(()) => Some(left),
         Err(error) => {
@@ -131,17 +164,25 @@ fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (
 pub enum Holder {
     /// The broker. The number is the interface's in the configuration.
     Broker(u32),
-    /// This process.
-    Own(Box<Mutex<HeldInterface>>),
+    /// This process, with that number.
+    Own(Arc<Mutex<HeldInterfaces>>, u32),
 }
 
 impl Holder {
-    /// Of the interface of this number in the configuration.
-    pub fn of(number: u32, name: &str, vlan: Option<u16>) -> Self {
-        match privileged::broker() {
+    /// Of each interface in the configuration.
+    pub fn of_all(names: &[String], vlan: Option<u16>) -> Vec<Self> {
+        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlan)));
+        let holder = |number| match privileged::broker() {
             Some(_) => Self::Broker(number),
-            None => Self::Own(Box::new(Mutex::new(HeldInterface::new(name, vlan)))),
-        }
+            None => Self::Own(Arc::clone(&own), number),
+        };
+        (0..names.len() as u32).map(holder).collect()
+    }
+
+    /// The interface's number in the configuration.
+    pub fn number(&self) -> u32 {
+        let (Self::Broker(number) | Self::Own(_, number)) = self;
+        *number
     }
 
     /// Opens the interface: a socket for each receive queue, for `least` of them at least.
@@ -149,7 +190,9 @@ impl Holder {
         let opened = match (self, privileged::broker()) {
             (Self::Broker(number), Some(broker)) => broker.open_port(*number, least as u32),
             (Self::Broker(_), None) => Err(Refusal { errno: libc::EIO, why: "there is no broker".into() }),
-            (Self::Own(held), _) => open_here(&mut held.lock().unwrap_or_else(PoisonError::into_inner), least),
+            (Self::Own(held, number), _) => {
+                open_here(&mut held.lock().unwrap_or_else(PoisonError::into_inner), *number, least)
+            }
         };
         let (text, descriptors) = opened.map_err(|Refusal { errno, why }| match errno {
             SERVED_ALREADY => InterfaceError::ServedAlready(why),
@@ -165,19 +208,19 @@ impl Holder {
         match (self, privileged::broker()) {
             (Self::Broker(number), Some(broker)) => broker.renew_port(*number),
             (Self::Broker(_), None) => Ok(()),
-            (Self::Own(held), _) => {
-                let renewed = held.lock().unwrap_or_else(PoisonError::into_inner).renew();
+            (Self::Own(held, number), _) => {
+                let renewed = held.lock().unwrap_or_else(PoisonError::into_inner).renew(*number);
                 renewed.map_err(io::Error::from_raw_os_error)
             }
         }
     }
 }
 
-fn open_here(held: &mut HeldInterface, least: usize) -> Result<(String, Vec<OwnedFd>), Refusal> {
-    let text = held.open(least as u32).map_err(|(errno, why)| Refusal { errno, why })?;
+fn open_here(held: &mut HeldInterfaces, number: u32, least: usize) -> Result<(String, Vec<OwnedFd>), Refusal> {
+    let text = held.open(number, least as u32).map_err(|(errno, why)| Refusal { errno, why })?;
     let mut all = Vec::new();
     loop {
-        match held.part(all.len() as u32) {
+        match held.part(number, all.len() as u32) {
             Ok(part) => all.push(part),
             Err(libc::ENOENT) => return Ok((text, all)),
             Err(errno) => return Err(Refusal { errno, why: io::Error::from_raw_os_error(errno).to_string() }),

@@ -1,11 +1,13 @@
-//! The served interface: its AF_XDP sockets, the steering program, and our range of ephemeral ports.
+//! The served interfaces: their AF_XDP sockets, the steering program, and our range of ephemeral ports.
 
 use crate::attach::InterfaceError;
-use crate::follow::{Follower, Made, Reopened, open_ports};
+use crate::follow::{Follower, Made, Reopened, open_ports, ports_each};
 use crate::health::{Health, receive_queues};
 use crate::held_interface::Holder;
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
+use crate::served::Interface;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -14,10 +16,10 @@ use std::time::Duration;
 use towpath_fast::SynCounts;
 use towpath_ports::Port;
 use towpath_ports::listening::Listening;
-use towpath_ports::steering::{Segments, SteerError, Steering};
+use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
-use towpath_tcp::flow::FourTuple;
+use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::Steered;
 
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
@@ -27,63 +29,76 @@ pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=60_999;
 /// How long the answer to a cookie is steered: as long as it is valid.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
-/// A served interface. Dropping it releases its ports.
-pub struct Interface {
-    /// Its number.
-    pub index: u32,
-    /// The largest packet that its ports take, bytes.
-    pub mtu: u32,
-    /// Its state.
-    pub health: Arc<Health>,
-    /// Opens it again when it was made anew.
-    pub follower: Option<Follower>,
+/// The interfaces that were opened. Dropping this releases their ports.
+pub struct Opened {
+    /// In the order of the configuration.
+    pub interfaces: Vec<Interface>,
+    /// Open them again when they were made anew.
+    pub followers: Vec<Follower>,
+    /// Steers to them.
+    pub steer: Option<Box<dyn Steer>>,
     _ports: Option<ReservedPorts>,
 }
 
-/// Opens the interface of this number in the configuration, and deals its queues out to the flow groups' ports. Nothing is
-/// steered yet. `vlan`: only frames with this IEEE 802.1Q tag are ours.
-pub fn open(
-    number: u32,
-    name: &str,
-    vlan: Option<u16>,
-    ports: &mut [Vec<Box<dyn Port>>],
-) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
-    let (groups, holder) = (ports.len(), Arc::new(Holder::of(number, name, vlan)));
-    let parts = holder.open(groups)?;
-    let expected = parts.description().queues;
-    let (mut steering, sockets) = Steering::over(name, parts)?;
-    steering.set_vlan(vlan)?;
-    let queues = sockets.len();
-    let (mtu, opened) = open_ports(sockets, expected, groups).map_err(InterfaceError::Mapping)?;
-    for (group, _, port) in opened {
-        ports[group].push(port);
+/// Opens the interfaces of these names, and deals their queues out to the flow groups' ports. Nothing is steered yet. `vlan`:
+/// only frames with this IEEE 802.1Q tag are ours.
+pub fn open(names: &[String], vlan: Option<u16>, ports: &mut [Vec<Box<dyn Port>>]) -> Result<Opened, InterfaceError> {
+    let (mut steering, mut each) = (None, Vec::new());
+    let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
+    let (groups, mut places) = (ports.len(), ports.first().map_or(0, Vec::len));
+    for (name, holder) in names.iter().zip(Holder::of_all(names, vlan)) {
+        let (number, parts) = (holder.number(), holder.open(groups)?);
+        let holder = Arc::new(holder);
+        let description = parts.description();
+        let sockets = match &mut steering {
+            None => {
+                let (mut first, sockets) = Steering::over(name, parts)?;
+                first.set_vlan(vlan)?;
+                steering = Some(first);
+                sockets
+            }
+            Some(steering) => {
+                steering.add(description);
+                parts.into_sockets()
+            }
+        };
+        let port = PortId(u8::try_from(places).map_err(|error| InterfaceError::Mapping(io::Error::other(error)))?);
+        let ports_each = ports_each(description.queues, groups);
+        places += ports_each;
+        let queues = sockets.len();
+        let (mtu, opened) = open_ports(sockets, description.queues, port, groups).map_err(InterfaceError::Mapping)?;
+        for (group, _, port) in opened {
+            ports[group].push(port);
+        }
+        let mode = if description.generic { SteerMode::Generic } else { SteerMode::Driver };
+        tracing::info!(interface = name, vlan, ?mode, queues, mtu, "serving an interface");
+        let health = Arc::new(Health::new(name, (description.programs, description.index), queues));
+        let made = Made::default();
+        followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
+        let (index, state) = (description.index, Arc::clone(&health));
+        interfaces.push(Interface { number, index, mtu, port, ports_each, health: state });
+        each.push(Each { holder, queues, health, made });
     }
-    tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues, mtu, "serving an interface");
     // The broker gives them back, however this process ends.
     let reserved = match privileged::broker() {
         Some(broker) => broker.reserve_ports().map(|()| None),
         None => ReservedPorts::reserve(&EPHEMERAL_PORTS).map(Some),
     };
     let reserved = reserved.map_err(InterfaceError::Ports)?;
-    let health = Arc::new(Health::new(name, steering.ids(), queues));
-    let index = steering.ids().1;
-    let made = Made::default();
-    let steer = Interfaces {
-        holder: Arc::clone(&holder),
-        steering,
-        queues,
-        health: Arc::clone(&health),
-        made: Arc::clone(&made),
-    };
-    let follower = Follower::new(holder, Arc::clone(&health), made, groups);
-    let interface = Interface { index, mtu, health, follower: Some(follower), _ports: reserved };
-    Ok((interface, Box::new(steer)))
+    let steer = steering.map(|steering| Box::new(Interfaces { steering, each }) as Box<dyn Steer>);
+    Ok(Opened { interfaces, followers, steer, _ports: reserved })
 }
 
-/// Steers the slow path's flows.
+/// Steers the slow path's flows. A connection may come by each of the interfaces, which have the same tables.
 struct Interfaces {
-    holder: Arc<Holder>,
     steering: Steering,
+    /// By their places.
+    each: Vec<Each>,
+}
+
+/// One of them.
+struct Each {
+    holder: Arc<Holder>,
     /// Receive queues on which the program is known to run.
     queues: usize,
     health: Arc<Health>,
@@ -119,31 +134,30 @@ impl Steer for Interfaces {
         Some(self.steering.listening())
     }
 
-    fn serve(&mut self, device: Option<u32>) -> Result<(), SteerError> {
-        self.steering.serve(device)
+    fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), SteerError> {
+        self.steering.serve(place, device)
     }
 
     fn look_for_queues(&mut self) {
-        if !self.health.is_in_place() {
-            return;
-        }
-        let queues = receive_queues(self.steering.interface());
-        if std::mem::replace(&mut self.queues, queues) >= queues {
-            return;
-        }
-        if let Err(error) = self.holder.renew() {
-            tracing::error!(%error, "nothing reaches the stack any more; start the service again");
+        for one in self.each.iter_mut().filter(|one| one.health.is_in_place()) {
+            let queues = receive_queues(one.health.name());
+            if std::mem::replace(&mut one.queues, queues) >= queues {
+                continue;
+            }
+            if let Err(error) = one.holder.renew() {
+                tracing::error!(%error, "nothing reaches the stack any more; start the service again");
+            }
         }
     }
 
-    fn reopened(&mut self) -> Option<Reopened> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn reopened(&mut self, place: u32) -> Option<Reopened> {
+        self.each.get(place as usize)?.made.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn next_stray(&mut self) -> Option<Box<[u8]>> {
-        let frame = self.steering.strays().next_frame()?;
-        self.health.stray();
-        Some(frame)
+    fn next_stray(&mut self) -> Option<(u32, Box<[u8]>)> {
+        let (place, frame) = self.steering.strays().next_frame()?;
+        self.each.get(place as usize)?.health.stray();
+        Some((place, frame))
     }
 
     fn strays(&mut self) -> Option<BorrowedFd<'_>> {

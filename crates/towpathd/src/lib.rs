@@ -1,7 +1,7 @@
 //! The stacks of `towpathd`: this crate builds the stack that a configuration names, and the service serves it.
 //!
 //! - [`stacks`]: from the configuration to the stack, by its kind;
-//! - [`fast`]: the fast stack, with its ports, the served [`interface`] ([`held_interface`]: in the broker), its [`health`], and the host's [`network`];
+//! - [`fast`]: the fast stack, with its ports, the [`served`] interfaces ([`interface`] opens them, [`held_interface`]: in the broker), their [`health`], and the host's [`network`];
 //! - [`guest`]: a kernel stack in a second kernel of this host;
 //! - [`remote`]: a kernel stack at the other end of a link, and [`remote_server`], which serves that end.
 
@@ -16,4 +16,5 @@ pub mod network;
 pub mod privileges;
 pub mod remote;
 pub mod remote_server;
+pub mod served;
 pub mod stacks;

@@ -1,7 +1,7 @@
 //! What the broker does for the worker. It runs with all of the service's rights, so each function asks the kernel, and
 //! believes the worker nothing.
 
-use crate::held_interface::HeldInterface;
+use crate::held_interface::HeldInterfaces;
 use crate::interface::EPHEMERAL_PORTS;
 use crate::network::device;
 use crate::network::netlink::Netlink;
@@ -26,8 +26,8 @@ const MOST_MANAGED: usize = 4096;
 /// See the module.
 pub struct ServicePrivileges {
     socket: Option<PathBuf>,
-    /// The served interface and what attaches to it.
-    interface: Option<HeldInterface>,
+    /// The served interfaces and what attaches to them.
+    interfaces: HeldInterfaces,
     firewall: FirewallSetting,
     stacks: OtherStacks,
     /// Of the served network namespace.
@@ -52,7 +52,7 @@ impl ServicePrivileges {
         Self {
             stacks,
             socket,
-            interface: config.interface.as_deref().map(|name| HeldInterface::new(name, vlan)),
+            interfaces: HeldInterfaces::new(&config.interface, vlan),
             firewall: config.firewall,
             namespace: port_proof::own_namespace(),
             netlink: None,
@@ -64,21 +64,23 @@ impl ServicePrivileges {
         }
     }
 
-    /// The device whose neighbours the worker may change.
-    fn device(&mut self) -> Result<(u32, &mut Netlink), i32> {
-        let interface = self.interface.as_ref().ok_or(libc::EPERM)?;
-        let (index, vlan) = (interface.index().ok_or(libc::ENODEV)?, interface.vlan);
+    fn netlink(&mut self) -> Result<&mut Netlink, i32> {
         if self.netlink.is_none() {
             self.netlink = Some(Netlink::connect().map_err(|error| errno(&error))?);
         }
-        let netlink = self.netlink.as_mut().ok_or(libc::EIO)?;
-        let index = device(netlink, index, vlan).map_err(|error| errno(&error))?;
-        Ok((index, netlink))
+        self.netlink.as_mut().ok_or(libc::EIO)
     }
 
-    /// The interface of this number in the configuration.
-    fn interface(&mut self, number: u32) -> Result<&mut HeldInterface, i32> {
-        self.interface.as_mut().filter(|_| number == 0).ok_or(libc::EPERM)
+    /// The device whose routes and neighbours apply to an interface of this index.
+    fn device(&mut self, index: u32) -> Result<u32, i32> {
+        let vlan = self.interfaces.vlan;
+        device(self.netlink()?, index, vlan).map_err(|error| errno(&error))
+    }
+
+    /// May the worker change this device's neighbours?
+    fn is_served(&mut self, device: u32) -> bool {
+        let indices = self.interfaces.indices();
+        indices.into_iter().any(|index| self.device(index) == Ok(device))
     }
 }
 
@@ -109,13 +111,13 @@ impl Privileges for ServicePrivileges {
 
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32> {
         let full = self.managed.len() >= MOST_MANAGED && !self.managed.contains(&(device, address));
-        let (served, netlink) = self.device()?;
-        if device != served {
+        if !self.is_served(device) {
             return Err(libc::EPERM);
         }
         if full && change == Change::Manage {
             return Err(libc::ENOSPC);
         }
+        let netlink = self.netlink()?;
         let changed = match change {
             Change::Resolve => netlink.resolve(device, address),
             Change::Manage => netlink.manage(device, address, true),
@@ -139,7 +141,7 @@ impl Privileges for ServicePrivileges {
     }
 
     fn reserve_ports(&mut self) -> Result<(), i32> {
-        if self.interface.is_none() {
+        if self.interfaces.is_empty() {
             return Err(libc::EPERM);
         }
         if self.ports.is_none() {
@@ -165,11 +167,12 @@ impl Privileges for ServicePrivileges {
         Ok(memory)
     }
 
-    fn first_syns(&mut self, v6: bool) -> Result<OwnedFd, i32> {
-        if self.firewall == FirewallSetting::Own {
+    fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32> {
+        if self.firewall == FirewallSetting::Own || !self.interfaces.has(number) {
             return Err(libc::EPERM);
         }
-        let (device, _) = self.device()?;
+        let index = self.interfaces.index(number).ok_or(libc::ENODEV)?;
+        let device = self.device(index)?;
         first_syn::socket(v6, device).map_err(|error| errno(&error))
     }
 
@@ -187,19 +190,19 @@ impl Privileges for ServicePrivileges {
     }
 
     fn open_port(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
-        self.interface(number).map_err(|error| (error, "no such interface is served".to_owned()))?.open(queues)
+        self.interfaces.open(number, queues)
     }
 
     fn port_part(&mut self, number: u32, part: u32) -> Result<OwnedFd, i32> {
-        self.interface(number)?.part(part)
+        self.interfaces.part(number, part)
     }
 
     fn renew_port(&mut self, number: u32) -> Result<(), i32> {
-        self.interface(number)?.renew()
+        self.interfaces.renew(number)
     }
 
     fn forget(&mut self) {
-        self.interface.iter_mut().for_each(HeldInterface::close);
+        self.interfaces.close();
         self.netlink = None;
         if let Some(ports) = self.ports.take() {
             ports.forget();
@@ -207,7 +210,7 @@ impl Privileges for ServicePrivileges {
     }
 
     fn worker_ended(&mut self, last: bool) {
-        self.interface.iter_mut().for_each(HeldInterface::leave);
+        self.interfaces.leave();
         self.ports = None;
         // The next worker inherits no socket of this process.
         if let Some(mut netlink) = self.netlink.take() {
@@ -242,18 +245,19 @@ mod tests {
         assert_eq!(privileges.open_port(0, 1).map_err(|(error, _)| error), Err(libc::EPERM));
         assert_eq!(privileges.port_part(0, 0).map(drop), Err(libc::EPERM));
         assert_eq!(privileges.renew_port(0), Err(libc::EPERM));
-        assert_eq!(privileges.first_syns(false).unwrap_err(), libc::EPERM);
+        assert_eq!(privileges.first_syns(0, false).unwrap_err(), libc::EPERM);
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
-        let mut serves = ServicePrivileges { interface: Some(HeldInterface::new("lo", None)), ..without_interface() };
+        let mut serves =
+            ServicePrivileges { interfaces: HeldInterfaces::new(&["lo".into()], None), ..without_interface() };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
         assert_eq!(serves.open_port(1, 1).map_err(|(error, _)| error), Err(libc::EPERM), "another interface");
         let refused = serves.open_port(0, 1).unwrap_err();
         assert!(refused.0 == libc::EIO && refused.1.contains("loopback"), "{refused:?}");
         assert_eq!(serves.port_part(0, 0).map(drop), Err(libc::EBADF), "what it has not opened");
         serves.firewall = FirewallSetting::Own;
-        assert_eq!(serves.first_syns(true).unwrap_err(), libc::EPERM, "its own firewall");
+        assert_eq!(serves.first_syns(0, true).unwrap_err(), libc::EPERM, "its own firewall");
     }
 
     #[test]

@@ -12,10 +12,12 @@ use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::{Route, Steered};
+use towpath_towpathd::health::Health;
 use towpath_towpathd::network::held_ports::HeldPorts;
 use towpath_towpathd::network::netlink::Netlink;
 use towpath_towpathd::network::{HostNetwork, Steer, Watcher};
 use towpath_towpathd::privileges::ServicePrivileges;
+use towpath_towpathd::served::Interface;
 
 const OURS: &str = "service-test-a";
 const PEERS: &str = "service-test-b";
@@ -107,15 +109,17 @@ fn in_our_namespace() {
     enter();
     let steered = Noted::default();
     // The veth is the second interface of a fresh namespace.
-    let index = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
+    let index: u32 = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
     let ports = HeldPorts::hold(60_000..=60_009).unwrap();
-    let (steer, firewall) = (Box::new(steered.clone()), FirewallSetting::Respect);
-    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, steer, ports, firewall).unwrap();
+    let (steer, firewall) = (Some(Box::new(steered.clone()) as Box<dyn Steer>), FirewallSetting::Respect);
+    let health = Arc::new(Health::new("eth1", ([0; 2], index), 1));
+    let eth1 = Interface { number: 0, index, mtu: PORT_MTU, port: PortId(1), ports_each: 1, health };
+    let mut network = HostNetwork::serving(65_535, &[eth1], None, steer, ports, firewall).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());
     let watcher = {
         use rustix::fd::AsFd;
         let stop = stop.try_clone().unwrap();
-        let mut watcher = Watcher::new(known, None).unwrap();
+        let mut watcher = Watcher::new(known, Vec::new()).unwrap();
         std::thread::spawn(move || watcher.run(stop.as_fd(), &|| ()))
     };
 
@@ -194,7 +198,7 @@ fn in_our_namespace() {
     // A worker that dies restores nothing, so its broker does.
     let is_managed = || ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed");
     let socket = Some("/nonexistent/a.sock".into());
-    let config = Config { interface: Some("eth1".into()), socket, ..Config::default() };
+    let config = Config { interface: vec!["eth1".into()], socket, ..Config::default() };
     let mut privileges = ServicePrivileges::new(&config);
     privileges.neighbour(index, PEER, Change::Manage).unwrap();
     assert!(is_managed());

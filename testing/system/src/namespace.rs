@@ -16,6 +16,10 @@ pub struct Lab {
 pub const SERVER: &str = "10.77.0.1";
 /// Address of the client side.
 pub const CLIENT: &str = "10.77.0.2";
+/// Addresses of both sides after [`Lab::join_again`].
+pub const SERVER_TOO: &str = "10.78.0.1";
+/// See [`SERVER_TOO`].
+pub const CLIENT_TOO: &str = "10.78.0.2";
 /// IPv6 address of the server side, after [`Lab::add_ipv6`].
 pub const SERVER6: &str = "fd77::1";
 /// IPv6 address of the client side, after [`Lab::add_ipv6`].
@@ -44,15 +48,22 @@ impl Lab {
     }
     /// Makes the veth pair and its addresses, once more after its end.
     pub fn join(&self, queues: u32) {
+        self.join_by("eth1", [SERVER, CLIENT], "10.77.0.0/24", queues);
+    }
+    /// A second veth pair, `eth2` on each side.
+    pub fn join_again(&self) {
+        self.join_by("eth2", [SERVER_TOO, CLIENT_TOO], "10.78.0.0/24", 1);
+    }
+    fn join_by(&self, name: &str, addresses: [&str; 2], network: &str, queues: u32) {
         let (server, client) = (&self.server, &self.client);
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
-        run(&format!("ip link add eth1 netns {server} {queues} type veth peer name eth1 netns {client} {queues}"));
-        for (namespace, address) in [(server, SERVER), (client, CLIENT)] {
-            run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));
-            run(&format!("ip -n {namespace} link set eth1 up"));
+        run(&format!("ip link add {name} netns {server} {queues} type veth peer name {name} netns {client} {queues}"));
+        for (namespace, address) in [server, client].into_iter().zip(addresses) {
+            run(&format!("ip -n {namespace} addr add {address}/24 dev {name}"));
+            run(&format!("ip -n {namespace} link set {name} up"));
             // This machine's default may be BBR, whose pacing would dominate. A route can choose cubic without a change
             // to the host.
-            run(&format!("ip -n {namespace} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"));
+            run(&format!("ip -n {namespace} route replace {network} dev {name} src {address} congctl cubic"));
         }
     }
     /// Gives both sides an IPv6 address.

@@ -61,7 +61,7 @@ fn held(process: i32) -> (BTreeSet<String>, BTreeSet<String>) {
 fn a_worker_that_dies_leaves_link_and_sockets_to_the_next_and_nobody_is_refused() {
     let lab = Lab::new();
     let service = Service::on_interface(&lab);
-    assert_eq!(service.status()["link"]["steering"], true);
+    assert_eq!(service.status()["interfaces"][0]["steering"], true);
     let (broker, first) = (service.running.pid(), service.running.worker());
     let before = held(broker);
     assert_eq!((before.0.len(), before.1.len()), (1, 1), "{before:?}");
@@ -90,7 +90,7 @@ fn a_worker_that_dies_leaves_link_and_sockets_to_the_next_and_nobody_is_refused(
     assert_eq!(held(broker), before);
     assert!(held(service.running.worker()).0.is_empty(), "the worker has inherited the link");
     // Its interface works: a new program is served by it.
-    let link = service.status()["link"].clone();
+    let link = service.status()["interfaces"][0].clone();
     assert!(link["steering"] == true && link["trouble"].is_null(), "{link}");
     std::fs::write(&stop, "").unwrap();
     clients.wait_end(60);

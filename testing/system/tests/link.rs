@@ -66,7 +66,7 @@ fn queues_that_are_made_while_the_interface_is_served_lose_nothing() {
     require_program("ethtool", "ethtool");
     set_queues(&lab, 1);
     let mut service = Service::on_interface(&lab);
-    let link = service.status()["link"].clone();
+    let link = service.status()["interfaces"][0].clone();
     assert_eq!((&link["queues"], &link["sockets"]), (&1.into(), &1.into()), "{link}");
     let _server = echo(&lab, &service);
     lab.drop_kernel_tcp();
@@ -78,10 +78,10 @@ fn queues_that_are_made_while_the_interface_is_served_lose_nothing() {
     clients.wait_for("opened []", 120);
     set_queues(&lab, 4);
     // A veth runs no program on the new queues before it is put there anew.
-    until("the program on the new queues", 60, || service.status()["link"]["program"] != link["program"]);
+    until("the program on the new queues", 60, || service.status()["interfaces"][0]["program"] != link["program"]);
     std::fs::write(&fifo, "go\n").unwrap();
     clients.wait_for("again []", 120);
-    let link = service.status()["link"].clone();
+    let link = service.status()["interfaces"][0].clone();
     assert_eq!((&link["queues"], &link["sockets"]), (&4.into(), &1.into()), "{link}");
     assert!(link["strays"].as_u64().unwrap() > 0, "no frame came on another queue: {link}");
     assert!(link["trouble"].as_str().unwrap().contains("start the service again"), "{link}");
@@ -97,7 +97,7 @@ fn queues_that_are_made_while_the_interface_is_served_lose_nothing() {
 fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
     let lab = Lab::new();
     let mut service = Service::on_interface(&lab);
-    let link = service.status()["link"].clone();
+    let link = service.status()["interfaces"][0].clone();
     for (key, value) in [("up", true), ("carrier", true), ("steering", true)] {
         assert_eq!(link[key], value, "{link}");
     }
@@ -106,7 +106,7 @@ fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
     let page = || Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&service.socket).run(20).ok();
     assert!(page().contains("eth1: up, XDP program "), "{}", page());
     let ip = |namespace: &str, line: &str| Program::line(&format!("ip -n {namespace} {line}")).run(10).ok();
-    let shows = |key: &str, value: bool| until(key, 30, || service.status()["link"][key] == value);
+    let shows = |key: &str, value: bool| until(key, 30, || service.status()["interfaces"][0][key] == value);
     ip(&lab.client, "link set eth1 down");
     shows("carrier", false);
     assert!(page().contains("up without carrier"), "{}", page());
@@ -122,7 +122,9 @@ fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
     shows("carrier", true);
     service.running.wait_for("all is well with the interface again", 30);
     ip(&lab.server, "link delete eth1");
-    until("its end", 30, || service.status()["link"]["trouble"].as_str().is_some_and(|why| why.contains("has gone")));
+    until("its end", 30, || {
+        service.status()["interfaces"][0]["trouble"].as_str().is_some_and(|why| why.contains("has gone"))
+    });
     service.running.wait_for("eth1 has gone", 30);
     for trouble in ["eth1 has no carrier", "eth1 is down", "eth1 has gone"] {
         // The other end of a veth pulls the carrier once more while it is deleted.
@@ -142,7 +144,7 @@ fn an_interface_that_is_made_again_is_served_without_a_restart() {
     let clients = Program::new(&["sh", "-c", &script, "sh", CLIENTS]);
     let mut clients = lab.on_client(clients).start(log);
     clients.wait_for("opened []", 120);
-    let trouble = || service.status()["link"]["trouble"].clone();
+    let trouble = || service.status()["interfaces"][0]["trouble"].clone();
     let ip = |line: &str| Program::line(&format!("ip -n {} {line}", lab.server)).run(10).ok();
     for round in 1..=3 {
         if round < 3 {

@@ -58,7 +58,7 @@ impl Privileges for Slow {
     fn configuration(&mut self) -> Result<OwnedFd, i32> {
         Err(libc::ENOENT)
     }
-    fn first_syns(&mut self, _: bool) -> Result<OwnedFd, i32> {
+    fn first_syns(&mut self, _: u32, _: bool) -> Result<OwnedFd, i32> {
         Err(libc::EPERM)
     }
     fn configuration_taken(&mut self) {}

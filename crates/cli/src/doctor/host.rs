@@ -141,8 +141,9 @@ fn service(which: &Which) -> Vec<Check> {
 /// Checks what the service at a socket says of itself.
 fn in_service(socket: &Path) -> Vec<Check> {
     let Ok(status) = api::ask::<api::Status>(socket, api::Command::Status) else { return Vec::new() };
-    let of_interface = status.link.as_ref().map(|link| [interface(link), firewall(firewall_rules::passed_by())]);
-    std::iter::once(sandbox(&status)).chain(of_interface.into_iter().flatten()).collect()
+    let interfaces = status.interfaces.iter().map(interface);
+    let firewall = (!status.interfaces.is_empty()).then(|| firewall(firewall_rules::passed_by()));
+    std::iter::once(sandbox(&status)).chain(interfaces).chain(firewall).collect()
 }
 
 /// Checks the interface that a service serves.

@@ -24,11 +24,9 @@ pub struct Status {
     pub uptime_us: u64,
     /// Its registration socket.
     pub socket: PathBuf,
-    /// The interface it serves.
-    pub interface: Option<String>,
-    /// The state of that interface.
+    /// The interfaces that it serves, and their state.
     #[serde(default)]
-    pub link: Option<InterfaceStatus>,
+    pub interfaces: Vec<InterfaceStatus>,
     /// The stack's flow groups.
     pub flow_groups: Vec<NumberedFlowGroup>,
     /// The workers, which serve flow groups.

@@ -8,13 +8,15 @@ use std::net::IpAddr;
 use towpath_ring::command::MAX_STACKS;
 use towpath_tcp::slow::congestion::Algorithm;
 
+/// Most interfaces of one service. The steering program has as many places.
+const MOST_INTERFACES: usize = 16;
 /// Names that `--stack` understands without a configuration.
 const RESERVED: [&str; 3] = ["fast", "kernel", "home"];
 
 impl Config {
     /// Checks ranges and combinations. On error: the key and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.stack != StackKind::Fast && self.interface.is_some() {
+        if self.stack != StackKind::Fast && !self.interface.is_empty() {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
         }
         if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
@@ -24,6 +26,7 @@ impl Config {
             let why = "\"own\" is not possible: only the kernel says who listens, and it says so after its firewall";
             return Err(("firewall", why.into()));
         }
+        self.check_interfaces()?;
         self.check_guest()?;
         self.check_stacks()?;
         self.check_remote()?;
@@ -62,6 +65,20 @@ impl Config {
                 "congestion",
                 format!("{:?} is not known; there are {known} and constant:RATE", self.congestion),
             ));
+        }
+        Ok(())
+    }
+
+    fn check_interfaces(&self) -> Result<(), (&'static str, String)> {
+        let names = &self.interface;
+        if names.len() > MOST_INTERFACES {
+            return Err(("interface", format!("{} are too many; {MOST_INTERFACES} is the most", names.len())));
+        }
+        if let Some(name) = names.iter().enumerate().find_map(|(at, name)| names[..at].contains(name).then_some(name)) {
+            return Err(("interface", format!("{name:?} is named twice")));
+        }
+        if self.vlan != 0 && names.len() > 1 {
+            return Err(("vlan", "a VLAN is of one interface; name one, or start a service for each".into()));
         }
         Ok(())
     }

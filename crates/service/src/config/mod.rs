@@ -14,6 +14,7 @@ mod check;
 mod cores_setting;
 mod difference;
 mod firewall_setting;
+mod one_or_more;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
@@ -64,9 +65,10 @@ pub struct Config {
     pub standby: Option<String>,
     /// The registration socket. The default depends on the user that starts the service; see [`crate::paths`].
     pub socket: Option<PathBuf>,
-    /// The network interface to serve. Default: none. An interface needs root, and connections within this machine need
-    /// none.
-    pub interface: Option<String>,
+    /// The network interfaces to serve: `"eth1"`, or a list `["eth1", "eth2"]` of up to 16. Default: none. An interface needs
+    /// root, and connections within this machine need none. The kernel's routes choose among several.
+    #[serde(deserialize_with = "one_or_more::read")]
+    pub interface: Vec<String>,
     /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
     pub vlan: u16,
     /// `"respect"`: the kernel's firewall judges the first SYN of every connection over the interface. Default: respect,
@@ -152,7 +154,7 @@ impl Default for Config {
             trust_network: false,
             standby: None,
             socket: None,
-            interface: None,
+            interface: Vec::new(),
             vlan: 0,
             firewall: FirewallSetting::Respect,
             cores: CoresSetting::Fixed(1),

@@ -136,6 +136,11 @@ fn golden_errors() {
         ),
         ("interface = eth0\n", "towpath.toml:1: interface: write it in quotes: interface = \"eth0\""),
         ("interface = 1\n", "towpath.toml:1: interface: write it in quotes: interface = \"1\""),
+        ("interface = [\"a\", \"b\", \"a\"]\n", "towpath.toml:1: interface: \"a\" is named twice"),
+        (
+            "interface = [\"a\", \"b\"]\nvlan = 7\n",
+            "towpath.toml:2: vlan: a VLAN is of one interface; name one, or start a service for each",
+        ),
         (
             "direct = \"yes\"\n",
             "towpath.toml:1: direct: \"yes\" is neither true nor false; write one of them, without quotes",

@@ -199,8 +199,7 @@ impl Service {
             source: Default::default(),
             cores: towpath_service::config::CoresSetting::Fixed(1),
             descriptors: 1 << 20,
-            interface: None,
-            health: None,
+            interfaces: Vec::new(),
             ports: vec!["memory".into()],
         };
         change(&mut settings);

@@ -10,6 +10,8 @@ use towpath_tcp::flow::FourTuple;
 /// See the module.
 pub struct Judge {
     firewall: FirewallSetting,
+    /// The interface's number in the configuration.
+    number: u32,
     /// The device of the sockets; `None`: the kernel has none for our frames.
     device: Option<u32>,
     sockets: Option<FirstSyns>,
@@ -17,8 +19,8 @@ pub struct Judge {
 
 impl Judge {
     /// Without a device.
-    pub fn new(firewall: FirewallSetting) -> Self {
-        Self { firewall, device: None, sockets: None }
+    pub fn new(firewall: FirewallSetting, number: u32) -> Self {
+        Self { firewall, number, device: None, sockets: None }
     }
 
     /// First SYNs leave over this device from now on.
@@ -28,7 +30,7 @@ impl Judge {
         }
         (self.device, self.sockets) = (device, None);
         let Some(device) = device else { return };
-        match open(device) {
+        match open(self.number, device) {
             Ok(sockets) => self.sockets = Some(sockets),
             // The interface has gone, which its health says. It is followed when it is back.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -62,9 +64,9 @@ impl Judge {
 }
 
 /// The broker opens them, if there is one.
-fn open(device: u32) -> io::Result<FirstSyns> {
+fn open(number: u32, device: u32) -> io::Result<FirstSyns> {
     let open = |v6| match privileged::broker() {
-        Some(broker) => broker.first_syns(v6),
+        Some(broker) => broker.first_syns(number, v6),
         None => first_syn::socket(v6, device),
     };
     Ok(FirstSyns::new(open(false)?, open(true).ok()))

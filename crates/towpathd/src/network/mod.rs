@@ -14,9 +14,10 @@ pub mod sock_diag;
 mod watch;
 
 use crate::follow::Reopened;
+use crate::served::Interface;
 use first_syns::Judge;
 use held_ports::HeldPorts;
-use netlink::{LinkInfo, Neighbour, Netlink};
+use netlink::{KernelRoute, LinkInfo, Neighbour, Netlink};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
@@ -42,31 +43,29 @@ static LINES: LogThrottle = LogThrottle::new();
 
 /// The loopback's port number.
 const LOOPBACK: PortId = PortId(0);
-/// The served interface's port number.
-const WIRE: PortId = PortId(1);
 /// Most routes that are remembered. One more and all are forgotten.
 const MAX_REMEMBERED: usize = 4096;
 /// A neighbour entry that fails within this time after our question has not answered it.
 const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Steers packets of the served interface to us.
+/// Steers packets of the served interfaces to us. Each has a place.
 pub trait Steer: Send {
     /// Begins, changes or ends the steering of a connection.
     fn flow(&mut self, tuple: &FourTuple, steered: Steered);
     /// The filter for listening sockets.
     fn listening(&mut self) -> Option<&mut Listening>;
-    /// Takes first SYNs that come over this device; `None`: the kernel has no device, so all TCP is steered.
-    fn serve(&mut self, _device: Option<u32>) -> Result<(), SteerError> {
+    /// Takes first SYNs that come over this device of an interface; `None`: the kernel has no device, so all TCP is steered.
+    fn serve(&mut self, _place: u32, _device: Option<u32>) -> Result<(), SteerError> {
         Ok(())
     }
-    /// The interface may have new receive queues.
+    /// Interfaces may have new receive queues.
     fn look_for_queues(&mut self) {}
     /// The interface was made anew.
-    fn reopened(&mut self) -> Option<Reopened> {
+    fn reopened(&mut self, _place: u32) -> Option<Reopened> {
         None
     }
-    /// The next frame of a receive queue without a port.
-    fn next_stray(&mut self) -> Option<Box<[u8]>> {
+    /// The next frame of a receive queue without a port, and the place of its interface.
+    fn next_stray(&mut self) -> Option<(u32, Box<[u8]>)> {
         None
     }
     /// The descriptor that is readable while such frames wait.
@@ -100,10 +99,14 @@ impl Known {
     }
 }
 
-/// The served interface.
+/// A served interface.
 struct Served {
-    /// Index of the interface.
-    port: u32,
+    /// Its place in the steering.
+    place: u32,
+    /// Its port in each flow group.
+    port: PortId,
+    /// Its index.
+    interface: u32,
     /// The VLAN tag of its frames.
     vlan: Option<u16>,
     /// Index of the device whose routes and neighbours apply: the kernel's VLAN device if there is one, or the
@@ -112,11 +115,8 @@ struct Served {
     link: LinkInfo,
     /// The largest packet that the port takes. Interface and routes may allow less.
     port_mtu: u32,
-    steer: Box<dyn Steer>,
     /// Who judges first SYNs that leave.
     judge: Judge,
-    /// The ports of outgoing connections.
-    ports: HeldPorts,
     /// Neighbours that the kernel keeps resolved for us.
     managed: HashSet<IpAddr>,
     /// Neighbours that are not resolved yet, and when they were asked for.
@@ -131,7 +131,11 @@ pub struct HostNetwork {
     netlink: Netlink,
     /// Asks for the kernel's connections and listeners.
     diag: SockDiag,
-    served: Option<Served>,
+    /// In the order of their places.
+    served: Vec<Served>,
+    steer: Option<Box<dyn Steer>>,
+    /// The ports of outgoing connections.
+    ports: Option<HeldPorts>,
     /// The filter for listening sockets, where no interface is served.
     filter: Option<Listening>,
     seen: u64,
@@ -149,8 +153,20 @@ impl HostNetwork {
         known.refresh(&mut netlink)?;
         let diag = SockDiag::connect()?;
         let (namespace, remembered, new_ports) = (port_proof::own_namespace(), HashMap::new(), Vec::new());
-        let (served, filter, seen) = (None, None, 0);
-        Ok(Self { namespace, known, netlink, diag, served, filter, seen, remembered, new_ports, loopback_mtu })
+        Ok(Self {
+            namespace,
+            known,
+            netlink,
+            diag,
+            served: Vec::new(),
+            steer: None,
+            ports: None,
+            filter: None,
+            seen: 0,
+            remembered,
+            new_ports,
+            loopback_mtu,
+        })
     }
 
     /// Without an interface, with this filter for listening sockets.
@@ -160,32 +176,44 @@ impl HostNetwork {
         Ok(network)
     }
 
-    /// With an interface of index `port`, whose ports take packets of up to `port_mtu` bytes, in frames with this tag.
+    /// With these interfaces, whose frames carry this tag.
     pub fn serving(
         loopback_mtu: u16,
-        port_mtu: u32,
-        port: u32,
+        interfaces: &[Interface],
         vlan: Option<u16>,
-        steer: Box<dyn Steer>,
+        steer: Option<Box<dyn Steer>>,
         ports: HeldPorts,
         firewall: FirewallSetting,
     ) -> io::Result<Self> {
         let mut network = Self::new(loopback_mtu)?;
-        let index = device(&mut network.netlink, port, vlan)?;
-        if let Some(vlan) = vlan.filter(|_| index == port) {
-            tracing::warn!(
+        (network.steer, network.ports) = (steer, Some(ports));
+        for opened in interfaces {
+            let index = device(&mut network.netlink, opened.index, vlan)?;
+            if let Some(vlan) = vlan.filter(|_| index == opened.index) {
+                tracing::warn!(
+                    vlan,
+                    "the kernel has no device for this VLAN: routes are the interface's, its neighbours must be \
+                     permanent, and no firewall of the kernel sees its packets"
+                );
+            }
+            let mut served = Served {
+                place: opened.number,
+                port: opened.port,
+                interface: opened.index,
                 vlan,
-                "the kernel has no device for this VLAN: routes are the interface's, its neighbours must be permanent, \
-                 and no firewall of the kernel sees its packets"
-            );
+                index,
+                // One that has gone is followed: this is asked again when it is back.
+                link: network.netlink.link(index).unwrap_or_default(),
+                port_mtu: opened.mtu,
+                judge: Judge::new(firewall, opened.number),
+                managed: HashSet::new(),
+                asked: HashMap::new(),
+            };
+            if let Some(steer) = &mut network.steer {
+                served.take_syns(&mut **steer);
+            }
+            network.served.push(served);
         }
-        // One that has gone is followed: this is asked again when it is back.
-        let link = network.netlink.link(index).unwrap_or_default();
-        let (managed, asked) = (HashSet::new(), HashMap::new());
-        let judge = Judge::new(firewall);
-        let mut served = Served { port, vlan, index, link, port_mtu, steer, judge, ports, managed, asked };
-        served.take_syns();
-        network.served = Some(served);
         Ok(network)
     }
 
@@ -200,10 +228,15 @@ impl HostNetwork {
     }
 
     fn listening(&mut self) -> Option<&mut Listening> {
-        match &mut self.served {
-            Some(served) => served.steer.listening(),
+        match &mut self.steer {
+            Some(steer) => steer.listening(),
             None => self.filter.as_mut(),
         }
+    }
+
+    /// The interface of this port.
+    fn of_port(&self, port: PortId) -> Option<&Served> {
+        self.served.iter().find(|served| served.port == port)
     }
 
     /// Forgets remembered routes if something has changed. True if it has.
@@ -214,22 +247,24 @@ impl HostNetwork {
         }
         self.seen = changes;
         self.remembered.clear();
-        if let Some(served) = &mut self.served {
-            if let Some(Reopened { index, mtu, ports }) = served.steer.reopened() {
-                (served.port, served.port_mtu) = (index, mtu);
+        let Some(steer) = &mut self.steer else { return true };
+        for served in &mut self.served {
+            if let Some(Reopened { index, mtu, ports }) = steer.reopened(served.place) {
+                (served.interface, served.port_mtu) = (index, mtu);
                 self.new_ports.extend(ports);
             }
-            served.steer.look_for_queues();
         }
-        if let Some(served) = &mut self.served
-            && let Ok(index) = device(&mut self.netlink, served.port, served.vlan)
-            && let Ok(link) = self.netlink.link(index)
-        {
-            if std::mem::replace(&mut served.index, index) != index {
-                served.managed.clear();
+        steer.look_for_queues();
+        for served in &mut self.served {
+            if let Ok(index) = device(&mut self.netlink, served.interface, served.vlan)
+                && let Ok(link) = self.netlink.link(index)
+            {
+                if std::mem::replace(&mut served.index, index) != index {
+                    served.managed.clear();
+                }
+                served.link = link;
+                served.take_syns(&mut **steer);
             }
-            served.link = link;
-            served.take_syns();
         }
         true
     }
@@ -254,29 +289,25 @@ impl Served {
     /// Has the kernel a device for the frames that we serve? Otherwise it ignores them, and listeners are found by their
     /// addresses.
     fn has_device(&self) -> bool {
-        self.vlan.is_none() || self.index != self.port
+        self.vlan.is_none() || self.index != self.interface
     }
 
     /// Takes SYNs of that device, and sends them over it.
-    fn take_syns(&mut self) {
+    fn take_syns(&mut self, steer: &mut dyn Steer) {
         let device = self.has_device().then_some(self.index);
         self.judge.follow(device);
-        if let Err(error) = self.steer.serve(device) {
+        if let Err(error) = steer.serve(self.place, device) {
             tracing::warn!(%error, "the listeners of the interface are left to the kernel");
         }
     }
 
-    fn route(&mut self, netlink: &mut Netlink, remote: IpAddr, local: Option<IpAddr>) -> Route {
-        let found = match netlink.route(remote, local) {
-            Ok(found) if found.interface == self.index && !found.local => found,
-            // Other interfaces and errors are the kernel's.
-            _ => return Route::NotOurs,
-        };
+    /// The kernel has found this route over it.
+    fn route(&mut self, netlink: &mut Netlink, found: &KernelRoute, remote: IpAddr, local: Option<IpAddr>) -> Route {
         let Some(source) = local.or(found.source) else { return Route::NotOurs };
         let hop = found.gateway.unwrap_or(remote);
         match self.neighbour(netlink, hop) {
             Ok(mac) => {
-                let link = Link { port: WIRE, source: self.link.mac, destination: mac, vlan: self.vlan };
+                let link = Link { port: self.port, source: self.link.mac, destination: mac, vlan: self.vlan };
                 let mtu = found.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
                 Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }
@@ -333,11 +364,20 @@ impl Network for HostNetwork {
             return self.loopback(remote, local);
         }
         self.catch_up();
-        let Some(served) = &mut self.served else { return Route::NotOurs };
+        if self.served.is_empty() {
+            return Route::NotOurs;
+        }
         if let Some(route) = self.remembered.get(&(remote, local)) {
             return *route;
         }
-        let route = served.route(&mut self.netlink, remote, local);
+        // Other interfaces and errors are the kernel's.
+        let Some(found) = self.netlink.route(remote, local).ok().filter(|found| !found.local) else {
+            return Route::NotOurs;
+        };
+        let Some(served) = self.served.iter_mut().find(|served| served.index == found.interface) else {
+            return Route::NotOurs;
+        };
+        let route = served.route(&mut self.netlink, &found, remote, local);
         if matches!(route, Route::Via { .. }) {
             if self.remembered.len() >= MAX_REMEMBERED {
                 self.remembered.clear();
@@ -352,8 +392,8 @@ impl Network for HostNetwork {
     }
 
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
-        if let Some(served) = &mut self.served {
-            served.steer.flow(tuple, steered);
+        if let Some(steer) = &mut self.steer {
+            steer.flow(tuple, steered);
         }
     }
 
@@ -362,14 +402,11 @@ impl Network for HostNetwork {
     }
 
     fn judges_first_syns(&self) -> bool {
-        self.served.as_ref().is_some_and(|served| served.judge.is_kernel())
+        self.served.iter().any(|served| served.judge.is_kernel())
     }
 
     fn send_first_syn(&mut self, tuple: &FourTuple, port: PortId, frame: &[u8]) -> FirstSyn {
-        match &self.served {
-            Some(served) if port == WIRE => served.judge.send(tuple, frame),
-            _ => FirstSyn::ByPort,
-        }
+        self.of_port(port).map_or(FirstSyn::ByPort, |served| served.judge.send(tuple, frame))
     }
 
     fn listens_in_kernel(&self) -> bool {
@@ -377,7 +414,7 @@ impl Network for HostNetwork {
     }
 
     fn finds_listeners(&self) -> bool {
-        self.served.as_ref().is_none_or(|served| !served.has_device())
+        self.served.is_empty() || self.served.iter().any(|served| !served.has_device())
     }
 
     fn listener_filter(&mut self) -> io::Result<Option<OwnedFd>> {
@@ -405,9 +442,9 @@ impl Network for HostNetwork {
     }
 
     fn next_syn(&mut self) -> Option<TakenSyn> {
-        let served = self.served.as_mut()?;
-        let syn = served.steer.listening()?.next_syn()?;
-        Some(TakenSyn { cookie: syn.cookie, queue: syn.queue, port: WIRE, frame: syn.frame(served.vlan) })
+        let (place, syn) = self.steer.as_mut()?.listening()?.next_syn()?;
+        let served = self.served.get(place as usize)?;
+        Some(TakenSyn { cookie: syn.cookie, queue: syn.queue, port: served.port, frame: syn.frame(served.vlan) })
     }
 
     fn leave_syn(&mut self, tuple: &FourTuple) {
@@ -425,11 +462,12 @@ impl Network for HostNetwork {
     }
 
     fn next_stray(&mut self) -> Option<(PortId, Box<[u8]>)> {
-        Some((WIRE, self.served.as_mut()?.steer.next_stray()?))
+        let (place, frame) = self.steer.as_mut()?.next_stray()?;
+        Some((self.served.get(place as usize)?.port, frame))
     }
 
     fn strays(&mut self) -> Option<BorrowedFd<'_>> {
-        self.served.as_mut()?.steer.strays()
+        self.steer.as_mut()?.strays()
     }
 
     fn beat(&mut self) {
@@ -439,7 +477,7 @@ impl Network for HostNetwork {
     }
 
     fn syn_counts(&self) -> SynCounts {
-        self.served.as_ref().map(|served| served.steer.syn_counts()).unwrap_or_default()
+        self.steer.as_ref().map(|steer| steer.syn_counts()).unwrap_or_default()
     }
 
     fn shares_ports_with_kernel(&self) -> bool {
@@ -448,8 +486,11 @@ impl Network for HostNetwork {
 
     fn kernel_has(&mut self, tuple: &FourTuple) -> bool {
         // Within this host the question for the listener tells.
-        let Some(served) = self.served.as_ref().filter(|_| !self.is_local(tuple.remote)) else { return false };
-        self.diag.has(tuple, served.index).unwrap_or_else(|error| cannot_ask(&error, true))
+        if self.is_local(tuple.remote) {
+            return false;
+        }
+        let Self { served, diag, .. } = self;
+        served.iter().any(|served| diag.has(tuple, served.index).unwrap_or_else(|error| cannot_ask(&error, true)))
     }
 
     fn listener_of(&mut self, tuple: &FourTuple) -> KernelListener {
@@ -461,12 +502,12 @@ impl Network for HostNetwork {
     }
 
     fn more_ports(&mut self) -> Vec<u16> {
-        self.served.as_mut().map(|served| served.ports.more()).unwrap_or_default()
+        self.ports.as_mut().map(HeldPorts::more).unwrap_or_default()
     }
 
     fn give_back_ports(&mut self, ports: Vec<u16>) {
-        if let Some(served) = &self.served {
-            served.ports.give_back(ports);
+        if let Some(held) = &self.ports {
+            held.give_back(ports);
         }
     }
 
@@ -494,10 +535,11 @@ fn is_unicast(addr: IpAddr) -> bool {
 
 impl Drop for HostNetwork {
     fn drop(&mut self) {
-        let Some(served) = &self.served else { return };
-        for hop in &served.managed {
-            // The entry itself stays, like any that the host has used.
-            let _ = change(&mut self.netlink, served.index, *hop, Change::Release);
+        for served in &self.served {
+            for hop in &served.managed {
+                // The entry itself stays, like any that the host has used.
+                let _ = change(&mut self.netlink, served.index, *hop, Change::Release);
+            }
         }
     }
 }

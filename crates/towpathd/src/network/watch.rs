@@ -17,13 +17,13 @@ pub struct Watcher {
     known: Arc<Known>,
     changes: Changes,
     netlink: Netlink,
-    follower: Option<Follower>,
+    followers: Vec<Follower>,
 }
 
 impl Watcher {
-    /// Subscribes to changes. A served interface is followed.
-    pub fn new(known: Arc<Known>, follower: Option<Follower>) -> io::Result<Self> {
-        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, follower };
+    /// Subscribes to changes. Served interfaces are followed.
+    pub fn new(known: Arc<Known>, followers: Vec<Follower>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()?, followers };
         // The addresses may have changed between their first reading and the subscription.
         watcher.known.refresh(&mut watcher.netlink)?;
         Ok(watcher)
@@ -33,14 +33,14 @@ impl Watcher {
 impl NetworkWatcher for Watcher {
     fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
         loop {
-            let looked = self.follower.as_mut().map_or(Looked::InPlace, Follower::look);
-            if looked == Looked::Reopened {
+            let looked: Vec<Looked> = self.followers.iter_mut().map(Follower::look).collect();
+            if looked.contains(&Looked::Reopened) {
                 self.known.refresh(&mut self.netlink)?;
                 changed();
             }
             let changes = self.changes.as_fd();
             let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-            match poll(&mut waiting, (looked == Looked::Gone).then_some(&LOOK_AGAIN)) {
+            match poll(&mut waiting, looked.contains(&Looked::Gone).then_some(&LOOK_AGAIN)) {
                 Ok(0) => continue,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

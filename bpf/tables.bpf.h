@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// What the programs of steer.bpf.c share with the service: records, tables and their numbers.
+
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in6.h>
+#include <bpf/bpf_helpers.h>
+
+// Addresses and ports in network byte order. crates/ports/src/steering.rs has the same layouts.
+struct flow {
+    __be32 remote, local;
+    __be16 remote_port, local_port;
+};
+
+struct flow6 {
+    struct in6_addr remote, local;
+    __be16 remote_port, local_port;
+};
+
+// A first SYN, for the service.
+struct syn {
+    __u64 cookie; // of the listening socket
+    __u32 interface;
+    __u32 queue; // receive queue + 1; 0: unknown
+    __u8 ethernet[ETH_HLEN];
+    __u8 v6;
+    __u8 tcp_bytes;
+    __u8 ip[40]; // without options
+    __u8 tcp[60];
+    __u32 zero;
+};
+
+struct stray {
+    __u32 bytes, place;
+};
+
+// IEEE 802.1Q.
+struct vlan {
+    __be16 control, ethertype;
+};
+
+// ICMP and ICMPv6 errors (RFC 792, RFC 4443 section 3): type and checksum, a word that depends on the type, the quoted
+// packet.
+struct icmp {
+    __u8 type, code;
+    __be16 checksum;
+    __be32 rest;
+};
+
+enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
+enum { VLAN, SETTINGS };
+// In the setting beside the VLAN's number.
+#define ALL_TCP (1u << 31)
+// Values of `flows`: who sent the first SYN.
+enum { ACTIVE = 1, PASSIVE };
+// Results of `towpath_listen`.
+enum { OURS = 0, KERNELS = -1 };
+
+// Interfaces that are served at a time at most, and receive queues of each that may have a socket. Sockets and the tripwire
+// are in the order of the interfaces' places.
+#define PLACES 16
+#define QUEUES 256
+
+// Most bytes of a frame that goes through `strays`. The stack serves no MTU for which a frame is longer.
+#define MOST_STRAY 4096
+
+#define SECOND 1000000000ULL
+// A service that has not written its heartbeat for so long is stuck.
+#define STUCK (3 * SECOND)
+// The kernel repeats a SYN-ACK for as long (net.ipv4.tcp_synack_retries).
+#define KERNELS_HANDSHAKE (64 * SECOND)
+
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, PLACES * QUEUES);
+    __type(key, __u32);
+    __type(value, __u32);
+} sockets SEC(".maps");
+
+// The index of the interface at each place; 0: none.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, PLACES);
+    __type(key, __u32);
+    __type(value, __u32);
+} places SEC(".maps");
+
+// As many entries as the stack has flows. They are allocated when used.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 20);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct flow);
+    __type(value, __u32);
+} flows SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 20);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct flow6);
+    __type(value, __u32);
+} flows6 SEC(".maps");
+
+// The four-tuples whose SYNs we have answered with a cookie, until this time (CLOCK_MONOTONIC, ns).
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 16);
+    __type(key, struct flow);
+    __type(value, __u64);
+} half_open SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 16);
+    __type(key, struct flow6);
+    __type(value, __u64);
+} half_open6 SEC(".maps");
+
+// The four-tuples whose SYNs the kernel has answered, likewise. They are apart, so that a flood of them ends none of
+// ours.
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow);
+    __type(value, __u64);
+} kernels SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow6);
+    __type(value, __u64);
+} kernels6 SEC(".maps");
+
+// The first SYNs that have passed here last, with their sequence numbers.
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow);
+    __type(value, __u32);
+} seen SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 1 << 14);
+    __type(key, struct flow6);
+    __type(value, __u32);
+} seen6 SEC(".maps");
+
+// Cookies of the listening sockets whose SYNs are taken.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 16);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, __u64);
+    __type(value, __u32);
+} accelerated SEC(".maps");
+
+// Indices of the interfaces from which SYNs are taken.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 16);
+    __type(key, __u32);
+    __type(value, __u32);
+} served SEC(".maps");
+
+// SYNs that wait for the service.
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20);
+} syns SEC(".maps");
+
+// Frames of ours from queues without a socket: `struct stray`, and their bytes. The rest of a record is nothing.
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20);
+} strays SEC(".maps");
+
+// One of the service's AF_XDP sockets for each interface, while somebody serves. The broker clears the entries when the
+// process that serves dies; the kernel clears them when both have died. This program outlives them: clients' sockets hold
+// it.
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, PLACES);
+    __type(key, __u32);
+    __type(value, __u32);
+} tripwire SEC(".maps");
+
+// When the service last looked at `syns` (CLOCK_MONOTONIC, ns).
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u64);
+} heartbeat SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, SETTINGS);
+    __type(key, __u32);
+    __type(value, __u32);
+} settings SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, STATS);
+    __type(key, __u32);
+    __type(value, __u64);
+} stats SEC(".maps");
