@@ -9,7 +9,8 @@ use crate::descriptors::{protect, unprotect};
 use crate::session::{self, STARTING, Session, Whose, call};
 use crate::socket::Socket;
 use crate::sys::borrow;
-use crate::{callbacks, sessions};
+use crate::{callbacks, sessions, sys};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
@@ -75,6 +76,35 @@ pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
         let _starting = STARTING.lock()?;
         known(stack).or_else(|| add(|| registered(home, stack), stack + 1, true))
     })
+}
+
+/// A namespace that no stack of the service serves, and until when that is believed (monotonic clock, ms).
+static UNSERVED: AtomicU64 = AtomicU64::new(0);
+static UNSERVED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
+/// For as long the service is not asked for such a namespace again, ms.
+const UNSERVED_FOR_MS: u64 = 1000;
+
+/// The session with the stack that serves the network namespace of a socket, which is not that of the stack of `home`. The
+/// service asks the kernel which one it is. `None`: none of the service's stacks serves it.
+pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
+    let namespace = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0).ok()?;
+    let serves = |session: &&Session| session.namespace() == Some(namespace);
+    if let Some(known) = session::all().find(|known| serves(known) && known.can_subscribe && !known.is_dead()) {
+        return Some(known);
+    }
+    let now_ms = session::coarse_ms();
+    if UNSERVED.load(Ordering::Relaxed) == namespace && now_ms < UNSERVED_UNTIL_MS.load(Ordering::Relaxed) {
+        return None;
+    }
+    let found = match home.ask_with(&Request::StackOf, &[socket]) {
+        Some((Reply::Stack { stack }, _)) => session(home, stack).filter(serves),
+        _ => None,
+    };
+    if found.is_none() {
+        UNSERVED.store(namespace, Ordering::Relaxed);
+        UNSERVED_UNTIL_MS.store(now_ms + UNSERVED_FOR_MS, Ordering::Relaxed);
+    }
+    found
 }
 
 /// Registers with a stack. A stack that is about to end may break off, so several attempts are made.

@@ -1,6 +1,6 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack` and `Stats` have
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack`, `StackOf` and `Stats` have
 //! an answer. `Adopt` may also come before `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), the fields in the order of their declaration, then
@@ -117,6 +117,8 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
+    /// Asks for the other stack that serves the network namespace of this socket (one descriptor). It is answered as `Stack`.
+    StackOf,
     /// As `Name`, but the socket lives in a region of the other stack of this number, which has been told its name. Any
     /// process that shows this service a descriptor of the same end is told to ask there.
     NameAt {
@@ -184,7 +186,7 @@ pub enum Reply {
         /// The service's number of it.
         stack: u32,
     },
-    /// Answer to `Stack`: one descriptor, that stack's registration socket as a file (O_PATH), to be connected to.
+    /// Answer to `Stack` and `StackOf`: one descriptor, that stack's registration socket as a file (O_PATH), to be connected to.
     Stack {
         /// Its number.
         stack: u32,
@@ -219,6 +221,7 @@ mod kind {
     pub const NAME_AT: u32 = 11;
     pub const FILE: u32 = 12;
     pub const STATS: u32 = 13;
+    pub const STACK_OF: u32 = 14;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -236,7 +239,7 @@ impl Request {
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
-            Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } | Request::StackOf | Request::File { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Doorbell { .. } | Request::Stack { .. } | Request::Stats => 0,
         }
@@ -262,6 +265,7 @@ impl Request {
             Request::Name { slot, generation } => Packet::new(kind::NAME).word(slot).word(generation).bytes,
             Request::Adopt => Packet::new(kind::ADOPT).bytes,
             Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
+            Request::StackOf => Packet::new(kind::STACK_OF).bytes,
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
             Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
             Request::Stats => Packet::new(kind::STATS).bytes,
@@ -286,6 +290,7 @@ impl Request {
             kind::NAME => Request::Name { slot: fields.word(), generation: fields.word() },
             kind::ADOPT => Request::Adopt,
             kind::STACK => Request::Stack { stack: fields.word() },
+            kind::STACK_OF => Request::StackOf,
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
             kind::FILE => Request::File { replaces: fields.word() },
             kind::STATS => Request::Stats,

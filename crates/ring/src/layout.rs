@@ -4,7 +4,7 @@ use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.

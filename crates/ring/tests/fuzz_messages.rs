@@ -4,7 +4,7 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 12] {
     [
         Request::Hello { version: a, join: long, features: u32::MAX },
         Request::Attach { slot: a, generation: b },
@@ -14,6 +14,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
         Request::Name { slot: a, generation: b },
         Request::Adopt,
         Request::Stack { stack: a },
+        Request::StackOf,
         Request::NameAt { stack: b },
         Request::File { replaces: a },
         Request::Stats,

@@ -13,6 +13,7 @@ use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
 use crate::live::LiveSettings;
 use crate::log_filter;
+use crate::netns;
 use crate::options::Options;
 use crate::other_stacks::OtherStacks;
 use crate::paths::PathError;
@@ -30,9 +31,8 @@ use crate::threads;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::fd::AsFd;
-use rustix::thread::LinkNameSpaceType;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -277,12 +277,8 @@ pub fn end_signals() -> io::Result<SignalFd> {
 
 /// Enters a network namespace, for this thread and those that it starts.
 fn enter(netns: &str) -> Result<(), ServiceError> {
-    let path = if netns.starts_with('/') { netns.into() } else { Path::new("/run/netns").join(netns) };
-    let entered = std::fs::File::open(&path).and_then(|namespace| {
-        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(io::Error::from)
-    });
-    entered.map_err(|source| ServiceError::Namespace { path, source })
+    let path = netns::path(netns);
+    netns::enter(&path).map_err(|source| ServiceError::Namespace { path, source })
 }
 
 fn settings(

@@ -38,6 +38,7 @@ pub mod judge;
 pub mod lease;
 pub mod live;
 mod log_filter;
+pub mod netns;
 pub mod options;
 pub mod other_stacks;
 pub mod passed_sockets;

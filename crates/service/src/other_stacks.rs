@@ -2,8 +2,8 @@
 //! This service tells its clients where that socket is, and starts the other service if it does not run.
 
 use crate::background::{self, exit};
-use crate::config::Config;
-use crate::{paths, privileged};
+use crate::config::{Config, StackKind};
+use crate::{netns, paths, port_proof, privileged};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
@@ -34,6 +34,8 @@ pub struct OtherStack {
     pub kind: &'static str,
     /// Its table has an idle exit.
     has_idle_exit: bool,
+    /// The network namespace that it serves, as SO_NETNS_COOKIE names it. Only a fast stack is bound to one.
+    namespace: Option<u64>,
 }
 
 /// All other stacks, by number.
@@ -54,6 +56,7 @@ impl OtherStacks {
             socket: table.socket.clone().unwrap_or_else(|| paths::stack_socket(home, name)),
             kind: table.stack.name(),
             has_idle_exit: table.idle_exit.is_some(),
+            namespace: netns_of_fast(table).and_then(namespace_of),
         };
         let stacks = config.stacks.iter().map(stack).collect();
         Self { stacks, file: config.file.clone(), failed: Mutex::default() }
@@ -72,6 +75,11 @@ impl OtherStacks {
     /// The number of a name.
     pub fn number(&self, name: &str) -> Option<usize> {
         self.stacks.iter().position(|stack| stack.name == name)
+    }
+
+    /// The number of the first fast stack that serves this network namespace.
+    pub fn of_namespace(&self, namespace: u64) -> Option<usize> {
+        self.stacks.iter().position(|stack| stack.namespace == Some(namespace))
     }
 
     /// Opens the registration socket of a stack (`O_PATH`), and starts the stack if it does not run. The client
@@ -173,6 +181,23 @@ impl OtherStack {
         let connected = UnixStream::connect(paths::control_socket(&self.socket));
         connected.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
     }
+}
+
+/// The namespace that the table of a fast stack names.
+fn netns_of_fast(table: &Config) -> Option<&str> {
+    table.netns.as_deref().filter(|_| table.stack == StackKind::Fast)
+}
+
+/// The kernel's cookie of a network namespace. `None`: there is no such namespace, or this process may not enter it.
+fn namespace_of(netns: &str) -> Option<u64> {
+    let asked = || -> io::Result<u64> {
+        netns::enter(&netns::path(netns))?;
+        port_proof::own_namespace().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    };
+    // A thread of its own, because it does not come back.
+    let asked =
+        std::thread::scope(|scope| scope.spawn(asked).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())));
+    asked.inspect_err(|error| tracing::warn!(netns, %error, "no program of this network namespace will be found")).ok()
 }
 
 /// `towpathd`: this program, or one beside it.

@@ -130,9 +130,9 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
     let Some(session) = registration::start() else {
         return fall_back(fd, pending, fallback::why_no_session(), kernel);
     };
-    if session.is_foreign(fd) {
+    let Some(session) = registration::serving(session, fd) else {
         return fall_back(fd, pending, Count::Namespace, kernel);
-    }
+    };
     let local = match pending.bound.then(|| address::of_kernel(fd, pending.six)) {
         Some(Ok(local)) => local,
         Some(Err(errno)) => return Ok(Some(Err(errno))),

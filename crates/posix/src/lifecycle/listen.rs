@@ -58,9 +58,9 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
             settle_kernel(fd, pending, why)
         };
     };
-    if session.is_foreign(fd) {
+    let Some(session) = registration::serving(session, fd) else {
         return settle_kernel(fd, pending, Count::Namespace);
-    }
+    };
     // A socket whose port went when it was told to listen no longer shows that port still, until it listens again.
     let begun = if session.listens_in_kernel() {
         kernel_half::listen(fd, backlog).map(|_| ())

@@ -40,6 +40,12 @@ pub fn start() -> Option<&'static Session> {
     session::get().filter(|session| !session.is_dead())
 }
 
+/// The session whose stack serves the network namespace of a socket: `own`, or one of another stack. `None`: it is its
+/// kernel's.
+pub fn serving(own: &'static Session, fd: i32) -> Option<&'static Session> {
+    if own.is_foreign(fd) { stacks::of_namespace(own, fd) } else { Some(own) }
+}
+
 /// A process that has not registered yet never will: its sockets are the kernel's.
 pub fn give_up() {
     if let Some(_registering) = REGISTERING.lock()

@@ -85,9 +85,7 @@ fn join_listener(fd: c_int, pending: Pending, session: &'static Session) -> Resu
     if kernel_half::is_named(fd) {
         return adopt(fd, session).ok_or(Count::ServiceRefused);
     }
-    if session.is_foreign(fd) {
-        return Err(Count::Namespace);
-    }
+    let session = registration::serving(session, fd).ok_or(Count::Namespace)?;
     let local = address::of_kernel(fd, pending.six).map_err(|_| Count::Address)?;
     if address::is_kernels(local.0) {
         return Err(Count::Address);
