@@ -458,3 +458,25 @@ fn a_program_that_wants_to_know_is_told_that_its_peer_is_silent() {
     asks.wait_for("b'b'", 30);
     assert!(asks.output().contains("True"), "{}", asks.output());
 }
+
+#[test]
+fn a_socket_that_connects_has_its_name_at_once() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    // The peer answers nothing, so the handshake does not end.
+    let rules =
+        "add table ip t; add chain ip t in { type filter hook input priority 0; }; add rule ip t in tcp dport 7 drop";
+    lab.on_client(Program::new(&["nft", rules])).run(10).ok();
+    let script = format!(
+        "import socket,errno\ns=socket.socket();s.setblocking(False)\n\
+         print(s.connect_ex(('{CLIENT}',7))==errno.EINPROGRESS,*s.getsockname())"
+    );
+    let name = |program: Program| {
+        let out = lab.on_server(program).run(20).ok();
+        let [begun, address, port] = out.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{out}") };
+        (begun.to_owned(), address.to_owned(), port != "0")
+    };
+    let linux = name(Program::new(&["python3", "-c", &script]));
+    assert_eq!(linux, ("True".into(), SERVER.into(), true));
+    assert_eq!(name(service.accelerated("python3 -c").arg(&script)), linux);
+}

@@ -12,7 +12,7 @@ use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, give_to, not_ours, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_runtime::admission::AdmissionControl;
-use towpath_runtime::info::any;
+use towpath_runtime::info::{self, any};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{Proof, Verdict};
 use towpath_tcp::flow::{FourTuple, Owner};
@@ -154,6 +154,7 @@ impl SlowThread {
             Ok(()) => {
                 self.host.spend_token(index);
                 self.name_opening(owner);
+                self.show_ends(owner);
                 0
             }
             Err(error) => {
@@ -164,6 +165,16 @@ impl SlowThread {
                     ConnectError::Errno(errno) => -errno,
                 }
             }
+        }
+    }
+
+    /// Shows the local end that the slow path has chosen: `getsockname` tells it during the handshake, too.
+    fn show_ends(&mut self, owner: Owner) {
+        if let Some(tuple) = self.slow.tuple_of(owner)
+            && let Some((client, slot)) = self.host.find(owner)
+        {
+            let local = SocketAddr::new(tuple.local, tuple.local_port);
+            info::show_ends(client.shared.region.info(slot), local, SocketAddr::new(tuple.remote, tuple.remote_port));
         }
     }
 
