@@ -5,19 +5,22 @@
 //! kept.
 
 mod caretaker;
+mod device;
 mod first_syns;
 pub mod held_ports;
 pub mod netlink;
 mod peers;
 pub mod reserved;
 pub mod sock_diag;
+pub mod steer;
 mod watch;
 
 use crate::follow::Reopened;
 use crate::served::Interface;
-use first_syns::Judge;
+use device::Served;
+pub use device::device;
 use held_ports::HeldPorts;
-use netlink::{KernelRoute, LinkInfo, Neighbour, Netlink};
+use netlink::Netlink;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
@@ -25,58 +28,24 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
-use towpath_broker::Change;
+pub use steer::Steer;
 use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, TakenSyn};
 use towpath_ports::listening::Listening;
-use towpath_ports::steering::SteerError;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::config::FirewallSetting;
-use towpath_service::{port_proof, privileged};
+use towpath_service::port_proof;
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, Steered};
 pub use watch::Watcher;
 
-/// Of neighbours that are not resolved: clients decide how many they ask for.
+/// Of questions that the kernel does not answer: clients decide how many there are.
 static LINES: LogThrottle = LogThrottle::new();
 
 /// The loopback's port number.
 const LOOPBACK: PortId = PortId(0);
 /// Most routes that are remembered. One more and all are forgotten.
 const MAX_REMEMBERED: usize = 4096;
-/// A neighbour entry that fails within this time after our question has not answered it.
-const ASKED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Steers packets of the served interfaces to us. Each has a place.
-pub trait Steer: Send {
-    /// Begins, changes or ends the steering of a connection.
-    fn flow(&mut self, tuple: &FourTuple, steered: Steered);
-    /// The filter for listening sockets.
-    fn listening(&mut self) -> Option<&mut Listening>;
-    /// Takes first SYNs that come over this device of an interface; `None`: the kernel has no device, so all TCP is steered.
-    fn serve(&mut self, _place: u32, _device: Option<u32>) -> Result<(), SteerError> {
-        Ok(())
-    }
-    /// Interfaces may have new receive queues.
-    fn look_for_queues(&mut self) {}
-    /// The interface was made anew.
-    fn reopened(&mut self, _place: u32) -> Option<Reopened> {
-        None
-    }
-    /// The next frame of a receive queue without a port, and the place of its interface.
-    fn next_stray(&mut self) -> Option<(u32, Box<[u8]>)> {
-        None
-    }
-    /// The descriptor that is readable while such frames wait.
-    fn strays(&mut self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    /// The filter's counts.
-    fn syn_counts(&self) -> SynCounts {
-        SynCounts::default()
-    }
-}
 
 /// The host's addresses, shared by the watching thread and the slow path.
 #[derive(Default)]
@@ -97,30 +66,6 @@ impl Known {
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
     }
-}
-
-/// A served interface.
-struct Served {
-    /// Its place in the steering.
-    place: u32,
-    /// Its port in each flow group.
-    port: PortId,
-    /// Its index.
-    interface: u32,
-    /// The VLAN tag of its frames.
-    vlan: Option<u16>,
-    /// Index of the device whose routes and neighbours apply: the kernel's VLAN device if there is one, or the
-    /// interface.
-    index: u32,
-    link: LinkInfo,
-    /// The largest packet that the port takes. Interface and routes may allow less.
-    port_mtu: u32,
-    /// Who judges first SYNs that leave.
-    judge: Judge,
-    /// Neighbours that the kernel keeps resolved for us.
-    managed: HashSet<IpAddr>,
-    /// Neighbours that are not resolved yet, and when they were asked for.
-    asked: HashMap<IpAddr, Instant>,
 }
 
 /// Routes, neighbours and steering of this host.
@@ -188,27 +133,7 @@ impl HostNetwork {
         let mut network = Self::new(loopback_mtu)?;
         (network.steer, network.ports) = (steer, Some(ports));
         for opened in interfaces {
-            let index = device(&mut network.netlink, opened.index, vlan)?;
-            if let Some(vlan) = vlan.filter(|_| index == opened.index) {
-                tracing::warn!(
-                    vlan,
-                    "the kernel has no device for this VLAN: routes are the interface's, its neighbours must be \
-                     permanent, and no firewall of the kernel sees its packets"
-                );
-            }
-            let mut served = Served {
-                place: opened.number,
-                port: opened.port,
-                interface: opened.index,
-                vlan,
-                index,
-                // One that has gone is followed: this is asked again when it is back.
-                link: network.netlink.link(index).unwrap_or_default(),
-                port_mtu: opened.mtu,
-                judge: Judge::new(firewall, opened.number),
-                managed: HashSet::new(),
-                asked: HashMap::new(),
-            };
+            let mut served = Served::new(&mut network.netlink, opened, vlan, firewall)?;
             if let Some(steer) = &mut network.steer {
                 served.take_syns(&mut **steer);
             }
@@ -250,108 +175,15 @@ impl HostNetwork {
         let Some(steer) = &mut self.steer else { return true };
         for served in &mut self.served {
             if let Some(Reopened { index, mtu, ports }) = steer.reopened(served.place) {
-                (served.interface, served.port_mtu) = (index, mtu);
+                served.moved_to(index, mtu);
                 self.new_ports.extend(ports);
             }
         }
         steer.look_for_queues();
         for served in &mut self.served {
-            if let Ok(index) = device(&mut self.netlink, served.interface, served.vlan)
-                && let Ok(link) = self.netlink.link(index)
-            {
-                if std::mem::replace(&mut served.index, index) != index {
-                    served.managed.clear();
-                }
-                served.link = link;
-                served.take_syns(&mut **steer);
-            }
+            served.look(&mut self.netlink, &mut **steer);
         }
         true
-    }
-}
-
-/// Index of the device whose routes and neighbours apply to a VLAN of an interface.
-pub fn device(netlink: &mut Netlink, port: u32, vlan: Option<u16>) -> io::Result<u32> {
-    let found = vlan.map(|vlan| netlink.vlan_device(port, vlan)).transpose()?;
-    Ok(found.flatten().unwrap_or(port))
-}
-
-/// Changes the kernel's entry for a neighbour; the broker does it, if there is one.
-fn change(netlink: &mut Netlink, index: u32, hop: IpAddr, change: Change) -> io::Result<()> {
-    match (privileged::broker(), change) {
-        (Some(broker), change) => broker.neighbour(index, hop, change),
-        (None, Change::Resolve) => netlink.resolve(index, hop),
-        (None, change) => netlink.manage(index, hop, change == Change::Manage),
-    }
-}
-
-impl Served {
-    /// Has the kernel a device for the frames that we serve? Otherwise it ignores them, and listeners are found by their
-    /// addresses.
-    fn has_device(&self) -> bool {
-        self.vlan.is_none() || self.index != self.interface
-    }
-
-    /// Takes SYNs of that device, and sends them over it.
-    fn take_syns(&mut self, steer: &mut dyn Steer) {
-        let device = self.has_device().then_some(self.index);
-        self.judge.follow(device);
-        if let Err(error) = steer.serve(self.place, device) {
-            tracing::warn!(%error, "the listeners of the interface are left to the kernel");
-        }
-    }
-
-    /// The kernel has found this route over it.
-    fn route(&mut self, netlink: &mut Netlink, found: &KernelRoute, remote: IpAddr, local: Option<IpAddr>) -> Route {
-        let Some(source) = local.or(found.source) else { return Route::NotOurs };
-        let hop = found.gateway.unwrap_or(remote);
-        match self.neighbour(netlink, hop) {
-            Ok(mac) => {
-                let link = Link { port: self.port, source: self.link.mac, destination: mac, vlan: self.vlan };
-                let mtu = found.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
-                Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
-            }
-            Err(route) => route,
-        }
-    }
-
-    /// The MAC address of a next hop, or the answer without one.
-    fn neighbour(&mut self, netlink: &mut Netlink, hop: IpAddr) -> Result<[u8; 6], Route> {
-        let asked = self.asked.get(&hop).is_some_and(|at| at.elapsed() < ASKED_WITHIN);
-        match netlink.neighbour(self.index, hop) {
-            Ok(Neighbour::Known(mac)) => {
-                self.asked.remove(&hop);
-                // Kernels before 5.16 refuse. There the entry is asked for again when it has gone.
-                if self.managed.insert(hop) && change(netlink, self.index, hop, Change::Manage).is_err() {
-                    self.managed.remove(&hop);
-                }
-                Ok(mac)
-            }
-            Ok(Neighbour::Failed) if asked => {
-                self.asked.remove(&hop);
-                Err(Route::Unreachable(libc::EHOSTUNREACH))
-            }
-            Ok(Neighbour::Asking) if asked => Err(Route::Resolving),
-            Ok(_) => {
-                self.asked.retain(|_, at| at.elapsed() < ASKED_WITHIN);
-                self.asked.insert(hop, Instant::now());
-                match change(netlink, self.index, hop, Change::Resolve) {
-                    Ok(()) => Err(Route::Resolving),
-                    Err(error) => {
-                        if LINES.allows() {
-                            tracing::warn!(%hop, %error, "cannot have the kernel resolve a neighbour");
-                        }
-                        Err(Route::Unreachable(libc::EHOSTUNREACH))
-                    }
-                }
-            }
-            Err(error) => {
-                if LINES.allows() {
-                    tracing::warn!(%hop, %error, "cannot ask the kernel for a neighbour");
-                }
-                Err(Route::Unreachable(libc::EHOSTUNREACH))
-            }
-        }
     }
 }
 
@@ -536,10 +368,7 @@ fn is_unicast(addr: IpAddr) -> bool {
 impl Drop for HostNetwork {
     fn drop(&mut self) {
         for served in &self.served {
-            for hop in &served.managed {
-                // The entry itself stays, like any that the host has used.
-                let _ = change(&mut self.netlink, served.index, *hop, Change::Release);
-            }
+            served.release(&mut self.netlink);
         }
     }
 }

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used)]
+use super::netlink::Neighbour;
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
 
