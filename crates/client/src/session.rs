@@ -244,6 +244,11 @@ impl Session {
         self.features & features::LISTENS_IN_KERNEL != 0
     }
 
+    /// Has the service stacks for other network namespaces?
+    pub(crate) fn finds_stacks(&self) -> bool {
+        self.features & features::OTHER_NAMESPACES != 0
+    }
+
     /// The network namespace to which its sockets belong, as SO_NETNS_COOKIE names it. `None`: the stack has a network of its
     /// own, or the service does not say.
     pub fn namespace(&self) -> Option<u64> {

@@ -82,11 +82,14 @@ pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
 static UNSERVED: AtomicU64 = AtomicU64::new(0);
 static UNSERVED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 /// For as long the service is not asked for such a namespace again, ms.
-const UNSERVED_FOR_MS: u64 = 1000;
+const UNSERVED_FOR_MS: u64 = 500;
 
 /// The session with the stack that serves the network namespace of a socket, which is not that of the stack of `home`. The
-/// service asks the kernel which one it is. `None`: none of the service's stacks serves it.
+/// kernel says which one it is; that stack looks for itself where this process is. `None`: no stack of the service serves it.
 pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
+    if !home.finds_stacks() {
+        return None;
+    }
     let namespace = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0).ok()?;
     let serves = |session: &&Session| session.namespace() == Some(namespace);
     if let Some(known) = session::all().find(|known| serves(known) && known.can_subscribe && !known.is_dead()) {
@@ -96,7 +99,7 @@ pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
     if UNSERVED.load(Ordering::Relaxed) == namespace && now_ms < UNSERVED_UNTIL_MS.load(Ordering::Relaxed) {
         return None;
     }
-    let found = match home.ask_with(&Request::StackOf, &[socket]) {
+    let found = match home.ask_with(&Request::StackOf { namespace }, &[]) {
         Some((Reply::Stack { stack }, _)) => session(home, stack).filter(serves),
         _ => None,
     };

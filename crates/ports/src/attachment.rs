@@ -188,6 +188,14 @@ impl Tables {
         set.map_err(|e| explain(&interface.name, "giving it a place", &e))
     }
 
+    /// The interface of this index is not at this place any more.
+    fn clear(&self, place: u32, index: u32) {
+        let mut loaded = self.get();
+        if loaded.places.get(&place, 0).is_ok_and(|now| now == index) {
+            let _ = loaded.places.set(place, 0, 0);
+        }
+    }
+
     fn bind(&self, place: u32, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
         let (mut loaded, socket) = (self.get(), socket.as_raw_fd());
         if queue >= QUEUES {
@@ -241,8 +249,8 @@ impl Attachment {
     fn attach_at(tables: &Tables, place: u32, interface: &str) -> Result<Self, SteerError> {
         let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
-        tables.put(place, &found)?;
         let (link, mode) = tables.attach(0, &found)?;
+        tables.put(place, &found)?;
         let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
         let (tables, queues) = (tables.clone(), Vec::new());
         Ok(Self { link: Some(link), tables, attached: 0, place, interface: found, mode, config, queues, expected: 0 })
@@ -335,8 +343,9 @@ impl Attachment {
         let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
         self.expected = queues;
         (self.link, self.queues) = (None, Vec::new());
-        self.tables.put(self.place, &found)?;
         let (link, mode) = self.tables.attach(self.attached, &found)?;
+        // Not before: an interface that cannot be attached to may have another place.
+        self.tables.put(self.place, &found)?;
         self.config.copy = mode == SteerMode::Generic;
         for queue in 0..queues {
             self.add(open_when_free(&name, queue as u32, self.config)?)?;
@@ -397,6 +406,14 @@ impl Attachment {
         self.link = FdLink::try_from(link).ok();
         self.attached = which;
         Ok(())
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if self.link.is_some() {
+            self.tables.clear(self.place, self.interface.index);
+        }
     }
 }
 

@@ -85,6 +85,9 @@ impl Listening {
         if self.devices.len() <= place {
             self.devices.resize(place + 1, None);
         }
+        if self.devices[place] == device {
+            return Ok(());
+        }
         if let Some(old) = self.devices[place].take().filter(|old| !self.devices.contains(&Some(*old))) {
             self.served.remove(&old)?;
         }

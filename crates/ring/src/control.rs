@@ -31,8 +31,10 @@ pub mod features {
     pub const LISTENS_IN_KERNEL: u32 = 1;
     /// The stack has the network of one network namespace, and serves sockets of no other. `Welcome` names it.
     pub const ONE_NAMESPACE: u32 = 2;
+    /// The service has stacks for other network namespaces, which `StackOf` finds.
+    pub const OTHER_NAMESPACES: u32 = 4;
     /// All that this version knows.
-    pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE;
+    pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE | OTHER_NAMESPACES;
 
     /// What speaks against a library with `version` and these features at a service with its own; `None` = they fit.
     pub fn mismatch((version, known): (u32, u32), (own, needed): (u32, u32)) -> Option<String> {
@@ -117,8 +119,12 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
-    /// Asks for the other stack that serves the network namespace of this socket (one descriptor). It is answered as `Stack`.
-    StackOf,
+    /// Asks for the other stack that serves a network namespace. It is answered as `Stack`. For services that have
+    /// [such stacks](features::OTHER_NAMESPACES).
+    StackOf {
+        /// The namespace, as SO_NETNS_COOKIE names it.
+        namespace: u64,
+    },
     /// As `Name`, but the socket lives in a region of the other stack of this number, which has been told its name. Any
     /// process that shows this service a descriptor of the same end is told to ask there.
     NameAt {
@@ -239,9 +245,10 @@ impl Request {
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
-            Request::Adopt | Request::NameAt { .. } | Request::StackOf | Request::File { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
-            Request::Pair { .. } | Request::Doorbell { .. } | Request::Stack { .. } | Request::Stats => 0,
+            Request::Pair { .. } | Request::Doorbell { .. } | Request::Stats => 0,
+            Request::Stack { .. } | Request::StackOf { .. } => 0,
         }
     }
 
@@ -265,7 +272,7 @@ impl Request {
             Request::Name { slot, generation } => Packet::new(kind::NAME).word(slot).word(generation).bytes,
             Request::Adopt => Packet::new(kind::ADOPT).bytes,
             Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
-            Request::StackOf => Packet::new(kind::STACK_OF).bytes,
+            Request::StackOf { namespace } => Packet::new(kind::STACK_OF).long(namespace).bytes,
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
             Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
             Request::Stats => Packet::new(kind::STATS).bytes,
@@ -290,7 +297,7 @@ impl Request {
             kind::NAME => Request::Name { slot: fields.word(), generation: fields.word() },
             kind::ADOPT => Request::Adopt,
             kind::STACK => Request::Stack { stack: fields.word() },
-            kind::STACK_OF => Request::StackOf,
+            kind::STACK_OF => Request::StackOf { namespace: fields.long() },
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
             kind::FILE => Request::File { replaces: fields.word() },
             kind::STATS => Request::Stats,

@@ -51,7 +51,7 @@ fn requests_arrive_with_their_descriptors() {
         Request::Name { slot: 8, generation: 9 },
         Request::Adopt,
         Request::Stack { stack: 14 },
-        Request::StackOf,
+        Request::StackOf { namespace: 1 << 40 },
         Request::NameAt { stack: 3 },
         Request::File { replaces: 11 },
         Request::Stats,

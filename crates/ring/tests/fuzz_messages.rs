@@ -14,7 +14,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 12] {
         Request::Name { slot: a, generation: b },
         Request::Adopt,
         Request::Stack { stack: a },
-        Request::StackOf,
+        Request::StackOf { namespace: long },
         Request::NameAt { stack: b },
         Request::File { replaces: a },
         Request::Stats,

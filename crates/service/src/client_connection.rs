@@ -357,7 +357,7 @@ impl<'a> ClientConnection<'a> {
             (Request::File { replaces }, Some(file)) => self.file(replaces, file),
             (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
             (Request::Stack { stack }, _) => self.other_stack(stack),
-            (Request::StackOf, Some(socket)) => self.stack_of(&socket),
+            (Request::StackOf { namespace }, _) => self.stack_of(namespace),
             (Request::NameAt { stack }, Some(end)) => self.name_at(stack, &end),
             (Request::Adopt, Some(end)) => {
                 let Some(connection) = self.connection else { return Ok(()) };
@@ -402,11 +402,10 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// [`Self::other_stack`] for the one that serves a socket's network namespace.
-    fn stack_of(&self, socket: &OwnedFd) -> io::Result<()> {
+    /// [`Self::other_stack`] for the one that serves a network namespace. It asks the kernel where the client is.
+    fn stack_of(&self, namespace: u64) -> io::Result<()> {
         let Some(connection) = self.connection else { return Ok(()) };
-        let stacks = &self.state.settings.stacks;
-        match port_proof::namespace(socket).and_then(|namespace| stacks.of_namespace(namespace)) {
+        match self.state.settings.stacks.of_namespace(namespace) {
             Some(stack) => self.other_stack(stack as u32),
             None => send_reply(connection, &Reply::Refused { errno: Errno::NOENT.raw_os_error() }, &[]),
         }

@@ -221,7 +221,7 @@ fn run(
     };
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(config, limit, factory.flow_groups(config));
-    let stacks = OtherStacks::of(config, &socket);
+    let stacks = OtherStacks::of(config, &socket).with_namespaces(config);
     let policy = Policy::with_stacks(config.policy.clone(), config.policy_default, stacks.names());
     let policy = policy.map_err(ConfigError::Value)?;
     if config.policy.iter().any(Entry::names_a_program) {

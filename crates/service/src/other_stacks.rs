@@ -56,10 +56,25 @@ impl OtherStacks {
             socket: table.socket.clone().unwrap_or_else(|| paths::stack_socket(home, name)),
             kind: table.stack.name(),
             has_idle_exit: table.idle_exit.is_some(),
-            namespace: netns_of_fast(table).and_then(namespace_of),
+            namespace: None,
         };
         let stacks = config.stacks.iter().map(stack).collect();
         Self { stacks, file: config.file.clone(), failed: Mutex::default() }
+    }
+
+    /// Enters the network namespaces that the configuration names, to know their cookies. For the process that serves, while
+    /// it has the right.
+    #[must_use]
+    pub fn with_namespaces(mut self, config: &Config) -> Self {
+        for (stack, table) in self.stacks.iter_mut().zip(config.stacks.values()) {
+            stack.namespace = netns_of_fast(table).and_then(namespace_of);
+        }
+        self
+    }
+
+    /// Serves any of them a network namespace?
+    pub fn have_namespaces(&self) -> bool {
+        self.stacks.iter().any(|stack| stack.namespace.is_some())
     }
 
     /// Their names, by number.

@@ -137,7 +137,9 @@ impl ServiceState {
     /// What a library must know of the contract ([`towpath_ring::control::features`]).
     pub fn features(&self) -> u32 {
         let listens = if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
-        listens | if self.stack.namespace().is_some() { features::ONE_NAMESPACE } else { 0 }
+        let one = if self.stack.namespace().is_some() { features::ONE_NAMESPACE } else { 0 };
+        let others = if self.settings.stacks.have_namespaces() { features::OTHER_NAMESPACES } else { 0 };
+        listens | one | others
     }
 
     /// Takes descriptors of the service's table for a user. False: he has his share.

@@ -62,6 +62,12 @@ pub enum InterfaceError {
     /// The memory of its sockets.
     #[error("mapping the AF_XDP sockets: {0}")]
     Mapping(io::Error),
+    /// A core would have more queues than it can serve.
+    #[error(
+        "--interface {0}: a core would have more than 254 receive queues; use more cores (`--cores`), or fewer queues \
+         (`ethtool -L {0} combined N`)"
+    )]
+    TooManyQueues(String),
     /// The program is not put on new queues.
     #[error("putting the program on new queues: {0}")]
     Renewal(io::Error),

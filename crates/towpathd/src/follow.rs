@@ -15,8 +15,8 @@ use towpath_tcp::flow::PortId;
 
 /// An interface that was opened again, for the slow path.
 pub struct Reopened {
-    /// Its number.
-    pub index: u32,
+    /// The interface as it is now.
+    pub description: Description,
     /// The largest packet that its ports take, bytes.
     pub mtu: u32,
     /// Its ports, which take the place of those that it had.
@@ -82,12 +82,13 @@ impl Follower {
 
     fn reopen(&self) -> Result<(), InterfaceError> {
         let parts = self.holder.open(self.groups)?;
-        let (Description { index, queues, .. }, sockets) = (parts.description(), parts.into_sockets());
+        let (description, sockets) = (parts.description(), parts.into_sockets());
+        let Description { index, queues, .. } = description;
         let count = sockets.len();
         let (mtu, ports) = open_ports(sockets, queues, self.first, self.groups).map_err(InterfaceError::Mapping)?;
         tracing::info!(interface = self.health.name(), queues = ports.len(), mtu, "serving the interface again");
         let ports = ports.into_iter().map(|(flow_group, number, port)| NewPort { flow_group, number, port }).collect();
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { index, mtu, ports });
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { description, mtu, ports });
         self.health.moved_to(index, count);
         Ok(())
     }

@@ -72,13 +72,10 @@ impl HeldInterfaces {
                 follow(attachment, &held.name, least)?;
                 return Ok(attachment.description().encode());
             }
-            Some(left) => again(left, &mut self.tables, &held.name, least),
-            None => None,
+            Some(left) => again(left, &mut self.tables, number, self.vlan, &held.name, least),
+            None => attach(&mut self.tables, number, &held.name, self.vlan, least),
         };
-        let attachment = match attachment {
-            Some(attachment) => attachment,
-            None => attach(&mut self.tables, number, &held.name, self.vlan, least).map_err(|error| error.told())?,
-        };
+        let attachment = attachment.map_err(|error| error.told())?;
         let description = held.attachment.insert(attachment).description().encode();
         held.given = true;
         Ok(description)
@@ -119,26 +116,31 @@ impl HeldInterfaces {
     }
 }
 
-/// An attachment that an earlier worker has left, for another one. `None`: all must be made anew.
-fn again(mut left: Attachment, tables: &mut Option<Tables>, name: &str, least: usize) -> Option<Attachment> {
-    let is_in_place = left.is_in_place();
-    if !is_in_place && is_up(name) {
-        return None;
-    }
-    let begun = tables_of(tables, name).and_then(|tables| {
-        if is_in_place {
-            return left.begin_again(&tables, receive_queues(name).max(least)).map_err(Into::into);
-        }
-        left.wait_for_it(&tables);
-        Ok(())
-    });
-    match begun {
-        Ok(()) => Some(left),
-        Err(error) => {
-            tracing::warn!(%error, "the interface is opened anew");
-            None
+/// An attachment that an earlier worker has left, for another one. What cannot be served now is served when it can: other
+/// interfaces do not wait for it.
+fn again(
+    mut left: Attachment,
+    tables: &mut Option<Tables>,
+    number: u32,
+    vlan: Option<u16>,
+    name: &str,
+    least: usize,
+) -> Result<Attachment, InterfaceError> {
+    let now = tables_of(tables, name)?;
+    if left.is_in_place() {
+        match left.begin_again(&now, receive_queues(name).max(least)) {
+            Ok(()) => return Ok(left),
+            Err(error) => tracing::warn!(%error, "the interface is opened anew"),
         }
     }
+    left.wait_for_it(&now);
+    if is_up(name) {
+        match attach(tables, number, name, vlan, least) {
+            Ok(attachment) => return Ok(attachment),
+            Err(error) => tracing::error!(%error, "it is served when that is over"),
+        }
+    }
+    Ok(left)
 }
 
 /// Is there such an interface, and is it up?

@@ -7,7 +7,6 @@ use crate::held_interface::Holder;
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use crate::served::Interface;
-use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -45,7 +44,7 @@ pub struct Opened {
 pub fn open(names: &[String], vlan: Option<u16>, ports: &mut [Vec<Box<dyn Port>>]) -> Result<Opened, InterfaceError> {
     let (mut steering, mut each) = (None, Vec::new());
     let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
-    let (groups, mut places) = (ports.len(), ports.first().map_or(0, Vec::len));
+    let (groups, mut first_port) = (ports.len(), ports.first().map_or(0, Vec::len));
     for (name, holder) in names.iter().zip(Holder::of_all(names, vlan)) {
         let (number, parts) = (holder.number(), holder.open(groups)?);
         let holder = Arc::new(holder);
@@ -62,10 +61,10 @@ pub fn open(names: &[String], vlan: Option<u16>, ports: &mut [Vec<Box<dyn Port>>
                 parts.into_sockets()
             }
         };
-        let port = PortId(u8::try_from(places).map_err(|error| InterfaceError::Mapping(io::Error::other(error)))?);
-        let ports_each = ports_each(description.queues, groups);
-        places += ports_each;
-        let queues = sockets.len();
+        let (ports_each, queues) = (ports_each(description.queues, groups), sockets.len());
+        let port = u8::try_from(first_port).ok().filter(|first| ports_each <= usize::from(u8::MAX - *first));
+        let port = PortId(port.ok_or_else(|| InterfaceError::TooManyQueues(name.clone()))?);
+        first_port += ports_each;
         let (mtu, opened) = open_ports(sockets, description.queues, port, groups).map_err(InterfaceError::Mapping)?;
         for (group, _, port) in opened {
             ports[group].push(port);
@@ -151,7 +150,9 @@ impl Steer for Interfaces {
     }
 
     fn reopened(&mut self, place: u32) -> Option<Reopened> {
-        self.each.get(place as usize)?.made.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let reopened = self.each.get(place as usize)?.made.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.steering.add(reopened.description);
+        Some(reopened)
     }
 
     fn next_stray(&mut self) -> Option<(u32, Box<[u8]>)> {

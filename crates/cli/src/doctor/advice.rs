@@ -76,7 +76,7 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::Namespace => (
             Kernel,
             "of another network namespace",
-            "a service serves one namespace: start one there (`towpath serve --netns NAME`)",
+            "give the service a stack for it (`[stacks.NAME]` with `netns`), or start one there (`towpath serve --netns NAME`)",
         ),
         Count::Policy => (Kernel, "left to the kernel by policy", "`towpath policy list` has the rule"),
         Count::Firewall => (

@@ -136,6 +136,11 @@ fn golden_errors() {
         ),
         ("interface = eth0\n", "towpath.toml:1: interface: write it in quotes: interface = \"eth0\""),
         ("interface = 1\n", "towpath.toml:1: interface: write it in quotes: interface = \"1\""),
+        (
+            "interface = [eth1, eth2]\n",
+            "towpath.toml:1: interface: its entries stand in quotes: interface = [\"eth1\", \"eth2\"]",
+        ),
+        ("interface = [1]\n", "towpath.toml:1: interface: its entries stand in quotes: interface = [\"eth1\"]"),
         ("interface = [\"a\", \"b\", \"a\"]\n", "towpath.toml:1: interface: \"a\" is named twice"),
         (
             "interface = [\"a\", \"b\"]\nvlan = 7\n",

@@ -32,6 +32,11 @@ pub fn explain(text: &str, line: usize, message: &str) -> String {
 fn right_form(key: &str, value: &str, message: &str) -> Option<String> {
     let bare = value.trim_matches('"');
     let quoted = format!("write it in quotes: {key} = \"{bare}\"");
+    if message.starts_with("string values must be quoted") && bare.starts_with('[') {
+        let entries =
+            bare.trim_matches(['[', ']']).split(',').map(|entry| format!("{:?}", entry.trim().trim_matches('"')));
+        return Some(format!("its entries stand in quotes: {key} = [{}]", entries.collect::<Vec<_>>().join(", ")));
+    }
     if message.starts_with("string values must be quoted") {
         return (!bare.is_empty()).then_some(quoted);
     }
@@ -43,6 +48,7 @@ fn right_form(key: &str, value: &str, message: &str) -> Option<String> {
     let (found, expected) = message.split_once(", expected ")?;
     let entry = match key {
         "admit" => "\"uid:1000\"",
+        "interface" => "\"eth1\"",
         "policy" => "\"deny connect port 25\"",
         _ => "2",
     };

@@ -37,10 +37,14 @@ impl PortSet {
     /// Puts a port in the place of another one, which is dropped.
     pub fn replace(&mut self, number: PortId, port: Box<dyn Port>) {
         let place = usize::from(number.0);
-        let (Some(old), Some(tx_checksum)) = (self.ports.get_mut(place), self.tx_checksum.get_mut(place)) else {
+        let Self { ports, tx_checksum, gso_max_bytes } = self;
+        let (Some(old), Some(tx_checksum), Some(gso_max_bytes)) =
+            (ports.get_mut(place), tx_checksum.get_mut(place), gso_max_bytes.get_mut(place))
+        else {
             return;
         };
-        *tx_checksum = port.capabilities().tx_checksum;
+        let capabilities = port.capabilities();
+        (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
         if let Err(port) = old.set_inner(port) {
             *old = port;
         }

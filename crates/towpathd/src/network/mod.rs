@@ -174,8 +174,8 @@ impl HostNetwork {
         self.remembered.clear();
         let Some(steer) = &mut self.steer else { return true };
         for served in &mut self.served {
-            if let Some(Reopened { index, mtu, ports }) = steer.reopened(served.place) {
-                served.moved_to(index, mtu);
+            if let Some(Reopened { description, mtu, ports }) = steer.reopened(served.place) {
+                served.moved_to(description.index, mtu);
                 self.new_ports.extend(ports);
             }
         }

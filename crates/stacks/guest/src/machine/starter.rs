@@ -134,7 +134,8 @@ fn run(socket: &OwnedFd, config: &MachineConfig, memory: &OwnedFd, lines: &Guest
     if close_others(keep.into_iter().chain(wire)).is_err() {
         return;
     }
-    // The service has no capabilities, and moves no process that has more than itself off reserved CPUs.
+    // The service has no capabilities, and moves no process that has more than itself off reserved CPUs. One whose machine makes
+    // a device stays where it is.
     if config.confined && privileges::keep_only(capabilities(&config.wire)).is_err() {
         return;
     }
