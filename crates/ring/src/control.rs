@@ -23,31 +23,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
-/// What a service does that the application must know. `Hello` has those that the library knows, `Welcome` those that the
-/// service has. A service refuses (EPROTO) a library that does not know one of its own. A library may know more.
-pub mod features {
-    /// A listener's descriptor stays the kernel's own listening socket. The stack takes the first SYNs that reach it from
-    /// served interfaces; the kernel accepts all else. `Reserve` carries a listening socket then.
-    pub const LISTENS_IN_KERNEL: u32 = 1;
-    /// The stack has the network of one network namespace, and serves sockets of no other. `Welcome` names it.
-    pub const ONE_NAMESPACE: u32 = 2;
-    /// The service has stacks for other network namespaces, which `StackOf` finds.
-    pub const OTHER_NAMESPACES: u32 = 4;
-    /// All that this version knows.
-    pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE | OTHER_NAMESPACES;
-
-    /// What speaks against a library with `version` and these features at a service with its own; `None` = they fit.
-    pub fn mismatch((version, known): (u32, u32), (own, needed): (u32, u32)) -> Option<String> {
-        let unknown = needed & !known;
-        if version != own {
-            Some(format!("the library speaks version {version} of the contract and the service version {own}"))
-        } else if unknown != 0 {
-            Some(format!("the library does not know features {unknown:#x} of the service"))
-        } else {
-            None
-        }
-    }
-}
+pub mod features;
 
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
