@@ -7,6 +7,8 @@
 //! zeros. Each field has 4 or 8 bytes in the machine's byte order, at a multiple of 4. Any other packet, or one without
 //! exactly the descriptors of its kind, is an error of kind [`io::ErrorKind::InvalidData`]. Its descriptors are closed.
 
+pub mod features;
+
 use crate::layout::VERSION;
 use crate::{Geometry, PairGeometry};
 use core::mem::MaybeUninit;
@@ -22,8 +24,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 pub const MESSAGE_BYTES: usize = 64;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
-
-pub mod features;
 
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
