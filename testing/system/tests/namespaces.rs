@@ -185,7 +185,7 @@ fn the_doctor_names_sockets_of_another_namespace() {
     let doctor = doctor.arg("--").arg("/usr/bin/python3").arg("-c").arg(script);
     let says = "of another network namespace";
     let other = lab.on_client(doctor.clone()).run(60).err;
-    assert!(other.contains(says) && other.contains("a service serves one namespace"), "{other}");
+    assert!(other.contains(says) && other.contains("give the service a stack for it"), "{other}");
     let served = lab.on_server(doctor).run(60).err;
     assert!(served.contains("1 connected directly") && !served.contains(says), "{served}");
 }
