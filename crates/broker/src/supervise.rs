@@ -179,7 +179,7 @@ impl Worker {
         apart: &mut Apart,
     ) -> io::Result<Ended> {
         loop {
-            let timeout = self.idle_time(!apart.is_empty(), Instant::now());
+            let timeout = self.idle_time(apart, Instant::now());
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             waiting.extend(self.socket.iter().chain(apart.waiting()).map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -234,8 +234,8 @@ impl Worker {
     }
 
     /// How long nothing need be looked at unless something happens. While another process works, its end is looked for.
-    fn idle_time(&self, works_apart: bool, now: Instant) -> Option<Duration> {
-        if self.told.is_some() || works_apart {
+    fn idle_time(&self, apart: &mut Apart, now: Instant) -> Option<Duration> {
+        if self.told.is_some() || !apart.is_empty() {
             return Some(TICK);
         }
         // A little later it is time for the look.

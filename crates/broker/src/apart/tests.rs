@@ -1,5 +1,8 @@
+//! Each test has a process of its own: the processes that it makes have copies of no other test's descriptors.
 #![allow(clippy::unwrap_used)]
+
 use super::*;
+use crate::alone::alone;
 use crate::{Change, Held};
 use rustix::fd::AsFd;
 use rustix::process::{WaitId, WaitIdOptions, WaitStatus, waitid};
@@ -76,11 +79,11 @@ fn with(apart: &mut Apart, count: usize, task: Task) {
 
 /// Ends what still waits. Its number stays its own until [`Apart::count`].
 fn stop(process: Pid) {
-    rustix::process::kill_process(process, Signal::TERM).unwrap();
+    rustix::process::kill_process(process, Signal::USR1).unwrap();
     waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
 }
 
-/// Had it been ended before? SIGKILL comes before SIGTERM.
+/// Had it been ended before? SIGKILL comes before other signals.
 fn was_ended(process: Pid) -> bool {
     stop(process);
     let (_, status) = waitpid(Some(process), WaitOptions::empty()).unwrap().unwrap();
@@ -99,6 +102,9 @@ fn exit_of(child: impl FnOnce() -> i32) -> Option<i32> {
 
 #[test]
 fn a_socket_in_which_descriptors_wait_is_closed_by_another_process() {
+    if !alone("apart::tests::a_socket_in_which_descriptors_wait_is_closed_by_another_process") {
+        return;
+    }
     let file = std::fs::File::open("/dev/null").unwrap();
     for (shown, processes) in [(None, 0), (Some(file.as_fd()), 1)] {
         let (ours, theirs) = pair();
@@ -114,6 +120,9 @@ fn a_socket_in_which_descriptors_wait_is_closed_by_another_process() {
 
 #[test]
 fn processes_that_have_ended_are_forgotten() {
+    if !alone("apart::tests::processes_that_have_ended_are_forgotten") {
+        return;
+    }
     let mut apart = Apart::default();
     assert!(apart.is_empty());
     with(&mut apart, 2, Task::Socket);
@@ -126,6 +135,9 @@ fn processes_that_have_ended_are_forgotten() {
 
 #[test]
 fn proofs_are_begun_up_to_a_number_and_starts_of_stacks_do_not_count() {
+    if !alone("apart::tests::proofs_are_begun_up_to_a_number_and_starts_of_stacks_do_not_count") {
+        return;
+    }
     let (ours, theirs) = pair();
     let mut apart = Apart::default();
     with(&mut apart, MOST_STARTS, Task::Start(1));
@@ -152,6 +164,9 @@ fn proofs_are_begun_up_to_a_number_and_starts_of_stacks_do_not_count() {
 
 #[test]
 fn stacks_are_started_up_to_a_number_each_once_at_a_time_and_proofs_do_not_count() {
+    if !alone("apart::tests::stacks_are_started_up_to_a_number_each_once_at_a_time_and_proofs_do_not_count") {
+        return;
+    }
     let busy = |result: io::Result<OwnedFd>| result.map_err(|error| error.raw_os_error());
     let mut apart = Apart::default();
     with(&mut apart, MOST_STARTS, Task::Proof(1));
@@ -181,6 +196,9 @@ fn asks(apart: &mut Apart, said: &[u8], since: Instant) -> (Pid, OwnedFd) {
 
 #[test]
 fn a_process_that_says_whose_socket_it_has_goes_on_and_counts_for_that_user() {
+    if !alone("apart::tests::a_process_that_says_whose_socket_it_has_goes_on_and_counts_for_that_user") {
+        return;
+    }
     let mut apart = Apart::default();
     with(&mut apart, MOST_OF_A_USER - 1, Task::Proof(1000));
     with(&mut apart, MOST_OF_A_USER, Task::Proof(1001));
@@ -198,6 +216,9 @@ fn a_process_that_says_whose_socket_it_has_goes_on_and_counts_for_that_user() {
 
 #[test]
 fn a_process_that_says_nothing_has_a_while_for_that() {
+    if !alone("apart::tests::a_process_that_says_nothing_has_a_while_for_that") {
+        return;
+    }
     let (mut apart, now) = (Apart::default(), Instant::now());
     let (waits, _one) = asks(&mut apart, &[], now + LONGEST * 100);
     let (hangs, _two) = asks(&mut apart, &[], now.checked_sub(LONGEST).unwrap());
@@ -209,6 +230,9 @@ fn a_process_that_says_nothing_has_a_while_for_that() {
 
 #[test]
 fn only_a_process_of_its_own_is_ended() {
+    if !alone("apart::tests::only_a_process_of_its_own_is_ended") {
+        return;
+    }
     let mut apart = Apart::default();
     let stranger = sleeper();
     apart.end(stranger);
@@ -222,6 +246,9 @@ fn only_a_process_of_its_own_is_ended() {
 
 #[test]
 fn a_process_ends_with_its_broker_and_at_once_if_that_has_gone() {
+    if !alone("apart::tests::a_process_ends_with_its_broker_and_at_once_if_that_has_gone") {
+        return;
+    }
     let own = std::process::id();
     let signal = || rustix::process::parent_process_death_signal().unwrap().map_or(0, Signal::as_raw);
     let ends = exit_of(|| {
@@ -238,6 +265,9 @@ fn a_process_ends_with_its_broker_and_at_once_if_that_has_gone() {
 
 #[test]
 fn a_panic_ends_the_process_and_nothing_else() {
+    if !alone("apart::tests::a_panic_ends_the_process_and_nothing_else") {
+        return;
+    }
     let status = exit_of(|| leave(|| std::panic::resume_unwind(Box::new(()))));
     assert_eq!(status, Some(0));
 }

@@ -8,6 +8,9 @@ use rustix::fd::AsFd;
 use rustix::process::{Signal as Sent, getpid, getppid, kill_process};
 use std::net::IpAddr;
 
+/// The number of a stack whose start takes as long as the test.
+const LONG: u32 = 7;
+
 /// Notes the ends of workers.
 #[derive(Default)]
 struct Life {
@@ -39,7 +42,11 @@ impl Privileges for Life {
     fn reserved_cpus(&mut self) -> Result<Vec<u8>, i32> {
         Err(libc::EPERM)
     }
-    fn start_stack(&self, _: u32) -> Result<(), String> {
+    fn start_stack(&self, number: u32) -> Result<(), String> {
+        if number == LONG {
+            // SAFETY: pause(2) takes nothing.
+            unsafe { libc::pause() };
+        }
         Ok(())
     }
     fn configuration(&mut self) -> Result<OwnedFd, i32> {
@@ -175,15 +182,16 @@ fn a_hangup_is_given_to_the_worker_and_ends_nothing() {
 #[test]
 fn between_two_workers_a_signal_ends_the_service_and_a_hangup_does_not() {
     if alone("supervise::tests::between_two_workers_a_signal_ends_the_service_and_a_hangup_does_not") {
-        let once = |signal| {
-            service_with(Some(signal), |Beginning { broker, .. }| {
+        // Another worker would say so.
+        let once = |signal, another: u8| {
+            service_with(Some(signal), move |Beginning { broker, first, .. }| {
                 broker.serving().unwrap();
-                dies()
+                if first { dies() } else { another }
             })
         };
-        assert_eq!(once(Sent::TERM), (0, vec![false, true]));
-        assert_eq!(once(Sent::INT), (0, vec![false, true]));
-        assert_eq!(once(Sent::HUP), (1, vec![false, false, true]));
+        assert_eq!(once(Sent::TERM, 9), (0, vec![false, true]));
+        assert_eq!(once(Sent::INT, 9), (0, vec![false, true]));
+        assert_eq!(once(Sent::HUP, 0), (0, vec![false, true]));
     }
 }
 
@@ -241,6 +249,9 @@ fn sleeper() -> Worker {
 
 #[test]
 fn a_worker_that_does_not_run_is_killed_and_one_that_ends_is_given_its_time() {
+    if !alone("supervise::tests::a_worker_that_does_not_run_is_killed_and_one_that_ends_is_given_its_time") {
+        return;
+    }
     let (mut worker, start) = (sleeper(), Instant::now());
     let late = start + Watch::limit();
     let looks = |worker: &mut Worker| (0..=12).for_each(|look| worker.look(late + Watch::limit() / 12 * look));
@@ -258,6 +269,9 @@ fn a_worker_that_does_not_run_is_killed_and_one_that_ends_is_given_its_time() {
 
 #[test]
 fn a_worker_that_is_told_to_end_is_overdue_after_a_while_until_it_is_killed() {
+    if !alone("supervise::tests::a_worker_that_is_told_to_end_is_overdue_after_a_while_until_it_is_killed") {
+        return;
+    }
     let (mut worker, now) = (sleeper(), Instant::now());
     assert!(!worker.is_overdue(now + LONGEST_END * 9));
     worker.told = Some(now);
@@ -271,6 +285,9 @@ fn a_worker_that_is_told_to_end_is_overdue_after_a_while_until_it_is_killed() {
 
 #[test]
 fn an_exit_code_counts_unless_the_worker_was_killed_for_what_it_did() {
+    if !alone("supervise::tests::an_exit_code_counts_unless_the_worker_was_killed_for_what_it_did") {
+        return;
+    }
     for (code, killed, ended) in [(5, false, Ended::Exit(5)), (5, true, Ended::Death), (PANIC, false, Ended::Death)] {
         let mut worker = sleeper();
         assert!(worker.kill());
@@ -288,17 +305,22 @@ fn an_exit_code_counts_unless_the_worker_was_killed_for_what_it_did() {
 
 #[test]
 fn nothing_is_looked_at_before_its_time() {
+    if !alone("supervise::tests::nothing_is_looked_at_before_its_time") {
+        return;
+    }
     let (mut worker, now) = (sleeper(), Instant::now());
     let little = Duration::from_micros(1);
-    assert_eq!((worker.idle_time(false, now), worker.idle_time(true, now)), (None, Some(TICK)));
+    let (mut none, mut works) = (Apart::default(), Apart::default());
+    let _pipe = works.start(&mut Life::default(), LONG).unwrap();
+    assert_eq!((worker.idle_time(&mut none, now), worker.idle_time(&mut works, now)), (None, Some(TICK)));
     worker.watch = Some(Watch::new(worker.pulse, now));
     let between = Watch::limit() / 12;
     // Whole seconds and a little are a time that the kernel takes.
-    assert_eq!(worker.idle_time(false, now), Some(between + little));
-    assert_eq!(worker.idle_time(false, now + between), Some(little));
-    assert_eq!(worker.idle_time(true, now), Some(TICK));
+    assert_eq!(worker.idle_time(&mut none, now), Some(between + little));
+    assert_eq!(worker.idle_time(&mut none, now + between), Some(little));
+    assert_eq!(worker.idle_time(&mut works, now), Some(TICK));
     worker.told = Some(now);
-    assert_eq!(worker.idle_time(false, now), Some(TICK));
+    assert_eq!(worker.idle_time(&mut none, now), Some(TICK));
     assert!(worker.kill());
     worker.ending().unwrap();
 }

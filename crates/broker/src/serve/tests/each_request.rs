@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::alone::alone;
 use std::sync::{Arc, Mutex};
 
 /// Notes what it is asked for. It can do everything, or nothing.
@@ -157,6 +158,9 @@ fn a_text_is_in_force_and_clients_are_served_when_the_worker_says_so() {
 
 #[test]
 fn what_takes_long_is_done_apart_and_the_answer_comes_from_there() {
+    if !alone("serve::tests::each_request::what_takes_long_is_done_apart_and_the_answer_comes_from_there") {
+        return;
+    }
     assert_eq!(asked(true, |broker| broker.start_stack(5)).0, Ok(()));
     assert_eq!(asked(false, |broker| broker.start_stack(5)).0, Err("stack 5 has no device".into()));
 }
