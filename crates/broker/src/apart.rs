@@ -247,24 +247,4 @@ fn leave(work: impl FnOnce()) -> ! {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use rustix::fd::AsFd;
-
-    #[test]
-    fn a_socket_in_which_descriptors_wait_is_closed_by_another_process() {
-        let file = std::fs::File::open("/dev/null").unwrap();
-        for (shown, processes) in [(None, 0), (Some(file.as_fd()), 1)] {
-            let flags = SocketFlags::CLOEXEC;
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-            for message in [None, shown] {
-                channel::send(&theirs, &[7; REQUEST], message).unwrap();
-            }
-            let mut apart = Apart::default();
-            apart.close(ours, &mut || {});
-            assert_eq!(apart.running.len(), processes);
-            assert!(channel::send(&theirs, &[7], None).is_err(), "it is closed");
-        }
-    }
-}
+mod tests;

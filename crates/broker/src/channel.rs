@@ -97,6 +97,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Option<(usize,
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::alone::alone;
     use crate::message::ANSWER;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -124,6 +125,9 @@ mod tests {
             Some(libc::ETOOMANYREFS),
             "the kernel refuses them"
         );
+        let (worker, _broker) = pair(SocketType::SEQPACKET);
+        let worker = crate::Broker::new(worker);
+        assert_eq!(worker.prove(full.as_fd()).map(drop), Err(-libc::EAGAIN), "the client may ask again");
         answer(&ours, &Answer::plain(7, 0), Some(full.try_clone().unwrap())).unwrap();
         let mut bytes = vec![0; ANSWER];
         let (length, descriptor) = receive(&theirs, &mut bytes).unwrap().unwrap();
@@ -131,15 +135,109 @@ mod tests {
         assert_eq!((answer.number, answer.result, descriptor.is_none()), (7, libc::EAGAIN, true));
     }
 
+    /// What a look at the next message says, and what is received.
+    type Seen = (Option<(usize, bool)>, Option<(usize, bool)>);
+
+    #[test]
+    fn a_message_is_seen_as_it_is_received_and_the_end_is_no_message() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let cases: [(&[u8], bool, Seen); 4] = [
+            (&[1, 2], false, (Some((2, false)), Some((2, false)))),
+            (&[1, 2], true, (Some((2, true)), Some((2, true)))),
+            (&[], true, (Some((0, true)), Some((0, true)))),
+            (&[], false, (None, None)),
+        ];
+        for (bytes, shown, (seen, taken)) in cases {
+            let (ours, theirs) = pair();
+            send(&theirs, bytes, shown.then_some(file.as_fd())).unwrap();
+            let mut room = [0; 2];
+            // A look takes nothing.
+            assert_eq!((peek(&ours, &mut room).unwrap(), peek(&ours, &mut room).unwrap()), (seen, seen));
+            assert_eq!(&room[..bytes.len()], bytes);
+            let received = receive(&ours, &mut room).unwrap();
+            assert_eq!(received.map(|(length, descriptor)| (length, descriptor.is_some())), taken);
+        }
+        let (ours, theirs) = pair();
+        end(&theirs);
+        assert!(peek(&ours, &mut [0; 2]).unwrap().is_none() && receive(&ours, &mut [0; 2]).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_an_error() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let kind = |error: io::Error| error.kind();
+        let (ours, theirs) = pair();
+        send(&theirs, &[1; 3], None).unwrap();
+        assert_eq!(peek(&ours, &mut [0; 2]).map_err(kind), Err(io::ErrorKind::InvalidData));
+        assert_eq!(receive(&ours, &mut [0; 2]).map(drop).map_err(kind), Err(io::ErrorKind::InvalidData));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let two = [file.as_fd(); 2];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&two)));
+        sendmsg(&theirs, &[IoSlice::new(&[1])], &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(receive(&ours, &mut [0; 2]).map(drop).map_err(kind), Err(io::ErrorKind::InvalidData));
+    }
+
+    #[test]
+    fn an_answer_with_a_descriptor_is_followed_by_the_word_that_it_is_the_only_one() {
+        let (ours, theirs) = pair();
+        let (reading, writing) = rustix::pipe::pipe().unwrap();
+        answer(&theirs, &Answer::plain(7, 5), Some(writing)).unwrap();
+        let mut bytes = vec![0; ANSWER];
+        let mut next = || {
+            let (length, descriptor) = receive(&ours, &mut bytes).unwrap().unwrap();
+            let Answer { number, result, .. } = Answer::decode(&bytes[..length]).unwrap();
+            (number, result, descriptor)
+        };
+        let (number, result, descriptor) = next();
+        assert_eq!((number, result, descriptor.is_some()), (7, 5, true));
+        let (number, result, none) = next();
+        assert_eq!((number, result, none.is_none()), (7, 0, true));
+        drop(descriptor);
+        assert_eq!(rustix::io::read(&reading, &mut [0; 1]), Ok(0), "nobody has the pipe's other end any more");
+        answer(&theirs, &Answer::plain(8, 0), None).unwrap();
+        end(&theirs);
+        assert_eq!(next().0, 8);
+        assert!(receive(&ours, &mut [0; 1]).unwrap().is_none(), "an answer without one is alone");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_arrive_is_an_error() {
+        let (ours, theirs) = pair();
+        end(&ours);
+        let file = || std::fs::File::open("/dev/null").unwrap().into();
+        for descriptor in [None, Some(file())] {
+            let error = answer(&theirs, &Answer::plain(1, 0), descriptor).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+        }
+    }
+
+    #[test]
+    fn a_message_is_passed_over_with_its_descriptors_and_nobody_is_waited_for() {
+        let (ours, theirs) = pair();
+        let (reading, writing) = rustix::pipe::pipe().unwrap();
+        send(&theirs, &[1], Some(writing.as_fd())).unwrap();
+        drop(writing);
+        send(&theirs, &[2, 3], None).unwrap();
+        skip(&ours).unwrap();
+        assert_eq!(rustix::io::read(&reading, &mut [0; 1]), Ok(0), "nobody has it");
+        assert_eq!(receive(&ours, &mut [0; 2]).unwrap().map(|(length, _)| length), Some(2));
+        assert_eq!(skip(&ours).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// Ends a socket, though a process of another test may have a copy.
+    fn end(socket: &OwnedFd) {
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
     #[test]
     fn others_with_too_many_descriptors_under_way_end_no_worker() {
-        const NAME: &str = "channel::tests::others_with_too_many_descriptors_under_way_end_no_worker";
-        const CHILD: &str = "BROKER_TEST_UNDER_WAY";
-        if std::env::var_os(CHILD).is_some() {
-            return with_too_many_under_way();
+        if alone("channel::tests::others_with_too_many_descriptors_under_way_end_no_worker") {
+            with_too_many_under_way();
         }
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -219,3 +219,6 @@ impl AsFd for Broker {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

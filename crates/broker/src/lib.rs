@@ -7,6 +7,8 @@
 
 #![deny(missing_docs)]
 
+#[cfg(test)]
+mod alone;
 mod apart;
 mod channel;
 pub mod handle;

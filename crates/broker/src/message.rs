@@ -387,6 +387,15 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_a_number_above_0() {
+        for process in [0, -1, i32::MIN] {
+            for request in [Request::Program { process }, Request::SharesNetwork { process }] {
+                assert_eq!(Numbered::decode(&Numbered { number: 1, request }.encode()), None, "{request:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_request_has_one_form_and_every_other_is_refused() {
         for request in requests() {
             let good = Numbered { number: 5, request }.encode();

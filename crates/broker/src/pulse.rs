@@ -152,6 +152,44 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_says_what_it_waits_for_until_its_next_beat() {
+        let pulse = Pulse::new().unwrap();
+        assert_eq!(pulse.beats(), 0);
+        for (step, words) in [(Step::Main, "its main thread hangs"), (Step::Stack, "a thread of its stack hangs")] {
+            pulse.waits_for(step);
+            assert_eq!(pulse.waited_for(), words);
+        }
+        pulse.beat();
+        assert_eq!((pulse.beats(), pulse.waited_for()), (1, "the thread that asks the others does not run"));
+        pulse.beat();
+        assert_eq!(pulse.beats(), 2);
+    }
+
+    #[test]
+    fn a_pulse_that_beat_before_the_first_look_is_not_counted_as_a_beat_since() {
+        let (pulse, now) = (Pulse::new().unwrap(), Instant::now());
+        pulse.beat();
+        let mut watch = Watch::new(pulse, now);
+        assert_eq!((watch.left(now), watch.left(now + LOOK / 5)), (LOOK, LOOK / 5 * 4));
+        assert_eq!(watch.left(now + LOOK * 2), Duration::ZERO);
+        let ends = (1..=MOST_LOOKS).map(|look| watch.look(now + LOOK * look, || false).is_some());
+        assert!(ends.eq((1..=MOST_LOOKS).map(|look| look == MOST_LOOKS)));
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_is_seen_to_be() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = Pid::from_raw(child.id().cast_signed()).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        let stopped = rustix::process::WaitOptions::UNTRACED;
+        assert!(rustix::process::waitpid(Some(process), stopped).unwrap().unwrap().1.stopped());
+        let paused = is_paused(process);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(paused);
+    }
+
+    #[test]
     fn a_stopped_or_traced_process_is_paused() {
         let status = |state: &str, tracer: &str| format!("Name:\tx\nState:\t{state}\nTgid:\t1\nTracerPid:\t{tracer}\n");
         assert!(says_paused(&status("T (stopped)", "0")));

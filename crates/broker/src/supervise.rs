@@ -23,6 +23,8 @@ const WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a worker may take to end when it is told to. It needs about a second.
 const LONGEST_END: Duration = Duration::from_secs(10);
+/// Between two looks for the end of a process.
+const TICK: Duration = Duration::from_millis(200);
 /// The exit code of a program that has panicked.
 const PANIC: i32 = 101;
 
@@ -177,15 +179,8 @@ impl Worker {
         apart: &mut Apart,
     ) -> io::Result<Ended> {
         loop {
-            // While another process works, its end is looked for.
-            let tick = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let busy = (self.told.is_some() || !apart.is_empty()).then_some(tick);
-            let looks = self.watch.as_ref().map(|watch| watch.left(Instant::now()));
-            let looks = looks.map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()) + 1_000,
-            });
-            let timeout = busy.or(looks);
+            let timeout = self.idle_time(apart, Instant::now());
+            let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             waiting.extend(self.socket.iter().chain(apart.waiting()).map(|socket| PollFd::new(socket, PollFlags::IN)));
             match poll(&mut waiting, timeout.as_ref()) {
@@ -206,11 +201,11 @@ impl Worker {
             if ready[0] {
                 return self.ending();
             }
-            if self.told.is_some_and(|at| at.elapsed() > LONGEST_END) && !self.killed {
+            if self.is_overdue(Instant::now()) {
                 tracing::error!("the process that serves does not end; it is killed");
                 self.killed = self.kill();
             }
-            self.look();
+            self.look(Instant::now());
             apart.hear();
             if let Some(socket) = &self.socket
                 && ready[2]
@@ -238,10 +233,24 @@ impl Worker {
         }
     }
 
+    /// How long nothing need be looked at unless something happens. While another process works, its end is looked for.
+    fn idle_time(&self, apart: &mut Apart, now: Instant) -> Option<Duration> {
+        if self.told.is_some() || !apart.is_empty() {
+            return Some(TICK);
+        }
+        // A little later it is time for the look.
+        self.watch.as_ref().map(|watch| watch.left(now) + Duration::from_micros(1))
+    }
+
+    /// It was told to end, and has not.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.told.is_some_and(|at| now.saturating_duration_since(at) > LONGEST_END) && !self.killed
+    }
+
     /// Ends it if it hangs. One that is told to end has less time for that.
-    fn look(&mut self) {
+    fn look(&mut self, now: Instant) {
         let Some(watch) = self.watch.as_mut().filter(|_| self.told.is_none() && !self.killed) else { return };
-        if let Some(why) = watch.look(Instant::now(), || pulse::is_paused(self.child)) {
+        if let Some(why) = watch.look(now, || pulse::is_paused(self.child)) {
             let seconds = Watch::limit().as_secs();
             tracing::error!("the process that serves has not run for {seconds} s: {why}; it is ended");
             self.killed = self.kill();
@@ -272,17 +281,4 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_three_deaths_in_a_minute_are_the_end() {
-        let (mut deaths, start) = (Deaths::default(), Instant::now());
-        assert_eq!(deaths.one_more(start), Some(PAUSE));
-        assert_eq!(deaths.one_more(start + Duration::from_secs(30)), Some(PAUSE * 4));
-        // The first is forgotten.
-        assert_eq!(deaths.one_more(start + Duration::from_secs(61)), Some(PAUSE * 4));
-        assert_eq!(deaths.one_more(start + Duration::from_secs(62)), None);
-    }
-}
+mod tests;

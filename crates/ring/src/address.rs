@@ -35,3 +35,25 @@ pub fn load(place: &[AtomicU32; 4]) -> Ipv6Addr {
 pub fn is_any(address: Ipv6Addr) -> bool {
     address.to_canonical().is_unspecified()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_out_as_it_went_in_and_stands_in_network_order() {
+        let address = Ipv6Addr::from_octets(core::array::from_fn(|at| at as u8 * 17));
+        assert_eq!(words(address)[1].to_ne_bytes(), [0x44, 0x55, 0x66, 0x77]);
+        let place = [const { AtomicU32::new(0) }; 4];
+        assert_eq!(load(&place), Ipv6Addr::UNSPECIFIED);
+        store(&place, address);
+        assert_eq!((load(&place), of_words(words(address))), (address, address));
+    }
+
+    #[test]
+    fn any_is_any_of_either_family() {
+        let mapped = |octets: [u8; 4]| std::net::Ipv4Addr::from(octets).to_ipv6_mapped();
+        assert!(is_any(Ipv6Addr::UNSPECIFIED) && is_any(mapped([0; 4])));
+        assert!(!is_any(Ipv6Addr::LOCALHOST) && !is_any(mapped([127, 0, 0, 1])));
+    }
+}

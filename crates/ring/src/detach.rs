@@ -183,7 +183,54 @@ mod tests {
     }
 
     #[test]
-    fn a_vacated_region_keeps_the_pages_of_what_is_to_be_sent() {
+    fn what_is_to_be_sent_takes_whole_pages_and_those_of_its_lines() {
+        let (region, _memfd) = region();
+        let slot = region.slot(3).unwrap();
+        for (from, len, pages) in
+            [(0, 0, 0), (0, 1, 1), (0, 4096, 1), (1, 4096, 2), (4095, 1, 1), (4095, 2, 2), (8192, 4097, 2)]
+        {
+            let unsent = Unsent { slot, from, len };
+            assert_eq!((unsent.memory(), unsent.len(), unsent.slot()), (4096 * (1 + pages), len, slot));
+            assert_eq!(unsent.is_empty(), len == 0);
+        }
+    }
+
+    #[test]
+    fn a_whole_ring_is_to_be_sent_and_no_byte_more() {
+        let (region, _memfd) = region();
+        let slot = region.slot(2).unwrap();
+        region.stack(slot).tx_head.store(u32::MAX, Relaxed);
+        region.app(slot).tx_tail.store(16383, Relaxed);
+        assert_eq!(region.unsent(slot), Some(Unsent { slot, from: u32::MAX, len: 16384 }));
+        region.app(slot).tx_tail.store(16384, Relaxed);
+        assert_eq!(region.unsent(slot), None);
+    }
+
+    #[test]
+    fn a_region_of_which_others_have_a_part_is_not_detached() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
+        let (host, memfd) = crate::guest_memory::GuestMemory::create(geometry, 1, false).unwrap();
+        let region = host.begin(memfd.as_fd(), 0).unwrap();
+        assert_eq!(region.detach(&[]).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_vacated_region_keeps_its_words_and_exactly_those_pages() {
+        let (region, memfd) = region();
+        let before = memory_of(&memfd);
+        filled(&region, 1, 0, 0);
+        let rings = 16 * 2 * 16384;
+        let whole = memory_of(&memfd);
+        assert!(whole >= rings && before < rings);
+        let slots = [1, 2, 2].map(|raw| region.slot(raw).unwrap());
+        let unsent = [(slots[0], 4096, 4096), (slots[1], 4095, 2), (slots[2], 5000, 10)];
+        region.vacate(&unsent.map(|(slot, from, len)| Unsent { slot, from, len }));
+        assert_eq!(memory_of(&memfd), whole - rings + 3 * 4096, "one page, and two that the others share");
+        assert!(unsent.iter().all(|(slot, from, len)| holds(&region, Unsent { slot: *slot, from: *from, len: *len })));
+    }
+
+    #[test]
+    fn a_vacated_region_keeps_the_pages_of_the_pages_of_what_is_to_be_sent() {
         let (region, memfd) = region();
         let unsent = filled(&region, 5, 16384 - 100, 5000);
         let rings = 16 * 2 * 16384;

@@ -431,6 +431,64 @@ mod tests {
     }
 
     #[test]
+    fn each_side_sees_the_words_of_the_other() {
+        let (host, guest, _memfd) = mapped_twice();
+        assert_eq!((host.clients(), guest.clients(), guest.geometry()), (3, 3, host.geometry()));
+        for beats in 1..4 {
+            guest.beat();
+            assert_eq!((host.heartbeat(), guest.heartbeat_of_host()), (beats, 0));
+        }
+        host.beat_of_host();
+        host.beat_of_host();
+        assert_eq!((host.heartbeat(), guest.heartbeat_of_host()), (3, 2));
+        guest.consume(5);
+        guest.consume(7);
+        assert_eq!(host.consumed(), 12);
+        host.ping(4711);
+        assert_eq!((host.pong(), guest.echo(), host.pong()), (0, 4711, 4711));
+        let mut sleeps = u32::MAX;
+        host.arm(&mut sleeps);
+        assert_eq!(sleeps, 1, "0 is no sleep");
+        assert!(guest.must_notify(&mut 0));
+        host.disarm();
+        assert!(!guest.must_notify(&mut 0));
+    }
+
+    #[test]
+    fn a_queue_takes_as_many_wakes_as_it_has_entries() {
+        let (host, guest, _memfd) = mapped_twice();
+        let (mut put, mut taken, mut lost) = (0, 0, 0);
+        let wake = |context| Wake::Context { place: 2, context };
+        assert!(!host.has_wakes(taken, lost));
+        (0..WAKES).for_each(|context| guest.put(&mut put, wake(context)));
+        assert!(host.has_wakes(taken, lost));
+        (0..WAKES).for_each(|context| assert_eq!(host.take(&mut taken, &mut lost), Some(wake(context))));
+        assert!(!host.has_wakes(taken, lost));
+        (0..WAKES).for_each(|context| guest.put(&mut put, wake(context)));
+        let before = taken;
+        guest.put(&mut put, wake(0));
+        assert_eq!((put, host.has_wakes(put, lost)), (2 * WAKES, true), "the one without room is lost");
+        assert_eq!((host.take(&mut taken, &mut lost), taken), (Some(Wake::All), before));
+    }
+
+    #[test]
+    fn as_many_regions_fit_as_begin_and_end_in_the_file() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
+        let (memory, memfd) = GuestMemory::create(geometry, 2, false).unwrap();
+        let (first, stride) = (memory.offset(0), memory.offset(1) - memory.offset(0));
+        assert_eq!((first, stride % ALIGNMENT as u64), (65_536, 0));
+        assert_eq!(rustix::fs::fstat(&memfd).unwrap().st_size as u64, first + 2 * stride);
+        let fit = |bytes| GuestMemory::fit(geometry, bytes).unwrap();
+        assert_eq!([fit(0), fit(first + stride - 1), fit(first + stride), fit(first + 3 * stride - 1)], [0, 0, 1, 2]);
+        assert_eq!(fit(u64::MAX), MAX_CLIENTS);
+        let (_, bar) = GuestMemory::create(geometry, 2, true).unwrap();
+        assert_eq!(rustix::fs::fstat(&bar).unwrap().st_size as u64, (first + 2 * stride).next_power_of_two());
+        for wrong in [0, MAX_CLIENTS + 1] {
+            assert!(GuestMemory::create(geometry, wrong, false).is_err());
+        }
+    }
+
+    #[test]
     fn what_is_no_guest_memory_is_not_mapped() {
         let (memory, memfd) = GuestMemory::create(Geometry::DEFAULT, 1, false).unwrap();
         drop(memory);

@@ -365,6 +365,74 @@ mod tests {
     }
 
     #[test]
+    fn a_programs_record_is_read_as_it_was_written() {
+        let (report, _memfd) = Report::create().unwrap();
+        let first = report.enter(1, 0, HookMethod::None, b"one\xff", b"").unwrap();
+        let second = report.enter(2, 1, HookMethod::Preload, b"two\ttwo", b"usual").unwrap();
+        second.say(b"makes calls itself");
+        first.count(Count::ConnectedDirect);
+        first.count(Count::Namespace);
+        second.refused(Call::GetOption, 0xffff, -1);
+        second.refused(Call::GetOption, -1, 7);
+        second.refused(Call::SetOption, 0, 7);
+        let [one, two] = <[Program; 2]>::try_from(report.programs()).unwrap();
+        assert_eq!((one.method, one.line.as_str(), one.why.as_str()), (HookMethod::None, "one\u{fffd}", ""));
+        assert_eq!(one.counts, [(Count::ConnectedDirect, 1), (Count::Namespace, 1)]);
+        assert_eq!((two.pid, two.parent, two.method), (2, 1, HookMethod::Preload));
+        assert_eq!((two.line.as_str(), two.why.as_str(), two.counts.len()), ("two?two", "makes calls itself", 0));
+        let get = |name| (Call::GetOption, 0xffff, name, 1);
+        assert_eq!(two.refused, [get(u32::MAX), get(7), (Call::SetOption, 0, 7, 1)]);
+        assert_eq!(report.left_out(), 0);
+    }
+
+    #[test]
+    fn counts_have_a_number_and_a_name_of_their_own() {
+        let names: std::collections::BTreeSet<&str> = Count::ALL.iter().map(|count| count.name()).collect();
+        assert_eq!(names.len(), Count::ALL.len());
+        assert_eq!((Count::ConnectedDirect.name(), Count::Namespace.name()), ("connected_direct", "namespace"));
+        assert!(Count::ALL.iter().enumerate().all(|(at, count)| *count as usize == at));
+    }
+
+    #[test]
+    fn programs_beyond_the_last_record_are_counted_for_a_while_only() {
+        let (report, _memfd) = Report::create().unwrap();
+        report.head().next.store(RECORDS - 1, Relaxed);
+        let enter = || report.enter(1, 1, HookMethod::Inject, b"", b"").is_some();
+        assert!(enter() && !enter());
+        assert_eq!(report.left_out(), 1);
+        report.head().next.store(2 * RECORDS, Relaxed);
+        assert!(!enter() && !enter() && !enter());
+        assert_eq!(report.left_out(), RECORDS + 1, "the number does not wrap");
+    }
+
+    #[test]
+    fn refusals_for_which_there_is_no_room_are_counted_together() {
+        let (report, _memfd) = Report::create().unwrap();
+        let record = report.enter(1, 1, HookMethod::Inject, b"", b"").unwrap();
+        for name in 0..REFUSALS as i32 + 2 {
+            record.refused(Call::SetOption, 6, name);
+        }
+        record.refused(Call::SetOption, 6, 0);
+        assert_eq!(record.lost.load(Relaxed), 2);
+        assert_eq!(report.programs()[0].refused[0], (Call::SetOption, 6, 0, 2));
+    }
+
+    #[test]
+    fn what_is_no_report_is_not_mapped() {
+        let (_report, memfd) = Report::create().unwrap();
+        for at in [0, 8, 12] {
+            let mut before = [0; 1];
+            rustix::io::pread(&memfd, &mut before, at).unwrap();
+            rustix::io::pwrite(&memfd, &[before[0] ^ 1], at).unwrap();
+            assert!(Report::map(memfd.as_fd()).is_err(), "byte {at}");
+            rustix::io::pwrite(&memfd, &before, at).unwrap();
+        }
+        assert!(Report::map(memfd.as_fd()).is_ok());
+        let (_stats, other) = crate::stats::StatsRegion::create().unwrap();
+        assert!(Report::map(other.as_fd()).is_err(), "of another size");
+    }
+
+    #[test]
     fn a_report_is_bounded() {
         let (report, _memfd) = Report::create().unwrap();
         for _ in 0..RECORDS + 9 {

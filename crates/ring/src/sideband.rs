@@ -129,6 +129,36 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_and_the_shortest_are_sideband_commands() {
+        let last = i64::MAX as u64;
+        for length in [1, 2] {
+            let file = |offset| SidebandCommand::File { at: 0, file: 1, offset, length };
+            let fits = file(last - u64::from(length));
+            assert_eq!(SidebandCommand::of(&fits.command()), Some(fits), "it ends with the last byte of a file");
+            assert_eq!(SidebandCommand::of(&file(last - u64::from(length) + 1).command()), None);
+            let record = SidebandCommand::Record { at: 0, length, kind: 255 };
+            assert_eq!(SidebandCommand::of(&record.command()), Some(record));
+        }
+        for all in [
+            SidebandCommand::Record { at: 0, length: RECORD_MOST, kind: 0 },
+            SidebandCommand::Secure { at: 0, length: VALUE_MOST, what: Secure::Receive },
+        ] {
+            assert_eq!(SidebandCommand::of(&all.command()), Some(all));
+        }
+        assert_eq!((FILE_MOST, RECORD_MOST), (67_108_864, 16_384));
+    }
+
+    #[test]
+    fn what_there_is_not_is_none() {
+        let record = SidebandCommand::Record { at: 0, length: 1, kind: 255 }.command();
+        assert_eq!(SidebandCommand::of(&Command { remote_port: 256, ..record }), None);
+        let secure = SidebandCommand::Secure { at: 0, length: 1, what: Secure::Receive }.command();
+        assert_eq!(SidebandCommand::of(&Command { remote_port: 3, ..secure }), None);
+        let file = SidebandCommand::File { at: 0, file: 1, offset: 0, length: 1 }.command();
+        assert_eq!(SidebandCommand::of(&Command { remote_addr: Ipv6Addr::from(1u128 << 64), ..file }), None);
+    }
+
+    #[test]
     fn what_is_too_long_is_none() {
         assert_eq!(
             SidebandCommand::of(&SidebandCommand::File { at: 0, file: 1, offset: 0, length: FILE_MOST + 1 }.command()),

@@ -8,7 +8,9 @@ use rustix::net::{
 };
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
-use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, recv_request, send_reply, send_request};
+use towpath_ring::control::{
+    MESSAGE_BYTES, Reply, Request, features, recv_reply, recv_request, send_reply, send_request,
+};
 use towpath_ring::layout::VERSION;
 use towpath_ring::{Geometry, PairGeometry};
 
@@ -157,6 +159,56 @@ fn bad_packets_are_refused_and_their_descriptors_closed() {
     // The socket is still good.
     send_request(app.as_fd(), &Request::Context, &[]).unwrap();
     assert_eq!(recv_request(service.as_fd()).unwrap().unwrap().0, Request::Context);
+}
+
+#[test]
+fn bad_replies_are_refused() {
+    let context = Reply::Context { context: 1 }.encode();
+    let request = Request::Context.encode();
+    let mut other_version = context;
+    other_version[0] ^= 0xff;
+    let (app, service) = pair();
+    for (what, bytes, descriptors) in [
+        ("no descriptor", context, 0),
+        ("two descriptors", context, 2),
+        ("another version", other_version, 1),
+        ("a request instead", request, 0),
+    ] {
+        send_raw(&service, &bytes, &vec![service.as_fd(); descriptors]);
+        assert_eq!(recv_reply(app.as_fd()).unwrap_err().kind(), ErrorKind::InvalidData, "{what}");
+    }
+    let mut hello = Request::Hello { version: VERSION, join: 1, features: 2 }.encode();
+    hello[0] ^= 0xff;
+    assert!(matches!(Request::decode(&hello), Ok(Request::Hello { join: 1, features: 2, .. })), "it is answered");
+}
+
+#[test]
+fn a_tcp_socket_of_a_wrong_message_does_not_linger() {
+    use rustix::net::{socket, sockopt};
+    let attach = Request::Attach { slot: 1, generation: 1 }.encode();
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        for (bytes, copies) in [(&attach[..MESSAGE_BYTES - 1], 1), (&attach, 2), (&[], 1), (&[0; MESSAGE_BYTES], 1)] {
+            let (app, service) = pair();
+            let tcp = socket(family, SocketType::STREAM, None).unwrap();
+            sockopt::set_socket_linger(&tcp, Some(std::time::Duration::from_secs(60))).unwrap();
+            send_raw(&app, bytes, &vec![tcp.as_fd(); copies]);
+            assert!(recv_request(service.as_fd()).is_err() || bytes.is_empty());
+            assert_eq!(sockopt::socket_linger(&tcp).unwrap(), None, "{} bytes", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn a_library_fits_a_service_of_its_version_whose_features_it_knows() {
+    assert_eq!(features::ALL, 3);
+    for (known, needed) in [(0, 0), (3, 0), (3, 1), (3, 3), (u32::MAX, 2)] {
+        assert_eq!(features::mismatch((VERSION, known), (VERSION, needed)), None);
+    }
+    let why = |library, service| features::mismatch(library, service).unwrap();
+    assert_eq!(why((VERSION, 1), (VERSION, 3)), "the library does not know features 0x2 of the service");
+    let versions = "the library speaks version 7 of the contract and the service version 8";
+    assert_eq!(why((7, 3), (8, 3)), versions);
+    assert_eq!(why((7, 0), (8, 3)), versions, "of another version nothing else is said");
 }
 
 #[test]

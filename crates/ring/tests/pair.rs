@@ -136,3 +136,12 @@ fn only_what_the_other_side_has_to_read_outlives_a_side() {
     release_all_but(memfd.as_fd(), geometry, &[]);
     assert_eq!(memory(), 4096);
 }
+
+#[test]
+fn each_side_has_a_bitmap_of_its_own_for_each_context() {
+    let (service, _memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
+    let at = |side, context| std::ptr::from_ref(service.bitmap_words(side, context)).addr();
+    let all: BTreeSet<usize> = (0..2).flat_map(|side| (0..64).map(move |context| at(side, context))).collect();
+    assert_eq!((all.len(), all.last().unwrap() - all.first().unwrap()), (128, 127 * 640));
+    assert_eq!((at(2, 64), at(3, 65)), (at(0, 0), at(1, 1)));
+}

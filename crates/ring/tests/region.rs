@@ -217,3 +217,54 @@ fn a_send_ring_takes_what_its_option_leaves() {
     let limits = [0, 1, 4608, 131_070, 131_072, u32::MAX].map(|buffer| geometry.only_send_limit(buffer));
     assert_eq!(limits, [65_536, 1, 2304, 65_535, 65_536, 65_536]);
 }
+
+#[test]
+fn each_word_of_a_slot_is_in_the_lines_that_both_sides_have() {
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 3 };
+    let (region, _memfd) = Region::create(geometry).unwrap();
+    assert_eq!(region.layout().threads(), 4);
+    for slot in [0, 15].map(|raw| region.slot(raw).unwrap()) {
+        let lines = region.lines(slot);
+        assert!(std::ptr::eq(region.app(slot), &lines.app) && std::ptr::eq(region.stack(slot), &lines.stack));
+        assert!(std::ptr::eq(region.info(slot), &lines.info) && std::ptr::eq(region.options(slot), &lines.options));
+        assert!(std::ptr::eq(region.command(slot), &lines.command));
+    }
+}
+
+#[test]
+fn a_command_is_read_as_it_was_posted() {
+    let line = towpath_ring::CommandLine::default();
+    let (remote_addr, local_addr) = ("fd00:1:2:3:4:5:6:7".parse().unwrap(), "::ffff:10.1.2.3".parse().unwrap());
+    let command = towpath_ring::command::Command {
+        op: 1,
+        remote_addr,
+        remote_port: 2,
+        local_addr,
+        local_port: 3,
+        backlog: 4,
+        flags: 5,
+    };
+    assert_eq!((line.read().0, line.post(&command), line.read()), (0, 1, (1, command)));
+}
+
+#[test]
+fn a_kernel_socket_behind_a_ring_has_half_of_what_is_to_be_sent() {
+    let geometry = Geometry { tx_bytes: 65_536, rx_bytes: 32_768, ..Geometry::DEFAULT };
+    let buffers = [0, 1, 7, 8, 4608, 262_144, u32::MAX];
+    assert_eq!(buffers.map(|buffer| geometry.send_limit(buffer)), [65_536, 1, 1, 2, 1152, 65_536, 65_536]);
+    assert_eq!(buffers.map(|buffer| geometry.receive_limit(buffer)), [32_768, 1, 3, 4, 2304, 32_768, 32_768]);
+}
+
+#[test]
+fn a_retired_region_has_zeros_of_its_own_at_the_same_addresses() {
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+    let (region, memfd) = Region::create(geometry).unwrap();
+    let other = Region::map(memfd.as_fd(), geometry).unwrap();
+    let slot = region.slot(3).unwrap();
+    let word = &region.app(slot).tx_tail;
+    word.store(7, Relaxed);
+    region.retire().unwrap();
+    assert_eq!(word.load(Relaxed), 0);
+    word.store(9, Relaxed);
+    assert_eq!(other.app(slot).tx_tail.load(Relaxed), 7, "the other side's are its own");
+}

@@ -5,7 +5,10 @@ use rustix::fd::AsFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use towpath_ring::wake::{Woken, doorbell, drain, futex_wait, futex_wake, notify, spin_until};
+use towpath_ring::wake::{
+    Woken, asks_for_room, doorbell, doorbell_pipe, drain, futex_wait, futex_wake, futex_wake_one, must_wake, notify,
+    spin_until, try_notify,
+};
 use towpath_ring::{Geometry, Region};
 
 #[test]
@@ -36,6 +39,52 @@ fn a_futex_wait_ends_at_once_or_in_time() {
     assert_eq!(futex_wait(&word, 5, Some(Duration::from_millis(30))).unwrap(), Woken::TimedOut);
     assert!(start.elapsed() >= Duration::from_millis(30));
     assert_eq!(futex_wait(&word, 5, Some(Duration::ZERO)).unwrap(), Woken::TimedOut);
+}
+
+#[test]
+fn one_sleeper_is_woken_or_all_are() {
+    let word = AtomicU32::new(0);
+    let woken = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let sleep = || {
+            while futex_wait(&word, 0, None).unwrap() != Woken::Changed {}
+            woken.fetch_add(1, Relaxed);
+        };
+        let sleepers: Vec<_> = (0..3).map(|_| scope.spawn(sleep)).collect();
+        // Whoever does not sleep yet is not woken, and is asked again.
+        while woken.load(Relaxed) == 0 {
+            futex_wake_one(&word);
+        }
+        while woken.load(Relaxed) < 3 {
+            futex_wake(&word);
+        }
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+    });
+}
+
+#[test]
+fn a_sleeper_and_a_writer_that_asks_for_room_are_seen() {
+    let word = AtomicU32::new(0);
+    assert!(!must_wake(&word) && !asks_for_room(&word));
+    word.store(2, Relaxed);
+    assert!(must_wake(&word) && !asks_for_room(&word), "another bit asks for nothing");
+    word.store(3, Relaxed);
+    assert!(asks_for_room(&word));
+}
+
+#[test]
+fn a_doorbell_pipe_is_rung_until_nobody_has_its_other_end() {
+    let (waits, rings) = doorbell_pipe().unwrap();
+    assert!(!drain(waits.as_fd()));
+    assert!(try_notify(rings.as_fd()) && try_notify(rings.as_fd()));
+    assert!(drain(waits.as_fd()) && !drain(waits.as_fd()));
+    // Less than a notification is none.
+    rustix::io::write(&rings, &[1; 7]).unwrap();
+    assert!(!drain(waits.as_fd()));
+    while rustix::io::write(&rings, &[0; 4096]).is_ok() {}
+    assert!(try_notify(rings.as_fd()), "it is full, and so it is readable");
+    drop(waits);
+    assert!(!try_notify(rings.as_fd()));
 }
 
 #[test]

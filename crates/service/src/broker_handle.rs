@@ -134,3 +134,36 @@ impl BrokerHandle {
         answer.recv().ok().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_broker_has_the_only_descriptor_when_it_is_asked_and_its_answer_is_returned() {
+        let kind = SocketType::SEQPACKET;
+        let (sending, receiving) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (requests, asked) = channel();
+        let handle = BrokerHandle::new(requests, sending);
+        let broker = std::thread::spawn(move || {
+            let mut had = Vec::new();
+            while let Ok(BrokerRequest::Context { token, done }) = asked.recv() {
+                let descriptors = descriptor_transfer::receive(receiving.as_fd());
+                had.push((token, descriptors.len()));
+                let _ = done.send((token != 7).then_some(5));
+            }
+            had
+        });
+        let transfer = |token| {
+            let file = std::fs::File::open("/dev/null").unwrap().into();
+            handle.transfer(vec![file], |done| BrokerRequest::Context { token, done })
+        };
+        assert_eq!((transfer(6), transfer(7)), (Some(5), None));
+        handle.post(BrokerRequest::Quit);
+        assert_eq!(broker.join().unwrap(), [(6, 1), (7, 1)]);
+        assert_eq!(transfer(6), None, "the service is ending");
+    }
+}

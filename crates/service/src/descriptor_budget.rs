@@ -83,6 +83,31 @@ mod tests {
     }
 
     #[test]
+    fn the_reserve_is_a_part_of_a_small_limit_and_a_number_of_a_large_one() {
+        let most = |limit| DescriptorBudget::new(limit).most;
+        assert_eq!([most(0), most(7), most(800), most(8192), most(100_000)], [0, 7, 700, 7168, 98_976]);
+    }
+
+    /// What all have, and what one user has; `None`: he is not known any more.
+    fn taken(budget: &DescriptorBudget, uid: u32) -> (u64, Option<u64>) {
+        let taken = budget.taken();
+        (taken.all, taken.by_user.get(&uid).copied())
+    }
+
+    #[test]
+    fn what_is_given_back_counts_once_and_for_who_had_it() {
+        let budget = DescriptorBudget::new(128);
+        assert!(budget.take(1000, false, 3) && budget.take(1001, false, 4) && budget.take(1000, false, 2));
+        budget.give_back(1000, 1);
+        assert_eq!(taken(&budget, 1000), (8, Some(4)));
+        budget.give_back(1000, 99);
+        budget.give_back(1002, 1);
+        assert_eq!(taken(&budget, 1000), (4, None), "nobody gives back what he has not");
+        budget.give_back(1001, 3);
+        assert_eq!(taken(&budget, 1001), (1, Some(1)));
+    }
+
+    #[test]
     fn many_at_once_count_as_many() {
         let budget = DescriptorBudget::new(128);
         assert!(!budget.take(1000, false, 57), "112 but the reserve");

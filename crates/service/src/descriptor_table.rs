@@ -92,6 +92,39 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_are_kept_and_what_lies_between_is_closed() {
+        // In a table of its own, so that the numbers are known.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                separate(&[]).unwrap();
+                let files: Vec<_> = (0..9).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+                let keep = [3, 3, 2, 5, 8].map(|at: usize| files[at].as_fd());
+                separate(&keep).unwrap();
+                // This opens no descriptor, which would get the number of one that is closed.
+                let open = files.iter().map(|file| rustix::io::fcntl_getfd(file).is_ok()).collect::<Vec<_>>();
+                let standard = (0..3).all(|number| {
+                    // SAFETY: it is looked at only.
+                    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
+                });
+                // Another has the numbers of those that are closed.
+                std::mem::forget(files);
+                assert_eq!(open, [false, false, true, true, false, true, false, false, true]);
+                assert!(standard);
+            });
+        });
+    }
+
+    #[test]
+    fn the_limit_on_open_files_is_the_one_that_is_said() {
+        use rustix::process::{Resource, getrlimit};
+        let before = getrlimit(Resource::Nofile);
+        let said = raise_limit();
+        let after = getrlimit(Resource::Nofile);
+        assert_eq!((after.current, after.maximum), (Some(said), Some(said)));
+        assert!(before.maximum.is_some_and(|hard| said >= hard));
+    }
+
+    #[test]
     fn nothing_to_keep() {
         let file = std::fs::File::open("/dev/null").unwrap();
         std::thread::scope(|scope| {

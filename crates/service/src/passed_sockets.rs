@@ -102,6 +102,7 @@ impl PassedSockets {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -116,6 +117,52 @@ mod tests {
         assert_eq!(sockets.by_cookie.len(), 1, "an older socket's end changes nothing");
         sockets.forget(1, 4, 1);
         assert!(sockets.by_cookie.is_empty() && sockets.by_slot.is_empty());
+    }
+
+    #[test]
+    fn only_one_end_of_a_pair_or_a_stream_socket_stands_for_a_socket() {
+        let make = |family, kind| rustix::net::socket(family, kind, None).unwrap();
+        let (stream, packets) = (SocketType::STREAM, SocketType::DGRAM);
+        for (family, kind, stands) in [
+            (AddressFamily::UNIX, stream, true),
+            (AddressFamily::UNIX, packets, true),
+            (AddressFamily::INET, stream, true),
+            (AddressFamily::INET6, stream, true),
+            (AddressFamily::INET, packets, false),
+            (AddressFamily::INET6, packets, false),
+            (AddressFamily::NETLINK, SocketType::RAW, false),
+        ] {
+            let (one, other) = (make(family, kind), make(family, kind));
+            assert_eq!(cookie(&one).is_some(), stands, "{family:?} {kind:?}");
+            assert_eq!(cookie(&one), stands.then(|| sockopt::socket_cookie(&one).unwrap()));
+            assert!(!stands || cookie(&one) != cookie(&other));
+        }
+        assert_eq!(cookie(std::fs::File::open("/dev/null").unwrap()), None);
+    }
+
+    #[test]
+    fn the_last_word_of_a_user_on_a_socket_elsewhere_counts() {
+        let mut sockets = PassedSockets::default();
+        sockets.name_elsewhere(7, 1000, 1);
+        sockets.name_elsewhere(8, 1000, 2);
+        sockets.name_elsewhere(7, 1000, 3);
+        assert_eq!((sockets.other_stack(7, 1000), sockets.other_stack(8, 1000)), (Some(3), Some(2)));
+        assert_eq!((sockets.other_stack(9, 1000), sockets.other_stack(7, 1001)), (None, None));
+        (3..MAX_ELSEWHERE as u64).for_each(|cookie| sockets.name_elsewhere(100 + cookie, 1000, 0));
+        assert_eq!(sockets.other_stack(8, 1000), Some(2), "as many as are remembered");
+        sockets.name_elsewhere(99, 1000, 0);
+        sockets.name_elsewhere(98, 1000, 0);
+        assert_eq!((sockets.other_stack(8, 1000), sockets.other_stack(7, 1000)), (None, Some(3)), "the oldest goes");
+    }
+
+    #[test]
+    fn a_client_that_has_gone_takes_its_own_sockets_only() {
+        let mut sockets = PassedSockets::default();
+        sockets.name(7, 1, 3, 1);
+        sockets.name(8, 2, 3, 1);
+        sockets.forget_client(1);
+        assert_eq!((sockets.location(7), sockets.by_slot.len()), (None, 1));
+        assert_eq!(sockets.location(8), Some(Location { token: 2, slot: 3, generation: 1 }));
     }
 
     #[test]

@@ -229,17 +229,4 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::passed_sockets::MAX_ELSEWHERE;
-
-    #[test]
-    fn sockets_of_other_stacks_are_known_to_their_user_until_many_have_come() {
-        let mut registry = Registry::new(4, 1000);
-        registry.passed_sockets.name_elsewhere(7, 1000, 2);
-        assert_eq!(registry.locate(Some(7), 1000), Reply::AdoptedAt { stack: 2 });
-        assert_eq!(registry.locate(Some(7), 1001), Reply::Refused { errno: libc::EAGAIN }, "another user's");
-        (0..MAX_ELSEWHERE as u64).for_each(|cookie| registry.passed_sockets.name_elsewhere(100 + cookie, 1000, 0));
-        assert_eq!(registry.locate(Some(7), 1000), Reply::Refused { errno: libc::EAGAIN });
-    }
-}
+mod tests;

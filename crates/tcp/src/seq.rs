@@ -49,3 +49,20 @@ impl Seq {
         if self.before(other) { other } else { self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_compared_around_the_end_of_their_range() {
+        let (last, first) = (Seq(u32::MAX), Seq(0));
+        assert_eq!((last.add(1), first.sub(1), first.sub(0)), (first, last, first));
+        assert_eq!((first.distance(last), last.distance(first), first.bytes_since(last)), (1, -1, 1));
+        assert_eq!(last.bytes_since(first), u32::MAX);
+        assert!(last.before(first) && first.after(last) && !first.before(last) && !last.after(first));
+        assert!(!first.before(first) && !first.after(first));
+        assert_eq!((last.max(first), first.max(last), first.max(first)), (first, first, first));
+        assert!(Seq(5).before(Seq(5 + (1 << 31) - 1)) && Seq(5).after(Seq(5 + (1 << 31) + 1)));
+    }
+}

@@ -14,3 +14,14 @@ impl Micros {
         self.0.saturating_sub(earlier.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_never_before_the_first_or_behind_the_last() {
+        assert_eq!((Micros(5).after(7), Micros(u64::MAX).after(1)), (Micros(12), Micros(u64::MAX)));
+        assert_eq!((Micros(12).since(Micros(5)), Micros(5).since(Micros(12))), (7, 0));
+    }
+}

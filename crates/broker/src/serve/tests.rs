@@ -231,3 +231,5 @@ fn a_descriptor_beside_another_request_breaks_the_protocol() {
     let file = std::fs::File::open("/dev/null").unwrap();
     assert_eq!(served(Request::Serving, Some(file.as_fd())), Err(io::ErrorKind::InvalidData));
 }
+
+mod each_request;

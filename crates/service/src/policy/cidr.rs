@@ -100,6 +100,42 @@ mod tests {
     }
 
     #[test]
+    fn a_block_says_what_it_holds() {
+        let block = |text: &str| text.parse::<Cidr>().unwrap();
+        for (text, everything, ipv4, loopback, bits) in [
+            ("0.0.0.0/0", true, true, false, 0),
+            ("::/0", true, false, false, 0),
+            ("0.0.0.0/1", false, true, false, 1),
+            ("::/1", false, false, false, 1),
+            ("127.0.0.0/8", false, true, true, 8),
+            ("126.0.0.0/7", false, true, false, 7),
+            ("127.1.0.0/16", false, true, true, 16),
+            ("127.0.0.1", false, true, true, 32),
+            ("10.0.0.0/8", false, true, false, 8),
+            ("::1", false, false, true, 128),
+            ("::2", false, false, false, 128),
+        ] {
+            let block = block(text);
+            let said = (block.is_everything(), block.is_ipv4(), block.is_loopback());
+            assert_eq!(said, (everything, ipv4, loopback), "{text}");
+            let first = text.split('/').next().unwrap().parse().unwrap();
+            assert_eq!(block.block(), Block { addr: first, bits });
+        }
+    }
+
+    #[test]
+    fn a_block_ends_at_its_last_bit() {
+        let contains = |block: &str, addr: &str| block.parse::<Cidr>().unwrap().contains(addr.parse().unwrap());
+        assert!(contains("10.0.0.2/31", "10.0.0.3") && !contains("10.0.0.2/31", "10.0.0.4"));
+        assert!(contains("128.0.0.0/1", "255.255.255.255") && !contains("128.0.0.0/1", "127.255.255.255"));
+        assert!(contains("fd00::2/127", "fd00::3") && !contains("fd00::2/127", "fd00::1"));
+        assert!(contains("8000::/1", "ffff::") && !contains("8000::/1", "7fff::"));
+        for most in ["10.0.0.1/32", "::1/128"] {
+            assert!(most.parse::<Cidr>().is_ok(), "{most}");
+        }
+    }
+
+    #[test]
     fn wrong_blocks_are_explained() {
         let error = |text: &str| text.parse::<Cidr>().unwrap_err();
         assert_eq!(error("10.0.0.1/8"), "\"10.0.0.1/8\" has bits set behind its prefix; write \"10.0.0.0/8\"");

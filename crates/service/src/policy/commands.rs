@@ -1,7 +1,7 @@
 //! The requests of `towpath policy`, carried out on the policy in force.
 
 use super::decide::{Policy, seen};
-use super::list::{DefaultAction, Entry, RuleList};
+use super::list::{DefaultAction, Entry, RuleList, number};
 use super::parse::question;
 use super::request::{Listing, PolicyRequest, RuleLine, Tested};
 use towpath_runtime::Verdict;
@@ -39,8 +39,9 @@ impl Policy {
                 }
             }
             PolicyRequest::Replace { rules, default } => {
-                let parse =
-                    |(at, rule): (usize, &String)| rule.parse::<Entry>().map_err(|e| format!("rule {}: {e}", at + 1));
+                let parse = |(at, rule): (usize, &String)| {
+                    rule.parse::<Entry>().map_err(|e| format!("rule {}: {e}", number(at)))
+                };
                 let entries: Result<Vec<Entry>, String> = rules.iter().enumerate().map(parse).collect();
                 list.replace(entries?, default.parse()?)?;
             }
@@ -109,5 +110,9 @@ impl Policy {
 
 fn line(list: &RuleList, at: usize) -> Option<RuleLine> {
     let counted = list.entries().get(at)?;
-    Some(RuleLine { number: at + 1, rule: counted.entry.to_string(), hits: counted.hits })
+    Some(RuleLine { number: number(at), rule: counted.entry.to_string(), hits: counted.hits })
 }
+
+#[cfg(test)]
+#[path = "commands_tests.rs"]
+mod tests;

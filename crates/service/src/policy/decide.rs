@@ -1,7 +1,7 @@
 //! The policy in force: the rules, the clients that they are about, and the decision on each attempt.
 
 use super::identity::Identity;
-use super::list::{DefaultAction, Entry, RuleList};
+use super::list::{DefaultAction, Entry, RuleList, number};
 use super::query::{Attempt, Query};
 use super::request::PolicyTotals;
 use super::rule::Denial;
@@ -151,7 +151,7 @@ impl Policy {
         if matches!(verdict, Verdict::Refuse(_) | Verdict::Drop) {
             totals.denied += 1;
             if throttle.allows() {
-                let by = rule.map_or("the default".to_owned(), |at| format!("rule {}", at + 1));
+                let by = rule.map_or("the default".to_owned(), |at| format!("rule {}", number(at)));
                 let (what, how) = (query.words(), seen(query.attempt, verdict));
                 let Identity { uid, pid, .. } = identity;
                 tracing::warn!(uid, pid, program = identity.name(), "policy: {what} denied by {by} ({how})");
@@ -173,16 +173,20 @@ impl Policy {
         let PolicyState { list, clients, totals, throttle, .. } = &mut *state;
         totals.limited += 1;
         let Some(at) = list.hit_limit(limit.id) else { return };
-        if !throttle.allows() {
-            return;
-        }
-        if let Some(KnownProcess { identity, .. }) = clients.get(&client).and_then(|known| known.first()) {
+        let known = clients.get(&client).and_then(|known| known.first());
+        if let Some(KnownProcess { identity, .. }) = known.filter(|_| throttle.allows()) {
             let what = match what {
                 Exceeded::Connections => format!("{} connections", limit.connections),
                 Exceeded::NewPerSecond => format!("{} new connections per second", limit.new_per_s),
             };
             let Identity { uid, pid, .. } = identity;
-            tracing::warn!(uid, pid, program = identity.name(), "policy: rule {} allows no more than {what}", at + 1);
+            tracing::warn!(
+                uid,
+                pid,
+                program = identity.name(),
+                "policy: rule {} allows no more than {what}",
+                number(at)
+            );
         }
     }
 }

@@ -90,6 +90,7 @@ fn cgroup(text: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use rustix::fd::AsFd;
 
     fn ours(program: bool) -> (u32, u32, i32, Option<OwnedFd>) {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -105,6 +106,30 @@ mod tests {
         assert_eq!((identity.uid, identity.groups[0]), (uid, gid));
         assert!(identity.program.ends_with(identity.name()) && !identity.name().is_empty());
         assert_eq!(Identity::running(pid), Some(identity));
+    }
+
+    #[test]
+    fn whoever_connected_is_known_from_the_socket_alone() {
+        let (uid, gid, pid, _) = ours(false);
+        let (kind, flags) = (rustix::net::SocketType::STREAM, rustix::net::SocketFlags::CLOEXEC);
+        let (one, _other) = rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap();
+        let identity = Identity::of_peer(one.as_fd(), uid, gid, pid, peer_process::ticks_now());
+        assert_eq!(Some(identity), Identity::running(pid));
+        // The kernel's word on the groups counts, and nothing that is read by a wrong number.
+        let stranger = Identity::of_peer(one.as_fd(), uid, gid, i32::MAX, 0);
+        assert_eq!((stranger.program.as_str(), stranger.groups.first()), ("", Some(&gid)));
+    }
+
+    #[test]
+    fn a_number_that_nobody_has_is_no_process() {
+        assert_eq!(Identity::running(i32::MAX), None);
+    }
+
+    #[test]
+    fn numbers_stand_behind_their_title() {
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGroups:\t5 6 \n";
+        assert_eq!((numbers(status, "Uid:"), numbers(status, "Groups:")), (vec![1, 2, 3, 4], vec![5, 6]));
+        assert_eq!(numbers(status, "Gid:"), Vec::<u32>::new());
     }
 
     #[test]

@@ -17,6 +17,11 @@ pub const PROGRAM_IS_NO_BOUNDARY: &str = "\"program\" tells programs apart and c
                                           his own as any program that he may execute; to confine, name a user or a \
                                           control group";
 
+/// The number of the entry at this position (from 0), as people count.
+pub fn number(at: usize) -> usize {
+    at + 1
+}
+
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {

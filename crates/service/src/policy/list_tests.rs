@@ -94,6 +94,18 @@ fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
     whole.default = DefaultAction::Deny;
     assert_eq!(decide(&whole, &somebody, &at("0.0.0.0:80", false)).1, Verdict::Allow(0));
     assert_eq!(decide(&whole, &somebody, &at("[::]:80", true)).1, Verdict::Refuse(libc::EACCES));
+    assert_eq!(decide(&whole, &somebody, &at("[::]:80", false)).1, Verdict::Refuse(libc::EACCES));
+    let mut whole = list(&["allow listen on ::/0"]);
+    whole.default = DefaultAction::Deny;
+    assert_eq!(decide(&whole, &somebody, &at("[::]:80", false)).1, Verdict::Allow(0));
+    assert_eq!(decide(&whole, &somebody, &at("[::]:80", true)).1, Verdict::Refuse(libc::EACCES), "IPv4 is not allowed");
+    assert_eq!(decide(&whole, &somebody, &at("0.0.0.0:80", false)).1, Verdict::Refuse(libc::EACCES));
+    let denied = list(&["deny listen on fd00::/8"]);
+    for (query, refused) in
+        [(at("[::]:80", true), true), (at("[::]:80", false), true), (at("0.0.0.0:80", false), false)]
+    {
+        assert_eq!(decide(&denied, &somebody, &query).1 == Verdict::Refuse(libc::EACCES), refused, "{query:?}");
+    }
 }
 
 #[test]
@@ -122,6 +134,69 @@ fn a_replaced_list_keeps_the_counts_and_numbers_of_what_stays() {
     let three = limit(&list, 3);
     assert!(three.id != one.id && three.id != two.id && three.number != two.number);
     assert_eq!(three.number, one.number, "small numbers are used again");
+}
+
+#[test]
+fn a_list_has_a_most_of_entries() {
+    let entry = |number: usize| -> Entry { format!("deny connect user {number}").parse().unwrap() };
+    let mut list = RuleList::default();
+    let error = list.replace((0..=MAX_ENTRIES).map(entry).collect(), DefaultAction::Deny).unwrap_err();
+    assert_eq!((error.as_str(), list.entries().len()), ("4097 rules are too many; 4096 is the most", 0));
+    list.replace((1..MAX_ENTRIES).map(entry).collect(), DefaultAction::Allow).unwrap();
+    list.insert(0, entry(0)).unwrap();
+    assert_eq!(list.insert(0, entry(0)).unwrap_err(), "there are 4096 rules already, which is the most");
+    list.replace((0..MAX_ENTRIES).map(entry).collect(), DefaultAction::Allow).unwrap();
+    assert_eq!((list.remove(MAX_ENTRIES), list.remove(MAX_ENTRIES - 1)), (None, Some(entry(MAX_ENTRIES - 1))));
+}
+
+#[test]
+fn a_limit_has_a_number_of_its_own_and_a_rule_none() {
+    let list =
+        list(&["deny connect", "limit user 1 rate 8mbit", "limit user 2 weight 3 connections 4 new 5", "deny all"]);
+    let limit = |uid| list.limit(&list.about(&user(uid)));
+    let (one, two) = (limit(1).unwrap(), limit(2).unwrap());
+    assert_eq!(one, (1, Limit { id: 2, number: 0, weight: 1, rate: 1_000_000, connections: 0, new_per_s: 0 }));
+    assert_eq!(two, (2, Limit { id: 3, number: 1, weight: 3, rate: 0, connections: 4, new_per_s: 5 }));
+    assert_eq!(limit(3), None);
+}
+
+#[test]
+fn a_replaced_list_keeps_the_count_of_its_default_if_that_stays() {
+    let mut list = RuleList::default();
+    list.hit(None);
+    list.hit(Some(0));
+    list.replace(Vec::new(), DefaultAction::Allow).unwrap();
+    assert_eq!(list.default_hits, 1, "a position that is not there counts nowhere");
+    list.replace(Vec::new(), DefaultAction::Kernel).unwrap();
+    assert_eq!((list.default, list.default_hits), (DefaultAction::Kernel, 0));
+}
+
+#[test]
+fn hits_count_for_the_entry_of_a_number() {
+    let mut list = list(&["deny connect", "limit user 1 rate 1mbit"]);
+    assert_eq!(
+        (list.hit_by(2, 3), list.hit_by(2, 4), list.hit_limit(2), list.hit_by(3, 1)),
+        (Some(1), Some(1), Some(1), None)
+    );
+    assert_eq!(list.entries().iter().map(|counted| counted.hits).collect::<Vec<_>>(), [0, 8]);
+}
+
+#[test]
+fn rules_and_limits_say_whether_they_name_a_program() {
+    for (line, names) in [
+        ("deny connect program nginx", true),
+        ("limit program nginx rate 1mbit", true),
+        ("deny connect user 1", false),
+        ("limit cgroup /a rate 1mbit", false),
+    ] {
+        assert_eq!(line.parse::<Entry>().unwrap().names_a_program(), names, "{line}");
+    }
+}
+
+#[test]
+fn an_unknown_stack_is_refused_with_those_that_there_are() {
+    let error = RuleList::default().insert(0, "stack green all".parse().unwrap()).unwrap_err();
+    assert_eq!(error, "there is no stack \"green\"; the configuration names none ([stacks.NAME])");
 }
 
 /// The model: the documented meaning of rules, for connects and accepts.

@@ -15,8 +15,12 @@ const SOME_GROUPS: usize = 64;
 /// Ticks of `/proc/PID/stat` since the machine has started.
 pub fn ticks_now() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
-    let per_s = rustix::param::clock_ticks_per_second();
-    now.tv_sec.unsigned_abs() * per_s + now.tv_nsec.unsigned_abs() * per_s / 1_000_000_000
+    ticks(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs(), rustix::param::clock_ticks_per_second())
+}
+
+/// So many seconds and nanoseconds in ticks.
+fn ticks(s: u64, ns: u64, per_s: u64) -> u64 {
+    s * per_s + ns * per_s / 1_000_000_000
 }
 
 /// Its supplementary groups (`SO_PEERGROUPS`).
@@ -42,13 +46,16 @@ pub fn process(socket: impl AsFd, pid: i32, accepted: u64) -> Result<OwnedFd, Er
     match get(&socket, libc::SO_PEERPIDFD, &mut number).0 {
         // SAFETY: the kernel has made this descriptor for us.
         Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(number)) }),
-        Err(Errno::NOPROTOOPT) => {
-            let process = pidfd_open(Pid::from_raw(pid).ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            if started(&stat).is_some_and(|at| at <= accepted) { Ok(process) } else { Err(Errno::SRCH) }
-        }
+        Err(Errno::NOPROTOOPT) => by_number(pid, accepted),
         Err(error) => Err(error),
     }
+}
+
+/// A pidfd of the process of this number, if it began no later than this.
+fn by_number(pid: i32, latest: u64) -> Result<OwnedFd, Errno> {
+    let process = pidfd_open(Pid::from_raw(pid).ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    if started(&stat).is_some_and(|at| at <= latest) { Ok(process) } else { Err(Errno::SRCH) }
 }
 
 /// Does it live? If so, what was read by its number before was its own.
@@ -77,12 +84,69 @@ fn get(socket: impl AsFd, option: i32, value: &mut [u8]) -> (Result<(), Errno>, 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
     fn a_start_is_read_behind_any_name() {
         let rest = (4..23).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(started(&format!("7 (a) 1 (b)) S {rest}")), Some(22));
         assert_eq!(started(""), None);
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn groups_are_those_of_whoever_connected_however_many_they_are() {
+        let (own, _other) = pair();
+        let ours: Vec<u32> = rustix::process::getgroups().unwrap().iter().map(|group| group.as_raw()).collect();
+        assert_eq!(groups(&own).unwrap(), ours);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for count in [0, 1, SOME_GROUPS, SOME_GROUPS + 1, 5 * SOME_GROUPS] {
+            let many: Vec<u32> = (0..count as u32).map(|number| 70_000 + number).collect();
+            // The groups are this thread's alone, which ends here.
+            let set = || {
+                // SAFETY: the kernel reads `count` numbers.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setgroups, count, many.as_ptr()) }, 0);
+                groups(pair().0).unwrap()
+            };
+            assert_eq!(std::thread::scope(|scope| scope.spawn(set).join().unwrap()), many, "{count}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_peer_has_no_groups_and_no_process() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(groups(&file).unwrap_err(), Errno::NOTSOCK);
+        assert_eq!(process(&file, 1, u64::MAX).unwrap_err(), Errno::NOTSOCK);
+    }
+
+    #[test]
+    fn a_process_of_a_number_is_taken_only_if_it_began_in_time() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let began = started(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        assert!(lives(&by_number(own, began).unwrap()) && by_number(own, began + 1).is_ok());
+        assert_eq!(by_number(own, began - 1).unwrap_err(), Errno::SRCH, "it has had the number only since");
+        assert_eq!(by_number(0, u64::MAX).unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn a_process_lives_until_it_has_ended() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = by_number(child.id().cast_signed(), u64::MAX).unwrap();
+        assert!(lives(&process));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!lives(&process));
+    }
+
+    #[test]
+    fn a_time_has_the_ticks_that_are_over() {
+        let at = |s, ns| ticks(s, ns, 100);
+        assert_eq!([at(0, 9_999_999), at(0, 10_000_000), at(3, 0), at(3, 999_999_999)], [0, 1, 300, 399]);
     }
 
     #[test]

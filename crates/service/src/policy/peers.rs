@@ -6,7 +6,7 @@
 
 use super::decide::{KnownProcess, Policy, PolicyState};
 use super::identity::Identity;
-use super::list::{DefaultAction, Entry, RuleList};
+use super::list::{self, DefaultAction, Entry, RuleList};
 use super::query::{Attempt, Query};
 use super::rule::{Action, Rule};
 use std::net::{IpAddr, SocketAddr};
@@ -147,7 +147,7 @@ impl Policy {
                 }
                 BY_NUMBER => "the number of rules".to_owned(),
                 id => match list.hit_by(id, *more) {
-                    Some(at) => format!("rule {}", at + 1),
+                    Some(at) => format!("rule {}", list::number(at)),
                     None => "a rule that has gone".to_owned(),
                 },
             };

@@ -134,7 +134,7 @@ fn too_many_rules_refuse_everybody_and_say_so() {
     assert_eq!(rules(&policy, "0.0.0.0", false), PeerRules::nobody(BY_NUMBER));
     assert!(rules(&policy, "::1", false).rules.is_empty(), "none of them is about it");
     policy.peers_refused(&[(BY_NUMBER, 2)]);
-    assert_eq!(policy.totals().denied, 2);
+    assert_eq!((policy.totals().denied, policy.listing().default_hits), (2, 0), "the default has decided nothing");
 }
 
 #[test]

@@ -68,3 +68,36 @@ impl Query {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_about_its_peer_its_listener_and_one_port() {
+        let (local, remote): (SocketAddr, SocketAddr) = ("[::]:80".parse().unwrap(), "10.0.0.1:4000".parse().unwrap());
+        let (at, of) = (Some(local.ip()), Some(remote.ip()));
+        let query = |attempt, remote, local, port, dual| Query { attempt, remote, local, port, dual };
+        assert_eq!(Query::connect(remote), query(Attempt::Connect, of, None, 4000, false));
+        assert_eq!(Query::accept(local, remote), query(Attempt::Accept, of, at, 80, false));
+        for dual in [true, false] {
+            assert_eq!(Query::listen(local, dual), query(Attempt::Listen, None, at, 80, dual));
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_said_with_the_address_and_port_that_it_is_about() {
+        let (local, remote) = ("10.0.0.9:80".parse().unwrap(), "[fd00::1]:4000".parse().unwrap());
+        let accept = Query::accept(local, remote);
+        for (query, words) in [
+            (Query::connect(remote), "connect to [fd00::1]:4000"),
+            (Query::listen(local, false), "listen on 10.0.0.9:80"),
+            (accept, "accept from fd00::1 on 10.0.0.9:80"),
+            (Query { remote: None, ..accept }, "accept on 10.0.0.9:80"),
+            (Query { local: None, ..Query::listen(local, false) }, "listen on 0.0.0.0:80"),
+        ] {
+            assert_eq!(query.words(), words);
+        }
+    }
+}

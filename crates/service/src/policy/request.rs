@@ -109,3 +109,25 @@ pub struct PolicyTotals {
     /// Attempts refused by a limit.
     pub limited: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_what_was_asked_for() {
+        let rule = || "deny all".to_owned();
+        for (request, words) in [
+            (PolicyRequest::List, "list"),
+            (PolicyRequest::Add { rule: rule() }, "add \"deny all\""),
+            (PolicyRequest::Insert { number: 2, rule: rule() }, "insert 2 \"deny all\""),
+            (PolicyRequest::Delete { rule: rule() }, "delete \"deny all\""),
+            (PolicyRequest::Default { default: "kernel".into() }, "default \"kernel\""),
+            (PolicyRequest::Replace { rules: vec![rule()], default: "deny".into() }, "replace"),
+            (PolicyRequest::Flush, "flush"),
+            (PolicyRequest::Test { question: "listen port 1".into() }, "test \"listen port 1\""),
+        ] {
+            assert_eq!(request.words(), words);
+        }
+    }
+}

@@ -45,3 +45,37 @@ pub(super) fn grown(rate: u64, credit: i64, us: u64, late: bool) -> i64 {
     let limit = worth(rate, if late { LATE_US } else { QUANTUM_US });
     credit.saturating_add(worth(rate, us)).min(limit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes per second: a byte in each microsecond.
+    const RATE: u64 = 1_000_000;
+
+    #[test]
+    fn payload_costs_what_the_rate_gives_in_its_time() {
+        assert_eq!((worth(RATE, 1), cost(1), worth(RATE, 1460)), (BYTE, BYTE, cost(1460)));
+        assert_eq!(worth(u64::MAX, u64::MAX), PLENTY as i64, "far from overflow");
+        assert_eq!([bytes(BYTE - 1), bytes(BYTE), bytes(5 * BYTE), bytes(-BYTE)], [0, 1, 5, 0]);
+    }
+
+    #[test]
+    fn a_debt_is_waited_out_and_no_wait_is_shorter_than_the_quantum() {
+        assert_eq!(wait_us(RATE, -100 * BYTE), 100);
+        assert_eq!(wait_us(RATE, -100 * BYTE - 1), 101, "to the end of the last microsecond");
+        for credit in [0, BYTE, -1, -16 * BYTE] {
+            assert_eq!(wait_us(RATE, credit), QUANTUM_US);
+        }
+        assert_eq!(wait_us(0, -100), 100, "a rate of nothing is the least one");
+    }
+
+    #[test]
+    fn a_sender_saves_up_a_quantum_and_one_that_is_served_late_gets_what_it_has_lost() {
+        assert_eq!(grown(RATE, -10 * BYTE, 12, false), 2 * BYTE);
+        assert_eq!(grown(RATE, 0, 500, false), 16 * BYTE);
+        assert_eq!(grown(RATE, 0, 500, true), 500 * BYTE);
+        assert_eq!(grown(RATE, 0, 5000, true), 1000 * BYTE, "a stopped machine is no lateness");
+        assert_eq!(grown(RATE, i64::MAX, u64::MAX, true), 1000 * BYTE);
+    }
+}

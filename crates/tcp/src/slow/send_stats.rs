@@ -175,6 +175,35 @@ mod tests {
     }
 
     #[test]
+    fn the_rate_is_what_was_acknowledged_in_a_round_trip_at_least() {
+        let mut meter = SendMeter::new(Micros(0), Seq(0), 0);
+        let mut look = |now, bytes_acked, queued| {
+            meter.look(Micros(now), &FlowSnapshot { bytes_acked, srtt_us: 100, ..out(2000, queued) });
+            (meter.stats.delivery_rate, meter.stats.app_limited)
+        };
+        assert_eq!(look(99, 500, 4000), (0, false), "not a whole round trip");
+        assert_eq!(look(100, 500, 4000), (5_000_000, false));
+        assert_eq!(look(300, 500, 4000), (5_000_000, false), "nothing more has been acknowledged");
+        assert_eq!(look(350, 1000, 2000), (2_000_000, true), "nothing waited");
+        assert_eq!(look(400, 1000, 2000), (2_000_000, true));
+        assert_eq!(look(450, 1100, 4000), (1_000_000, true), "at some time in it");
+        assert_eq!(look(550, 1300, 4000), (2_000_000, false));
+    }
+
+    #[test]
+    fn a_pause_is_no_time_of_sending_and_silence_lasts_since_the_last_segment() {
+        let mut meter = SendMeter::new(Micros(0), Seq(0), 0);
+        meter.look(Micros(10), &out(1000, 4000));
+        meter.resume(Micros(100));
+        meter.look(Micros(130), &FlowSnapshot { bytes_acked: 60, ..out(1000, 4000) });
+        assert_eq!((meter.stats.busy_us, meter.stats.delivery_rate), (40, 2_000_000));
+        assert_eq!(meter.read(Micros(150), Micros(120)).silent_us, 140);
+        assert_eq!(meter.read(Micros(150), Micros(120)).heard_us, 30);
+        meter.look(Micros(160), &FlowSnapshot { retransmits: 1, ..out(1000, 4000) });
+        assert_eq!(meter.read(Micros(170), Micros(0)).silent_us, 10, "what is sent again is sent");
+    }
+
+    #[test]
     fn a_series_of_time_outs_lasts_until_progress() {
         let mut meter = SendMeter::new(Micros(0), Seq(0), 2);
         let seen = |meter: &SendMeter, now| {

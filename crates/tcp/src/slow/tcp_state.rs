@@ -69,3 +69,47 @@ impl TcpState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow_flags::{FIN_ACKED, FIN_RECEIVED, FIN_WANTED, PASSIVE_CLOSE};
+
+    /// As `ss` names them, with Linux's numbers (`include/net/tcp_states.h`).
+    const ALL: [(TcpState, u32, &str); 11] = [
+        (TcpState::Established, 1, "ESTAB"),
+        (TcpState::SynSent, 2, "SYN-SENT"),
+        (TcpState::SynReceived, 3, "SYN-RECV"),
+        (TcpState::FinWait1, 4, "FIN-WAIT-1"),
+        (TcpState::FinWait2, 5, "FIN-WAIT-2"),
+        (TcpState::TimeWait, 6, "TIME-WAIT"),
+        (TcpState::Closed, 7, "UNCONN"),
+        (TcpState::CloseWait, 8, "CLOSE-WAIT"),
+        (TcpState::LastAck, 9, "LAST-ACK"),
+        (TcpState::Listen, 10, "LISTEN"),
+        (TcpState::Closing, 11, "CLOSING"),
+    ];
+
+    #[test]
+    fn states_have_the_numbers_and_names_of_linux() {
+        for (state, number, name) in ALL {
+            assert_eq!((state.linux_number(), state.name()), (number, name));
+        }
+    }
+
+    #[test]
+    fn the_state_follows_from_which_end_has_closed_first_and_what_is_acknowledged() {
+        for (flags, state) in [
+            (0, TcpState::Established),
+            (FIN_RECEIVED, TcpState::CloseWait),
+            (FIN_WANTED, TcpState::FinWait1),
+            (FIN_WANTED | FIN_ACKED, TcpState::FinWait2),
+            (FIN_WANTED | FIN_RECEIVED, TcpState::Closing),
+            (FIN_WANTED | FIN_RECEIVED | PASSIVE_CLOSE, TcpState::LastAck),
+            (FIN_WANTED | FIN_ACKED | FIN_RECEIVED, TcpState::TimeWait),
+            (FIN_WANTED | FIN_ACKED | FIN_RECEIVED | PASSIVE_CLOSE, TcpState::Closed),
+        ] {
+            assert_eq!(TcpState::of_flags(flags), state, "{flags:#x}");
+        }
+    }
+}

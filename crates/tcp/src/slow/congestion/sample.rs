@@ -103,3 +103,67 @@ impl Sample {
         self.cwnd < self.ssthresh
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seq::Seq;
+
+    /// 2000 bytes are out, 3000 are queued, and a window of either kind has room for more.
+    fn snapshot() -> FlowSnapshot {
+        FlowSnapshot {
+            mss: 1000,
+            snd_una: Seq(u32::MAX),
+            snd_max: Seq(1999),
+            snd_nxt: Seq(1999),
+            snd_queued: Seq(2999),
+            cwnd: 4000,
+            ssthresh: 5000,
+            snd_wnd: 9000,
+            ..FlowSnapshot::default()
+        }
+    }
+
+    fn limited(change: impl FnOnce(&mut FlowSnapshot)) -> bool {
+        let mut of = snapshot();
+        change(&mut of);
+        Sample::new(Micros(1), &of).app_limited
+    }
+
+    #[test]
+    fn the_application_limits_a_flow_that_might_send_more_and_has_nothing_or_a_peer_that_takes_none() {
+        assert!(!limited(|_| {}));
+        assert!(limited(|s| s.snd_queued = s.snd_nxt), "nothing waits");
+        assert!(!limited(|s| (s.snd_queued, s.cwnd) = (s.snd_nxt, 2999)), "no room for a segment");
+        assert!(limited(|s| (s.snd_queued, s.cwnd) = (s.snd_nxt, 3000)));
+        assert!(!limited(|s| s.snd_wnd = 3000) && limited(|s| s.snd_wnd = 2999), "the peer's window");
+    }
+
+    #[test]
+    fn a_sample_is_what_the_flow_shows() {
+        let sample = Sample::new(Micros(7), &FlowSnapshot { srtt_us: 90, ..snapshot() });
+        assert_eq!((sample.now, sample.mss, sample.flight), (Micros(7), 1000, 2000));
+        assert_eq!((sample.rtt_us, sample.recovering, sample.slow_start()), (90, false, true));
+        let flags = flow_flags::RECOVERY;
+        let sample = Sample::new(Micros(7), &FlowSnapshot { mss: 0, srtt_us: 90, rtt_us: 80, flags, ..snapshot() });
+        assert_eq!((sample.mss, sample.rtt_us, sample.srtt_us, sample.recovering), (1, 80, 90, true));
+        assert!(!Sample { cwnd: 5000, ssthresh: 5000, ..sample }.slow_start());
+        assert!(!Sample::new(Micros(7), &FlowSnapshot { flags: !flags, ..snapshot() }).recovering);
+    }
+
+    #[test]
+    fn an_interval_has_the_differences_and_a_new_flow_counts_from_zero() {
+        let at = |us, n: u64| Sample {
+            now: Micros(us),
+            bytes_acked: 10 * n,
+            bytes_marked: 20 * n,
+            bytes_lost: 30 * n,
+            retransmits: 40 * n,
+            ..Sample::default()
+        };
+        let of = |us, n: u64| Interval { us, acked: 10 * n, marked: 20 * n, lost: 30 * n, retransmits: 40 * n };
+        assert_eq!(at(9, 5).since(&at(2, 3)).interval, of(7, 2));
+        assert_eq!(at(9, 5).since(&at(2, 5)).interval, of(7, 0));
+        assert_eq!(at(9, 2).since(&at(2, 3)).interval, of(7, 2), "the number has another flow");
+    }
+}
