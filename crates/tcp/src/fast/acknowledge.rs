@@ -3,6 +3,7 @@
 
 use super::context::FlowTurn;
 use super::hystart::{Ack, CSS_GROWTH_DIVISOR, TRAIN_SEGMENTS, Verdict};
+use super::segment::Segment;
 use super::{ecn, rack, recovery};
 use crate::flow::Window;
 use crate::messages::{ToSlow, event};
@@ -10,7 +11,7 @@ use crate::seq::Seq;
 use crate::table::Measures;
 use crate::table::bits::{ECN, ECN_REDUCED, FIN_ACKED, PACED, RECOVER_SET, RECOVERY, RESEND, TIMING, TRACKED, UNDO};
 use crate::table::stages::{Loss, Receive};
-use towpath_wire::segment::{Segment, flags};
+use towpath_wire::segment::flags;
 
 /// An acknowledgement between SND.UNA and SND.MAX.
 #[inline]
@@ -30,7 +31,7 @@ pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
         }
     } else if turn.t.has(TRACKED) {
         rack::acknowledged(loss, turn, s, una);
-    } else if turn.t.has(UNDO) && !s.options.sack.is_empty() {
+    } else if turn.t.has(UNDO) && !s.sack.is_empty() {
         report_after_recovery(loss, turn, s);
     } else if s.payload_len == 0
         && s.flags & flags::FIN == 0
@@ -106,7 +107,7 @@ fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
         return;
     }
     t.duplicates(loss).in_a_row = 0;
-    if t.has(RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
+    if t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get())) {
         t.clear(loss, RECOVER_SET);
     }
     grow(loss, turn, ack, bytes, flight);
@@ -201,7 +202,7 @@ fn undo_if_needless(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, ack: Seq) {
 /// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
 #[cold]
 fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
-    let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una()) else { return };
+    let Some(block) = rack::duplicate(s.sack.as_slice(), turn.t.snd_una()) else { return };
     turn.lines.seldom.duplicates.add(by, 1);
     if rack::arrived_twice(by, &turn.t, turn.lines, block) {
         recovery::undo(by, turn);
@@ -212,7 +213,6 @@ fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
 /// §4.1).
 #[cold]
 fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
-    let id = &turn.lines.identity;
     let t = &mut turn.t;
     let mss = u32::from(t.mss());
     t.duplicates(by).one_more();
@@ -224,7 +224,7 @@ fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
     if t.in_a_row() != 3 {
         return;
     }
-    if t.has(RECOVER_SET) && !t.snd_una().after(Seq(id.recover.get())) {
+    if t.has(RECOVER_SET) && !t.snd_una().after(Seq(turn.lines.addresses.recover.get())) {
         return;
     }
     let ssthresh = recovery::enter(by, turn);
@@ -238,7 +238,7 @@ fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
 fn recovering(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, acked: u32) {
     let t = &mut turn.t;
     let mss = u32::from(t.mss());
-    if ack.before(Seq(turn.lines.identity.recover.get())) {
+    if ack.before(Seq(turn.lines.addresses.recover.get())) {
         // Partial: the next hole. Deflate by what has left, but allow one new segment.
         turn.lines.rate.bytes_lost.add(by, u64::from(mss));
         t.set(by, RESEND);

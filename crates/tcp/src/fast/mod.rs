@@ -42,6 +42,7 @@ mod recovery;
 mod report;
 mod scheduler;
 mod scoreboard;
+mod segment;
 #[cfg(test)]
 mod tests;
 mod timers;

@@ -5,6 +5,7 @@
 use super::batch::{Copy, Item};
 use super::context::FlowTurn;
 use super::out_of_order::Inserted;
+use super::segment::Segment;
 use super::{acknowledge, close, ecn, report};
 use crate::counters::Drop;
 use crate::messages::{ToSlow, event};
@@ -14,7 +15,7 @@ use crate::table::bits::{
     URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
-use towpath_wire::segment::{Segment, flags};
+use towpath_wire::segment::flags;
 
 /// errno of a connection reset by the peer (ECONNRESET).
 const CONNECTION_RESET: i32 = 104;
@@ -89,7 +90,7 @@ impl FlowTurn<'_> {
         if !self.t.has(TIMESTAMPS) {
             return Ok(());
         }
-        let Some(ts) = s.options.timestamps else { return Ok(()) };
+        let Some(ts) = s.timestamps else { return Ok(()) };
         if (ts.value.wrapping_sub(self.t.ts_recent()) as i32) >= 0 || self.ts_recent_is_stale() {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl FlowTurn<'_> {
     /// then on.
     #[inline]
     fn take_timestamp(&mut self, by: Receive, s: &Segment) {
-        let Some(ts) = s.options.timestamps else { return };
+        let Some(ts) = s.timestamps else { return };
         if ts.value != self.t.ts_recent() && self.t.has(TIMESTAMPS) && !Seq(s.seq).after(self.t.last_ack()) {
             self.t.received(by).ts_recent = ts.value;
             self.lines.identity.ts_recent_at.set(by, (self.now.0 >> 20) as u32);

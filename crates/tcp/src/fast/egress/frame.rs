@@ -2,17 +2,16 @@
 
 use super::{SendTurn, Sent};
 use crate::buffers::{Rings, TxPorts};
-use crate::fast::{app, report};
-use crate::flow::{FourTuple, Link};
+use crate::fast::{app, recovery, report};
 use crate::seq::Seq;
 use crate::table::Lines;
 use crate::table::bits::{ACK_NOW, ACK_OWED, DSACK, ECN_ECHO, TIMESTAMPS, URGENT_OUT, V6, VLAN};
 use crate::table::stages::Egress;
 use crate::table::tcb::Tcb;
-use crate::time::Micros;
-use towpath_wire::emit::{Header, make, make_inline};
+use towpath_wire::emit::{Header, make};
 use towpath_wire::offload::TxOffload;
-use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
+use towpath_wire::segment::{Options, Timestamps, flags};
+use towpath_wire::template::Fields;
 
 /// The acknowledgement of a segment.
 #[derive(Clone, Copy)]
@@ -20,19 +19,6 @@ pub(super) struct Acknowledged {
     pub up_to: Seq,
     /// With ECE: some of it was marked.
     pub marked: bool,
-}
-
-/// The fields in which the frames of a flow differ.
-struct Fields {
-    seq: Seq,
-    ack: Seq,
-    flags: u8,
-    window: u16,
-    urgent: u16,
-    /// ECN field.
-    tos: u8,
-    /// The packet's number.
-    ident: u16,
 }
 
 impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
@@ -58,8 +44,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         let room = if t.out_of_order() == 0 && !t.has(DSACK) { 0 } else { self.report_room(len) };
         let (flags, urgent) =
             if t.has(URGENT_OUT) || ack.marked { self.seldom(by, seq, flags, ack.marked) } else { (flags, 0) };
-        let fields =
-            Fields { seq, ack: ack.up_to, flags, window, urgent, tos: self.ect, ident: self.turn.state.ident.0 };
+        let ident = self.turn.state.ident.0;
+        let fields = Fields { seq: seq.0, ack: ack.up_to.0, flags, window, urgent, ecn: self.ect, ident };
         let port = lines.identity.port();
         let mss = self.turn.t.mss();
         let segments = if len <= u32::from(mss) { 1 } else { len.div_ceil(u32::from(mss)) };
@@ -67,15 +53,16 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
         let Some(buffer) = buffer else { return Sent::NoRoom };
         let (t, now) = (&self.turn.t, self.turn.now);
-        let made = if room != 0 || t.any(V6 | VLAN) {
-            let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
-            let route = (lines.link(t.flags()), lines.tuple(t.flags()));
-            make(&header(t, lines, now, fields, route, sack), len as usize, buffer)
+        let stamps = t.has(TIMESTAMPS).then(|| {
+            let value = recovery::timestamp(lines, now);
+            Timestamps { value, echo: t.ts_recent() }
+        });
+        let made = if room == 0 && !t.any(V6 | VLAN) {
+            lines.identity.template().make(&fields, stamps, len as usize, buffer)
         } else {
-            // Inlined, so that the compiler sees which parts are absent, and writes the frame without a `Header`
-            // between.
-            let route = (lines.identity.link(), lines.identity.tuple());
-            make_inline(&header(t, lines, now, fields, route, SackBlocks::NONE), len as usize, buffer)
+            let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
+            let options = Options { timestamps: stamps, sack, ..Options::NONE };
+            make(&header(t, lines, &fields, options), len as usize, buffer)
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
@@ -147,25 +134,21 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
     }
 }
 
-#[inline(always)]
-fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, route: (Link, FourTuple), sack: SackBlocks) -> Header {
-    let ((link, tuple), id) = (route, &lines.identity);
-    let (tos, ttl) = id.service();
-    let timestamps = t.has(TIMESTAMPS).then(|| {
-        let value = ((now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
-        Timestamps { value, echo: t.ts_recent() }
-    });
+/// The header of a frame for which the flow's template is not enough.
+#[cold]
+fn header(t: &Tcb, lines: &Lines, fields: &Fields, options: Options) -> Header {
+    let (tos, ttl) = lines.identity.service();
     Header {
-        seq: fields.seq.0,
-        ack: fields.ack.0,
+        seq: fields.seq,
+        ack: fields.ack,
         flags: fields.flags,
         window: fields.window,
         ident: fields.ident,
-        tos: tos | fields.tos,
+        tos: tos | fields.ecn,
         ttl,
         urgent: fields.urgent,
-        options: Options { timestamps, sack, ..Options::NONE },
-        ..tuple.header(&link)
+        options,
+        ..lines.tuple(t.flags()).header(&lines.link(t.flags()))
     }
 }
 
