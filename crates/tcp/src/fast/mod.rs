@@ -156,7 +156,9 @@ impl FastPath {
     /// Sends up to `budget` frames; returns how many went out. Frames for which a port has no room stay for the next
     /// call.
     pub fn transmit(&mut self, now: Micros, budget: usize, rings: &impl Rings, ports: &mut impl TxPorts) -> usize {
-        post::expire(STAGES.post, &self.table, &mut self.state, now);
+        if self.state.delayed.is_due(now) {
+            post::expire(STAGES.post, &self.table, &mut self.state, now);
+        }
         timers::expire((STAGES.loss, STAGES.post), &self.table, &mut self.state, now);
         egress::run(STAGES.egress, &self.table, &mut self.state, now, budget, rings, ports)
     }

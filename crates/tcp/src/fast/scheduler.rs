@@ -304,6 +304,11 @@ impl Delayed {
     pub fn push(&mut self, deadline: Micros, flow: FlowId) {
         self.0.push_back((deadline, flow));
     }
+    /// A flow's time has come.
+    #[inline(always)]
+    pub fn is_due(&self, now: Micros) -> bool {
+        self.0.front().is_some_and(|(deadline, _)| *deadline <= now)
+    }
     /// The next flow whose time has come.
     #[inline]
     pub fn pop_due(&mut self, now: Micros) -> Option<FlowId> {
