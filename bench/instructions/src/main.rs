@@ -1,19 +1,22 @@
-//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS` and
+//! Programs for callgrind: `stages BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS` and
 //! `sends ADDRESS PORT SENDS SERVICE`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
 
-mod fast_path;
 mod library;
 mod native;
 mod sends;
+mod stages;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
-        ["fast-path", requests] => requests.parse().ok().map(fast_path::run),
+        ["stages", batch, requests] => match (batch.parse(), requests.parse()) {
+            (Ok(batch), Ok(requests)) => Some(stages::run(batch, requests)),
+            _ => None,
+        },
         [way @ ("library" | "native"), address, port, requests] => {
             match (address.parse(), port.parse(), requests.parse()) {
                 (Ok(address), Ok(port), Ok(requests)) if way == "native" => Some(native::run(address, port, requests)),
@@ -37,7 +40,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions fast-path REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE"
+                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE"
             );
             std::process::exit(2);
         }

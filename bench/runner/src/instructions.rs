@@ -30,8 +30,10 @@ pub struct Options {
 /// Instructions per request.
 #[derive(Serialize)]
 struct Counts {
-    /// In the fast path: a request in, its reply out.
-    fast_path: f64,
+    /// In the stages of the fast path: a request in, its reply out, one flow per turn.
+    stages_1: f64,
+    /// The same with 64 flows per turn.
+    stages_64: f64,
     /// In the socket library and libc, over the stack: `epoll_wait`, `read`, `write`.
     library: f64,
     /// In the native API, over the stack: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
@@ -49,7 +51,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
     let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
     let counts = Counts {
-        fast_path: fast_path(&program, &scratch.0, options.requests)?,
+        stages_1: stages(&program, &scratch.0, 1, options.requests)?,
+        stages_64: stages(&program, &scratch.0, 64, options.requests)?,
         library: server("library", false)?,
         native: server("native", false)?,
         library_direct: server("library", true)?,
@@ -60,7 +63,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
     } else {
         println!("instructions per 64-byte echo request ({} requests, callgrind)", options.requests);
-        println!("  fast path            {:>8.1}", counts.fast_path);
+        println!("  stages, 1 flow       {:>8.1}", counts.stages_1);
+        println!("  stages, 64 flows     {:>8.1}", counts.stages_64);
         println!("  library over stack   {:>8.1}", counts.library);
         println!("  native over stack    {:>8.1}", counts.native);
         println!("  library directly     {:>8.1}", counts.library_direct);
@@ -79,11 +83,13 @@ fn callgrind(function: &str, out: &Path) -> Command {
     command
 }
 
-fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
-    let out = dir.join("fast_path.out");
-    let output = callgrind("fast_path_turn", &out)
+/// The instructions of the stages, with a request of each of `batch` flows per turn. One thread takes every step, so two
+/// runs are equal to the instruction.
+fn stages(program: &Path, dir: &Path, batch: u64, requests: u64) -> io::Result<f64> {
+    let out = dir.join(format!("stages-{batch}.out"));
+    let output = callgrind("stages_turn", &out)
         .arg(program)
-        .args(["fast-path", &requests.to_string()])
+        .args(["stages", &batch.to_string(), &requests.to_string()])
         .output()
         .map_err(absent)?;
     per_request(&out, &output)

@@ -37,13 +37,16 @@ pub fn header(bytes: &[u8; 20]) -> u64 {
 }
 
 /// Folds a sum to 16 bits without complementing it. Its `to_ne_bytes` are in wire order.
-#[inline]
+#[inline(always)]
 pub fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    let (half, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    fold_half(half + u32::from(carry))
+}
+
+/// [`fold`] of 32 bits. Adding the halves in both orders carries the lower sum's overflow into the upper one.
+#[inline(always)]
+pub(crate) fn fold_half(sum: u32) -> u16 {
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// The checksum field in wire order, from the unfolded sum of a message whose checksum field is 0.
@@ -103,6 +106,11 @@ mod tests {
     #[test]
     fn extremes() {
         assert_eq!(fold(0), 0);
+        for sum in [1, 0xffff, 0x1_0000, 0xffff_0000, 0xffff_ffff, 0x1_0000_0000, 0x1_ffff_fffe, u64::MAX - 1] {
+            // One's complement: what remains by 2^16 - 1, but never 0.
+            let rest = (sum - 1) % 0xffff + 1;
+            assert_eq!(u64::from(fold(sum)), rest, "{sum:x}");
+        }
         assert_eq!(fold(u64::MAX), 0xffff);
         assert_eq!(finish(add(0, &[])), [0xff, 0xff]);
         for len in [1usize, 2, 3, 63, 64, 65, 65_535] {

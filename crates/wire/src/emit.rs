@@ -79,6 +79,11 @@ pub struct Made {
 }
 
 impl Made {
+    #[inline(always)]
+    pub(crate) fn of(payload_offset: usize, end: usize, tcp_offset: usize, pseudo: u64) -> Self {
+        Self { payload_offset, end, tcp_offset, pseudo }
+    }
+
     /// [`fill_checksum`] of the frame, with its payload in place.
     #[inline]
     pub fn fill_checksum(&self, frame: &mut [u8]) {
@@ -102,12 +107,6 @@ pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize
 
 /// Like [`emit`], but returns all offsets and sums of the frame.
 pub fn make(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
-    make_inline(header, payload_len, out)
-}
-
-/// Like [`make`], inlined into callers for whom much of the header is a constant.
-#[inline(always)]
-pub fn make_inline(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
     let (IpAddr::V4(source), IpAddr::V4(destination), None) = (header.source, header.destination, header.vlan) else {
         return make_other(*header, payload_len, out);
     };

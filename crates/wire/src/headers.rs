@@ -74,6 +74,14 @@ pub(crate) struct Plain {
     pub tcp: Tcp,
 }
 
+/// All headers of an untagged IPv4 segment whose options are the timestamps, as those of an established connection.
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Usual {
+    pub plain: Plain,
+    pub options: [u8; 12],
+}
+
 /// TCP without options (RFC 9293 §3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

@@ -12,6 +12,7 @@ mod network;
 pub mod offload;
 pub mod options;
 pub mod segment;
+pub mod template;
 
 pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
 pub use error::ParseError;

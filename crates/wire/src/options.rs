@@ -8,6 +8,9 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
+/// What stands before the two values if timestamps are the only option (RFC 7323 appendix A).
+pub(crate) const STAMPS_START: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
+
 /// The largest shift that may be used (RFC 7323 §2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
@@ -87,13 +90,11 @@ impl Options {
     /// A known option with the wrong length is skipped, as in Linux.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        // The layout of established connections (RFC 7323 appendix A), read without a loop.
-        if let [NOP, NOP, TIMESTAMPS, 10, body @ ..] = bytes
-            && let Ok(body) = <&[u8; 8]>::try_from(body)
-        {
-            return Self { timestamps: Some(Timestamps::read(body)), ..Self::NONE };
+        // The layout of established connections is read without a loop.
+        match <&[u8; 12]>::try_from(bytes).ok().and_then(Timestamps::alone) {
+            Some(stamps) => Self { timestamps: Some(stamps), ..Self::NONE },
+            None => Self::parse_any(bytes),
         }
-        Self::parse_any(bytes)
     }
 
     fn parse_any(mut bytes: &[u8]) -> Self {
@@ -221,6 +222,16 @@ impl Options {
 }
 
 impl Timestamps {
+    /// Reads the layout of established connections: timestamps, and nothing else (RFC 7323 appendix A).
+    #[inline(always)]
+    pub(crate) fn alone(bytes: &[u8; 12]) -> Option<Self> {
+        let (start, body) = bytes.split_first_chunk::<4>()?;
+        if *start != STAMPS_START {
+            return None;
+        }
+        <&[u8; 8]>::try_from(body).ok().map(Self::read)
+    }
+
     #[inline]
     fn read(body: &[u8; 8]) -> Self {
         let [a, b, c, d, e, f, g, h] = *body;

@@ -3,7 +3,7 @@
 use crate::checksum;
 use crate::error::ParseError;
 use crate::headers::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, Plain, TCP_CHECKSUM_OFFSET, Tcp, Usual, VLAN_MASK, Vlan,
 };
 use crate::network::{self, Network, Packet};
 use crate::offload::RxChecksum;
@@ -97,25 +97,39 @@ impl Segment {
 /// Checks a frame's headers and reads them. The TCP checksum is left to [`checksum_ok`], as it touches the payload.
 ///
 /// Never panics, whatever the bytes. Bytes after the packet's own length (Ethernet padding) are ignored.
-#[inline]
 pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
-    let mut segment = Segment::NONE;
-    parse_into(frame, &mut segment).map(|()| segment)
-}
-
-/// Like [`parse`], but writes the result in place. On an error nothing is written.
-#[inline]
-pub fn parse_into(frame: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
     if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
-        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest)?, segment);
+        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest)?, Options::parse);
     }
-    parse_other(ethernet, rest, segment)
+    parse_other(ethernet, rest)
+}
+
+/// [`parse`] of a frame in the usual layout: untagged IPv4 without options, TCP with timestamps alone. The layout makes
+/// all places constant, and inlining leaves out what the caller does not read. `None`: another layout, or a fault.
+#[inline(always)]
+pub fn parse_usual(frame: &[u8]) -> Option<Segment> {
+    let (headers, _) = Usual::ref_from_prefix(frame).ok()?;
+    let Plain { ethernet, ip, tcp } = &headers.plain;
+    // Not one condition: the places in the frame are constant only behind branches.
+    if ethernet.ethertype.get() != ETHERTYPE_IPV4 {
+        return None;
+    }
+    if ip.version_ihl != 0x45 {
+        return None;
+    }
+    if tcp.data_offset >> 4 != 8 {
+        return None;
+    }
+    let stamps = Timestamps::alone(&headers.options)?;
+    let rest = &frame[ETHERNET_BYTES..];
+    let options = |_: &[u8]| Options { timestamps: Some(stamps), ..Options::NONE };
+    parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest).ok()?, options).ok()
 }
 
 /// All but untagged IPv4: IPv6, and either family with one IEEE 802.1Q tag.
 #[inline(never)]
-fn parse_other(ethernet: &Ethernet, mut rest: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
+fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseError> {
     let (mut vlan, mut offset, mut ethertype) = (None, ETHERNET_BYTES, ethernet.ethertype.get());
     if ethertype == ETHERTYPE_VLAN {
         let (tag, inner) = Vlan::ref_from_prefix(rest).map_err(|_| ParseError::Truncated)?;
@@ -124,13 +138,13 @@ fn parse_other(ethernet: &Ethernet, mut rest: &[u8], segment: &mut Segment) -> R
         (offset, ethertype, rest) = (offset + VLAN_BYTES, tag.ethertype.get(), inner);
     }
     match ethertype {
-        ETHERTYPE_IPV4 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv4(rest)?, segment),
-        ETHERTYPE_IPV6 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv6(rest)?, segment),
+        ETHERTYPE_IPV4 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv4(rest)?, Options::parse),
+        ETHERTYPE_IPV6 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv6(rest)?, Options::parse),
         _ => Err(ParseError::NotTcp),
     }
 }
 
-/// The TCP header in a packet that starts at `offset` of the frame.
+/// The TCP header in a packet that starts at `offset` of the frame. `read`: reads its options.
 #[inline(always)]
 fn parse_tcp<H: Network>(
     ethernet: &Ethernet,
@@ -138,19 +152,18 @@ fn parse_tcp<H: Network>(
     offset: usize,
     rest: &[u8],
     packet: &Packet<'_, H>,
-    out: &mut Segment,
-) -> Result<(), ParseError> {
+    read: impl FnOnce(&[u8]) -> Options,
+) -> Result<Segment, ParseError> {
     let segment = &rest[packet.tcp..packet.end];
     let (tcp, _) = Tcp::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
     let tcp_len = usize::from(tcp.data_offset >> 4) * 4;
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
-    let options = Options::parse(options);
     let land = packet.header.to_itself() && tcp.source_port == tcp.destination_port;
     // RFC 9293 §3.9.2.3, MUST-63: also a SYN from an impossible address.
     if land || packet.header.bad_source() {
         return Err(ParseError::BadSource);
     }
-    *out = Segment {
+    Ok(Segment {
         source_mac: ethernet.source,
         destination_mac: ethernet.destination,
         vlan,
@@ -167,9 +180,8 @@ fn parse_tcp<H: Network>(
         tcp_offset: (offset + packet.tcp) as u16,
         payload_offset: (offset + packet.tcp + tcp_len) as u32,
         payload_len: (packet.end - packet.tcp - tcp_len) as u32,
-        options,
-    };
-    Ok(())
+        options: read(options),
+    })
 }
 
 /// Is the TCP checksum of a parsed frame right? Computes only as much as `what` requires.

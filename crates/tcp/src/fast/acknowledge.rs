@@ -3,6 +3,8 @@
 
 use super::context::FlowTurn;
 use super::hystart::{Ack, CSS_GROWTH_DIVISOR, TRAIN_SEGMENTS, Verdict};
+use super::rare::rare;
+use super::segment::Segment;
 use super::{ecn, rack, recovery};
 use crate::flow::Window;
 use crate::messages::{ToSlow, event};
@@ -10,27 +12,27 @@ use crate::seq::Seq;
 use crate::table::Measures;
 use crate::table::bits::{ECN, ECN_REDUCED, FIN_ACKED, PACED, RECOVER_SET, RECOVERY, RESEND, TIMING, TRACKED, UNDO};
 use crate::table::stages::{Loss, Receive};
-use towpath_wire::segment::{Segment, flags};
+use towpath_wire::segment::flags;
 
 /// An acknowledgement between SND.UNA and SND.MAX.
-#[inline]
-pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
+#[inline(always)]
+pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let loss = Loss::from(by);
     let old_wnd = turn.t.snd_wnd();
     window(by, turn, s);
     let ack = Seq(s.ack);
     let (una, flight) = (turn.t.snd_una(), turn.t.flight());
-    if ack.after(una) {
-        if turn.t.has(UNDO) && !turn.t.has(TRACKED) {
+    if !rare::<PREDICTED>(!ack.after(una)) {
+        if rare::<PREDICTED>(turn.t.has(UNDO) && !turn.t.has(TRACKED)) {
             undo_if_needless(loss, turn, s, ack);
         }
-        advance(by, turn, ack);
-        if turn.t.has(TRACKED) {
+        advance::<PREDICTED>(by, turn, ack);
+        if rare::<PREDICTED>(turn.t.has(TRACKED)) {
             rack::acknowledged(loss, turn, s, una);
         }
     } else if turn.t.has(TRACKED) {
         rack::acknowledged(loss, turn, s, una);
-    } else if turn.t.has(UNDO) && !s.options.sack.is_empty() {
+    } else if turn.t.has(UNDO) && !s.sack.is_empty() {
         report_after_recovery(loss, turn, s);
     } else if s.payload_len == 0
         && s.flags & flags::FIN == 0
@@ -42,7 +44,7 @@ pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
         duplicate(loss, turn);
     }
     let echo = s.flags & flags::ECE != 0 && turn.t.has(ECN);
-    if echo || turn.t.has(ECN_REDUCED) {
+    if rare::<PREDICTED>(echo || turn.t.has(ECN_REDUCED)) {
         ecn::echoed(loss, turn, s, turn.t.snd_una().bytes_since(una), flight);
     }
 }
@@ -50,7 +52,7 @@ pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
 /// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. WL2 never decides,
 /// because ACKs below SND.UNA do not come here. A segment that acknowledges something new is the newest, even if its
 /// own data is an old repetition, below WL1. Else the window of the old SND.UNA would be added to the new one.
-#[inline]
+#[inline(always)]
 fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let t = &mut turn.t;
     if Seq(s.seq).before(t.snd_wl1()) && !Seq(s.ack).after(t.snd_una()) {
@@ -68,8 +70,8 @@ fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
 }
 
 /// New data (or the FIN) acknowledged.
-#[inline]
-fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
+#[inline(always)]
+fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
     let loss = Loss::from(by);
     let m = &turn.lines.measures;
     let t = &mut turn.t;
@@ -80,7 +82,7 @@ fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
     t.next(by).snd_nxt = t.snd_nxt().max(ack);
     // The segment that was to be sent again has arrived.
     t.clear(loss, RESEND);
-    if ack.after(t.snd_queued()) {
+    if rare::<PREDICTED>(ack.after(t.snd_queued())) {
         // Only the FIN is beyond the data.
         bytes -= 1;
         t.set(by, FIN_ACKED);
@@ -98,7 +100,7 @@ fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
         turn.raise(by, event::ROOM);
     }
     let t = &mut turn.t;
-    if t.has(RECOVERY) {
+    if rare::<PREDICTED>(t.has(RECOVERY)) {
         // With a scoreboard that is the business of `rack`.
         if !t.has(TRACKED) {
             recovering(loss, turn, ack, acked);
@@ -106,10 +108,10 @@ fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
         return;
     }
     t.duplicates(loss).in_a_row = 0;
-    if t.has(RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
+    if rare::<PREDICTED>(t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get()))) {
         t.clear(loss, RECOVER_SET);
     }
-    grow(loss, turn, ack, bytes, flight);
+    grow::<PREDICTED>(loss, turn, ack, bytes, flight);
 }
 
 /// RFC 6298 §2, in µs.
@@ -129,15 +131,15 @@ fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
 
 /// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is
 /// counted in bytes (RFC 5681 §3.1, RFC 3465), and only if it was this window that held the sender back (RFC 7661 §1).
-#[inline]
-fn grow(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
+#[inline(always)]
+fn grow<const PREDICTED: bool>(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
     let (t, m) = (&mut turn.t, &turn.lines.measures);
     let mss = u32::from(t.mss());
     let cwnd = t.cwnd();
     let ssthresh = m.ssthresh.get();
     if cwnd < ssthresh {
         if flight.saturating_mul(2) > cwnd {
-            let searches = ssthresh == Window::SEARCH && t.has(TRACKED);
+            let searches = rare::<PREDICTED>(ssthresh == Window::SEARCH && t.has(TRACKED));
             let growth = if searches { search(by, turn, ack) } else { m.growth() };
             let more = (u64::from(bytes) * u64::from(growth)) >> 8;
             let grown = cwnd.saturating_add(more as u32).min(ssthresh.max(cwnd.saturating_add(mss)));
@@ -201,7 +203,7 @@ fn undo_if_needless(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, ack: Seq) {
 /// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
 #[cold]
 fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
-    let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una()) else { return };
+    let Some(block) = rack::duplicate(s.sack.as_slice(), turn.t.snd_una()) else { return };
     turn.lines.seldom.duplicates.add(by, 1);
     if rack::arrived_twice(by, &turn.t, turn.lines, block) {
         recovery::undo(by, turn);
@@ -212,7 +214,6 @@ fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
 /// §4.1).
 #[cold]
 fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
-    let id = &turn.lines.identity;
     let t = &mut turn.t;
     let mss = u32::from(t.mss());
     t.duplicates(by).one_more();
@@ -224,7 +225,7 @@ fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
     if t.in_a_row() != 3 {
         return;
     }
-    if t.has(RECOVER_SET) && !t.snd_una().after(Seq(id.recover.get())) {
+    if t.has(RECOVER_SET) && !t.snd_una().after(Seq(turn.lines.addresses.recover.get())) {
         return;
     }
     let ssthresh = recovery::enter(by, turn);
@@ -238,7 +239,7 @@ fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
 fn recovering(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, acked: u32) {
     let t = &mut turn.t;
     let mss = u32::from(t.mss());
-    if ack.before(Seq(turn.lines.identity.recover.get())) {
+    if ack.before(Seq(turn.lines.addresses.recover.get())) {
         // Partial: the next hole. Deflate by what has left, but allow one new segment.
         turn.lines.rate.bytes_lost.add(by, u64::from(mss));
         t.set(by, RESEND);

@@ -1,7 +1,8 @@
 //! The words that the application has written in its line: checked, then acted on.
 
 use super::context::{FastState, FlowTurn};
-use super::{close, marks, plan, post};
+use super::rare::rare;
+use super::{close, marks, plan, post, prediction};
 use crate::flow::FlowId;
 use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
@@ -26,34 +27,73 @@ pub(super) fn update(
     flow: FlowId,
     update: AppUpdate,
 ) -> Result<(), ContractViolation> {
-    let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return Ok(()) };
-    if turn.t.has(DEAD) {
+    let Some(turn) = FlowTurn::of(table, state, now, flow) else { return Ok(()) };
+    if turn.state.config.prediction && prediction::plain(&turn.t, &update) {
+        carry_out::<true>(by, turn, &update)
+    } else {
+        carry_out_any(by, turn, &update)
+    }
+}
+
+#[inline(never)]
+fn carry_out_any(by: Application, turn: FlowTurn<'_>, update: &AppUpdate) -> Result<(), ContractViolation> {
+    carry_out::<false>(by, turn, update)
+}
+
+#[inline(always)]
+fn carry_out<const PREDICTED: bool>(
+    by: Application,
+    mut turn: FlowTurn<'_>,
+    update: &AppUpdate,
+) -> Result<(), ContractViolation> {
+    if rare::<PREDICTED>(turn.t.has(DEAD)) {
         return Ok(());
     }
-    let result = positions(by, &mut turn.t, turn.lines, &update);
-    match result {
-        Ok(()) => {
-            take_flags(by, &mut turn.t, turn.lines, &update);
-            if let Some(new) = &update.marks {
-                marks::take(by, &mut turn.t, turn.lines, new);
-            }
-            if update.closed && !turn.t.has(APP_CLOSED) {
-                closed(by, &mut turn, update.abort);
-            }
-            if !turn.t.has(DEAD) {
-                window_update(by, &mut turn.t, turn.lines);
-                turn.activate(by);
-                post::flow(Post::from(by), &mut turn);
-            }
-        }
-        Err(_) => {
-            turn.state.counters.contract_violations += 1;
-            close::kill(Close::from(by), &mut turn, true, CONNECTION_ABORTED);
-            turn.tell(by, ToSlow::Aborted(flow));
-        }
+    if let Err(violation) = positions(by, &mut turn.t, turn.lines, update) {
+        violated(by, turn);
+        return Err(violation);
+    }
+    take_flags::<PREDICTED>(by, &mut turn.t, turn.lines, update);
+    if rare::<PREDICTED>(update.marks.is_some())
+        && let Some(new) = &update.marks
+    {
+        marks::take(by, &mut turn.t, turn.lines, new);
+    }
+    if rare::<PREDICTED>(update.closed && !turn.t.has(APP_CLOSED)) {
+        closed(by, &mut turn, update.abort);
+    }
+    if rare::<PREDICTED>(turn.t.has(DEAD)) {
+        turn.store(by);
+        return Ok(());
+    }
+    window_update(by, &mut turn.t, turn.lines);
+    turn.activate(by);
+    if !PREDICTED {
+        post::flow(Post::from(by), &mut turn);
+    } else if post::predicted(Post::from(by), &mut turn) {
+        limited(by, turn);
+        return Ok(());
     }
     turn.store(by);
-    result
+    Ok(())
+}
+
+/// The rest of the predicted path for a flow whose class waits.
+#[cold]
+#[inline(never)]
+fn limited(by: Application, mut turn: FlowTurn<'_>) {
+    post::bypass_limit(Post::from(by), &mut turn);
+    turn.store(by);
+}
+
+/// A contract violation ends the connection.
+#[cold]
+#[inline(never)]
+fn violated(by: Application, mut turn: FlowTurn<'_>) {
+    turn.state.counters.contract_violations += 1;
+    close::kill(Close::from(by), &mut turn, true, CONNECTION_ABORTED);
+    turn.tell(by, ToSlow::Aborted(turn.flow));
+    turn.store(by);
 }
 
 /// Position up to which the receive ring holds data in order.
@@ -71,6 +111,7 @@ fn rx_head(t: &Tcb, lines: &Lines) -> u32 {
 }
 
 /// Both positions may only move forwards: one into free room, the other over what has been received.
+#[inline(always)]
 fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) -> Result<(), ContractViolation> {
     let id = &lines.identity;
     let tail = t.snd_queued().bytes_since(Seq(id.snd_start.get()));
@@ -92,9 +133,9 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
     Ok(())
 }
 
-#[inline]
-fn take_flags(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
-    if update.cork && update.nodelay && !t.has(NODELAY) {
+#[inline(always)]
+fn take_flags<const PREDICTED: bool>(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
+    if rare::<PREDICTED>(update.cork && update.nodelay && !t.has(NODELAY)) {
         // As in Linux.
         marks::flush(by, t, lines, t.snd_queued());
     }
@@ -152,6 +193,7 @@ pub(super) fn step_max(rx_bytes: u32) -> u32 {
 /// quarter of the ring, or one segment if the peer cannot send one now. Until the application reads, the peer is told
 /// nothing (MAY-8). Room that the window field cannot name is no growth: without a window scale a ring may be larger
 /// than that.
+#[inline(always)]
 fn window_update(by: Application, t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;

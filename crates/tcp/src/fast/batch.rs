@@ -1,7 +1,7 @@
 //! The batch that receiving stages hand on to each other.
 
+use super::segment::Segment;
 use crate::flow::FlowId;
-use towpath_wire::segment::Segment;
 
 /// One received segment of an installed flow on its way through the stages.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Item {
     pub flow: FlowId,
     /// Its frame's number in the received batch.
     pub frame: u32,
-    /// Its headers.
+    /// Its variables.
     pub segment: Segment,
     /// The piece that the protocol stage wants copied.
     pub copy: Copy,
@@ -27,39 +27,29 @@ pub(super) struct Copy {
     pub len: u32,
 }
 
-/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch. A segment, which is large,
-/// is parsed where it stays.
+/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch.
 #[derive(Debug)]
 pub(super) struct Batch {
     items: Vec<Item>,
-    len: usize,
 }
 
 impl Batch {
     /// Room for this many items without an allocation.
     pub fn with_capacity(items: usize) -> Self {
-        Self { items: Vec::with_capacity(items), len: 0 }
+        Self { items: Vec::with_capacity(items) }
     }
     /// Forgets all items.
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.items.clear();
     }
-    /// Room for the next item, with an old one in it. It joins the batch when [`Batch::take`] is called.
+    /// Adds an item.
     #[inline]
-    pub fn next(&mut self) -> &mut Item {
-        if self.len == self.items.len() {
-            self.items.push(Item { flow: FlowId(0), frame: 0, segment: Segment::NONE, copy: Copy::default() });
-        }
-        &mut self.items[self.len]
-    }
-    /// Adds the item that [`Batch::next`] has returned.
-    #[inline]
-    pub fn take(&mut self) {
-        self.len += 1;
+    pub fn push(&mut self, item: Item) {
+        self.items.push(item);
     }
     /// All items.
     #[inline]
     pub fn items(&mut self) -> &mut [Item] {
-        &mut self.items[..self.len]
+        &mut self.items
     }
 }

@@ -205,7 +205,7 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     pace::set_rate(Post::from(by), turn, window.pacing);
     let (t, lines) = (&mut turn.t, turn.lines);
     lines.measures.grown.set(loss, 0);
-    lines.identity.recover.set(loss, t.snd_max().0);
+    lines.addresses.recover.set(loss, t.snd_max().0);
     t.congestion(loss).cwnd = window.cwnd.max(u32::from(t.mss()));
     recovery::say_reduced(loss, t);
     t.duplicates(loss).in_a_row = 0;
@@ -244,7 +244,7 @@ fn resized(by: Loss, turn: &mut FlowTurn<'_>, shrinks: bool) {
             // In recovery the window is on its way to the threshold.
             t.congestion(by).cwnd = lines.measures.ssthresh.get().max(u32::from(t.mss()));
         }
-        lines.identity.recover.set(by, t.snd_max().0);
+        lines.addresses.recover.set(by, t.snd_max().0);
         t.duplicates(by).in_a_row = 0;
         if t.has(SACK) && !t.has(TRACKED) {
             // The segment goes in pieces now, of which each may be reported.

@@ -6,6 +6,7 @@
 //! reduction.
 
 use super::context::FlowTurn;
+use super::segment::Segment;
 use crate::messages::ToSlow;
 use crate::seq::Seq;
 use crate::table::Lines;
@@ -13,7 +14,7 @@ use crate::table::bits::{ACK_NOW, AckDebt, ECN_CWR, ECN_DCTCP, ECN_ECHO, ECN_EDG
 use crate::table::permit::Writes;
 use crate::table::stages::{Loss, Receive};
 use crate::table::tcb::Tcb;
-use towpath_wire::segment::{Segment, flags};
+use towpath_wire::segment::flags;
 
 /// ECN field of an ECN-capable packet, ECT(0) (RFC 3168 §5).
 pub(super) const ECT0: u8 = 2;

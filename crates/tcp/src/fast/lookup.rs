@@ -2,7 +2,7 @@
 //! bucket.
 
 use crate::flow::{FlowId, FourTuple};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Addresses and ports, as a table compares and mixes them.
 trait Key: Copy + Default + PartialEq {
@@ -16,6 +16,14 @@ struct V4 {
     local: u32,
     remote: u32,
     ports: u32,
+}
+
+impl V4 {
+    /// The addresses as they lie in a frame, which saves turning their bytes around.
+    #[inline]
+    fn of(local: Ipv4Addr, remote: Ipv4Addr, ports: u32) -> Self {
+        Self { local: u32::from_ne_bytes(local.octets()), remote: u32::from_ne_bytes(remote.octets()), ports }
+    }
 }
 
 impl Key for V4 {
@@ -89,9 +97,7 @@ impl Lookup {
     pub fn find(&self, tuple: &FourTuple) -> Option<FlowId> {
         let ports = ports(tuple.local_port, tuple.remote_port);
         match (tuple.local, tuple.remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                self.v4.find(&V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
-            }
+            (IpAddr::V4(local), IpAddr::V4(remote)) => self.v4.find(&V4::of(local, remote, ports)),
             _ => self.find_v6(*tuple),
         }
     }
@@ -127,7 +133,7 @@ fn key(tuple: &FourTuple) -> Family {
     match (tuple.local, tuple.remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
             let ports = ports(tuple.local_port, tuple.remote_port);
-            Family::V4(V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
+            Family::V4(V4::of(local, remote, ports))
         }
         _ => Family::V6(V6::of(tuple)),
     }

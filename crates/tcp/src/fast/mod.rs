@@ -36,12 +36,15 @@ mod pace;
 mod plan;
 mod post;
 mod pre;
+mod prediction;
 mod protocol;
 mod rack;
+mod rare;
 mod recovery;
 mod report;
 mod scheduler;
 mod scoreboard;
+mod segment;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -60,7 +63,7 @@ use crate::table::tcb::Tcb;
 use crate::table::{FLOW_GROUPS, Lines};
 use crate::time::Micros;
 use app::rx_tail;
-use batch::Batch;
+use batch::{Batch, Item};
 use context::{FastState, FlowTurn};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -90,6 +93,8 @@ pub struct FastConfig {
     pub challenge_interval_ms: u32,
     /// Segments waiting for the slow path; more are dropped. 4096: about 6 MB.
     pub slow_segments: usize,
+    /// Header prediction. Without it the same happens, with more instructions; for tests.
+    pub prediction: bool,
 }
 
 impl Default for FastConfig {
@@ -101,6 +106,7 @@ impl Default for FastConfig {
             challenge_acks_per_s: 1000,
             challenge_interval_ms: 500,
             slow_segments: 4096,
+            prediction: true,
         }
     }
 }
@@ -150,7 +156,9 @@ impl FastPath {
     /// Sends up to `budget` frames; returns how many went out. Frames for which a port has no room stay for the next
     /// call.
     pub fn transmit(&mut self, now: Micros, budget: usize, rings: &impl Rings, ports: &mut impl TxPorts) -> usize {
-        post::expire(STAGES.post, &self.table, &mut self.state, now);
+        if self.state.delayed.is_due(now) {
+            post::expire(STAGES.post, &self.table, &mut self.state, now);
+        }
         timers::expire((STAGES.loss, STAGES.post), &self.table, &mut self.state, now);
         egress::run(STAGES.egress, &self.table, &mut self.state, now, budget, rings, ports)
     }
@@ -223,15 +231,44 @@ impl FastPath {
 fn protocol_and_post(table: &FlowTable, state: &mut FastState, now: Micros, batch: &mut Batch) {
     let items = batch.items();
     state.counters.stage(Stage::Protocol, items.len());
+    let mut turns = 0;
     for items in items.chunk_by_mut(|one, next| one.flow == next.flow) {
         let flow = items[0].flow;
         let Some(lines) = table.get(flow) else { continue };
-        let mut turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
-        protocol::run(STAGES.receive, &mut turn, items);
-        turn.state.counters.stage(Stage::Post, 1);
-        post::flow(STAGES.post, &mut turn);
-        turn.store((STAGES.receive, STAGES.post));
+        turns += 1;
+        let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
+        match items {
+            [item] if turn.state.config.prediction && prediction::expected(&turn.t, &item.segment) => {
+                predicted(turn, item);
+            }
+            _ => unpredicted(turn, items),
+        }
     }
+    state.counters.stage(Stage::Post, turns);
+}
+
+#[inline(never)]
+fn unpredicted(mut turn: FlowTurn<'_>, items: &mut [Item]) {
+    protocol::run::<false>(STAGES.receive, &mut turn, items);
+    post::flow(STAGES.post, &mut turn);
+    turn.store((STAGES.receive, STAGES.post));
+}
+
+#[inline(always)]
+fn predicted(mut turn: FlowTurn<'_>, item: &mut Item) {
+    protocol::run::<true>(STAGES.receive, &mut turn, std::slice::from_mut(item));
+    if post::predicted(STAGES.post, &mut turn) {
+        return limited(turn);
+    }
+    turn.store((STAGES.receive, STAGES.post));
+}
+
+/// The rest of the predicted path for a flow whose class waits.
+#[cold]
+#[inline(never)]
+fn limited(mut turn: FlowTurn<'_>) {
+    post::bypass_limit(STAGES.post, &mut turn);
+    turn.store((STAGES.receive, STAGES.post));
 }
 
 /// Position up to which the send ring is acknowledged.

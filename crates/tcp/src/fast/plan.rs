@@ -3,6 +3,7 @@
 //! A port may cut large frames itself. Then the next segment can be a super-segment: several full segments that go
 //! out together, and are timed together. Each part of it is acknowledged, lost and sent again alone.
 
+use super::rare::rare;
 use super::{marks, recovery};
 use crate::seq::Seq;
 use crate::table::Lines;
@@ -33,13 +34,13 @@ impl Plan {
 /// The next segment from SND.NXT on, if the rules let one go (RFC 9293 §3.8.6.2.1, RFC 5681 §3).
 #[inline(always)]
 pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
-    largest(t, lines, 0)
+    largest::<false>(t, lines, 0)
 }
 
 /// [`next`], but a super-segment of up to `most` bytes if the rules let more than one segment go.
 #[inline(always)]
-pub(super) fn largest(t: &Tcb, lines: &Lines, super_bytes: u32) -> Option<Plan> {
-    if t.snd_nxt().after(t.snd_queued()) {
+pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes: u32) -> Option<Plan> {
+    if rare::<PREDICTED>(t.snd_nxt().after(t.snd_queued())) {
         return None;
     }
     let unsent = t.snd_queued().bytes_since(t.snd_nxt());
@@ -51,23 +52,27 @@ pub(super) fn largest(t: &Tcb, lines: &Lines, super_bytes: u32) -> Option<Plan> 
     let flight = t.snd_nxt().bytes_since(t.snd_una());
     // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent
     // before.
-    let limited = if t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) { 0 } else { t.in_a_row().min(2) };
+    let limited = if !rare::<PREDICTED>(t.in_a_row() != 0) || t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) {
+        0
+    } else {
+        t.in_a_row().min(2)
+    };
     let extra = u32::from(limited) * mss;
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
     let by_peer = t.snd_wnd().saturating_sub(flight);
-    let (left, most) = if t.any(SCORED | MARKED) { seldom(t, lines, unsent) } else { (0, unsent) };
+    let (left, most) = if rare::<PREDICTED>(t.any(SCORED | MARKED)) { seldom(t, lines, unsent) } else { (0, unsent) };
     let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     // The segment is as full as possible (RFC 9293 SHLD-28).
     let allowed = most.min(by_peer).min(by_network);
-    let len =
-        if super_bytes > mss && allowed > mss { several(t, allowed, super_bytes, most) } else { allowed.min(mss) };
+    let several_go = rare::<PREDICTED>(super_bytes > mss && allowed > mss);
+    let len = if several_go { several(t, allowed, super_bytes, most) } else { allowed.min(mss) };
     let last = len == most;
     let fin = last && fin_wanted && len == unsent && by_peer > len;
     if len == 0 && !fin {
         return None;
     }
     let again = t.snd_nxt().before(t.snd_max());
-    if len < mss && !fin && !again && !partial_may_go(t, lines, len, last, by_network) {
+    if len < mss && !fin && !again && !partial_may_go::<PREDICTED>(t, lines, len, last, by_network) {
         return None;
     }
     // PSH is on the last of what is queued, however many writes that were (RFC 9293 §3.9.1.2, MUST-61, SHLD-27).
@@ -99,12 +104,14 @@ fn seldom(t: &Tcb, lines: &Lines, unsent: u32) -> (u32, u32) {
 }
 
 /// True if this new segment may go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38).
-fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
+#[inline(always)]
+fn partial_may_go<const PREDICTED: bool>(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
         // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
         // Linux).
         let nagle = t.has(NODELAY) || t.has(URGENT_OUT) || t.idle();
-        return (nagle && !t.has(CORK)) || (t.has(MARKED) && marks::let_go(t, lines, t.snd_nxt().add(len), nagle));
+        let marked = rare::<PREDICTED>(t.has(MARKED));
+        return (nagle && !t.has(CORK)) || (marked && marks::let_go(t, lines, t.snd_nxt().add(len), nagle));
     }
     // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.
     // Then the segment goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's

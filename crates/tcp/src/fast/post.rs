@@ -5,9 +5,9 @@
 
 use super::context::{FastState, FlowTurn, Outbox};
 use super::plan;
+use super::rare::rare;
 use crate::flow::FlowId;
 use crate::messages::ToSlow;
-use crate::table::FlowTable;
 use crate::table::bits::FlagSet;
 use crate::table::bits::{
     ACK_NOW, ACK_OWED, AckDebt, Agreed, BYPASSING, DEAD, DELAYED, EVENTS, KEEPALIVE, LIMIT_WAIT, PACE_WAIT, PROBE,
@@ -15,6 +15,7 @@ use crate::table::bits::{
 };
 use crate::table::stages::Post;
 use crate::table::tcb::{Marks, Tcb};
+use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
 
 /// There is nothing to decide: the flow has a turn already, or it is dead.
@@ -26,24 +27,61 @@ const UNLIMITED: Marks =
 /// Queues the flow for sending if it has anything to send; else its owed acknowledgement waits.
 #[inline]
 pub(super) fn flow(by: Post, turn: &mut FlowTurn<'_>) {
-    let t = &turn.t;
-    if t.marked(DECIDED) {
-        if t.has(SCHEDULED) {
-            bypass_limit(by, turn);
-        }
-        return;
+    let decision = decide::<false>(&turn.t, turn.lines);
+    carry_out(by, turn, decision);
+    if matches!(decision, Decision::Send | Decision::Queued) {
+        bypass_limit(by, turn);
     }
-    let repairs = t.any(RESEND | TAIL) || plan::repair_may_go(t, turn.lines);
-    let may_send = !t.has(PACE_WAIT) && (repairs || plan::next(t, turn.lines).is_some());
+}
+
+/// [`flow`] on the predicted path. True: [`bypass_limit`] is to follow. It is not called here, because a call would keep
+/// the control block out of registers.
+#[inline(always)]
+#[must_use]
+pub(super) fn predicted(by: Post, turn: &mut FlowTurn<'_>) -> bool {
+    let decision = decide::<true>(&turn.t, turn.lines);
+    carry_out(by, turn, decision);
+    matches!(decision, Decision::Send | Decision::Queued) && turn.state.scheduler.waits(turn.lines.identity.class())
+}
+
+/// What a flow waits for after its state has changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Decision {
+    Nothing,
+    /// It has a turn to send already.
+    Queued,
+    Send,
+    /// Its acknowledgement waits for data.
+    Delay,
+}
+
+#[inline(always)]
+fn decide<const PREDICTED: bool>(t: &Tcb, lines: &Lines) -> Decision {
+    if t.marked(DECIDED) {
+        return if t.has(SCHEDULED) { Decision::Queued } else { Decision::Nothing };
+    }
+    let repairs = rare::<PREDICTED>(t.any(RESEND | TAIL) || plan::repair_may_go(t, lines));
+    let may_send = !t.has(PACE_WAIT) && (repairs || plan::largest::<PREDICTED>(t, lines, 0).is_some());
     if may_send || t.has(ACK_NOW) {
-        schedule(by, turn);
+        Decision::Send
     } else if t.has(ACK_OWED) && !t.has(DELAYED) {
-        delay(by, turn, turn.state.config.delayed_ack_us);
+        Decision::Delay
+    } else {
+        Decision::Nothing
+    }
+}
+
+#[inline(always)]
+fn carry_out(by: Post, turn: &mut FlowTurn<'_>, decision: Decision) {
+    match decision {
+        Decision::Nothing | Decision::Queued => {}
+        Decision::Send => queue(by, turn),
+        Decision::Delay => delay(by, turn, turn.state.config.delayed_ack_us),
     }
 }
 
 /// The owed acknowledgement waits `us` microseconds for data to carry it.
-#[inline]
+#[inline(always)]
 pub(super) fn delay(by: Post, turn: &mut FlowTurn<'_>, us: u64) {
     turn.t.set(by, DELAYED);
     turn.state.delayed.by(by).push(turn.now.after(us), turn.flow);
@@ -53,16 +91,20 @@ pub(super) fn delay(by: Post, turn: &mut FlowTurn<'_>, us: u64) {
 #[inline]
 pub(super) fn schedule(by: Post, turn: &mut FlowTurn<'_>) {
     if !turn.t.has(SCHEDULED) {
-        turn.t.set(by, SCHEDULED);
-        let id = &turn.lines.identity;
-        turn.state.scheduler.by(by).push(id.port(), id.class(), turn.flow);
+        queue(by, turn);
     }
     bypass_limit(by, turn);
 }
 
+#[inline(always)]
+fn queue(by: Post, turn: &mut FlowTurn<'_>) {
+    turn.t.set(by, SCHEDULED);
+    let id = &turn.lines.identity;
+    turn.state.scheduler.by(by).push(id.port(), id.class(), turn.flow);
+}
+
 /// If the flow's class waits for credit, segments that bypass the limit go now.
-#[inline]
-fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
+pub(super) fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
     let FlowTurn { state, lines, t, flow, .. } = turn;
     if !state.scheduler.waits(lines.identity.class()) {
         return;
@@ -80,7 +122,7 @@ fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
 
 /// Reports a removed flow as soon as none of the queues names it any more. Its other flags stay until the number is
 /// used again: the application's view, which is read after this, shows both FINs.
-#[inline]
+#[inline(always)]
 pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
     if t.has(REMOVING) && !t.any(SCHEDULED | BYPASSING | DELAYED) && !t.any(EVENTS) {
         t.clear(by, REMOVING);

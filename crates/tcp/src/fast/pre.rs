@@ -1,8 +1,9 @@
 //! First stage: parse, verify the checksum, find the flow. Touches no flow's state.
 
-use super::batch::{Batch, Copy};
+use super::batch::{Batch, Copy, Item};
 use super::context::Outbox;
 use super::lookup::Lookup;
+use super::segment::Segment;
 use crate::buffers::RxBatch;
 use crate::counters::{Counters, Drop, Stage};
 use crate::flow::{FourTuple, PortId};
@@ -10,7 +11,7 @@ use crate::messages::ToSlow;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
-use towpath_wire::segment::{Segment, checksum_ok, flags, parse_into};
+use towpath_wire::segment::{self, SackBlocks, checksum_ok, flags, parse, parse_usual};
 
 /// The tables in which the stage looks, and the queue for segments that are not for the next stage.
 pub(super) struct Intake<'a> {
@@ -25,35 +26,24 @@ pub(super) struct Intake<'a> {
 pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
     intake.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
-        let frame = frames.bytes(i);
-        let item = batch.next();
-        match parse_into(frame, &mut item.segment) {
-            Ok(()) => {}
-            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => {
-                intake.pass_to_slow(port, frame);
-                continue;
-            }
-            Err(error) => {
-                intake.counters.drop(reason(error));
-                continue;
-            }
+        let (frame, checksum) = (frames.bytes(i), frames.checksum(i));
+        // Inlined, so that what the state machine does not read is never written.
+        let usual = parse_usual(frame).filter(|s| check(frame, s, checksum).is_none());
+        if let Some(s) = usual
+            && let Some(flow) = intake.lookup.find(&tuple(&s))
+        {
+            // The usual layout has no SACK blocks.
+            let segment = Segment { sack: SackBlocks::NONE, ..Segment::of(&s) };
+            batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() });
+        } else {
+            intake.any(port, i, (frame, checksum), batch);
         }
-        if let Some(reason) = check(frame, &item.segment, frames.checksum(i)) {
-            intake.counters.drop(reason);
-            continue;
-        }
-        let Some(flow) = intake.lookup.find(&tuple(&item.segment)) else {
-            intake.pass_to_slow(port, frame);
-            continue;
-        };
-        (item.flow, item.frame, item.copy) = (flow, i as u32, Copy::default());
-        batch.take();
     }
 }
 
 /// Addresses of a received segment, seen from here.
 #[inline]
-fn tuple(segment: &Segment) -> FourTuple {
+fn tuple(segment: &segment::Segment) -> FourTuple {
     FourTuple {
         local: segment.destination,
         local_port: segment.destination_port,
@@ -74,7 +64,7 @@ fn reason(error: ParseError) -> Drop {
 
 /// The fault of a segment, if it has one.
 #[inline]
-fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> {
+fn check(frame: &[u8], segment: &segment::Segment, checksum: RxChecksum) -> Option<Drop> {
     // RFC 9293 MUST-3.
     if !checksum_ok(frame, segment, checksum) {
         return Some(Drop::TcpChecksum);
@@ -85,6 +75,21 @@ fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> 
 }
 
 impl Intake<'_> {
+    /// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch.
+    #[inline(never)]
+    fn any(&mut self, port: PortId, i: usize, (frame, checksum): (&[u8], RxChecksum), batch: &mut Batch) {
+        let s = match parse(frame) {
+            Ok(s) => s,
+            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => return self.pass_to_slow(port, frame),
+            Err(error) => return self.counters.drop(reason(error)),
+        };
+        if let Some(reason) = check(frame, &s, checksum) {
+            return self.counters.drop(reason);
+        }
+        let Some(flow) = self.lookup.find(&tuple(&s)) else { return self.pass_to_slow(port, frame) };
+        batch.push(Item { flow, frame: i as u32, segment: Segment::of(&s), copy: Copy::default() });
+    }
+
     /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are
     /// bounded.
     #[cold]

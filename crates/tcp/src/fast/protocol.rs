@@ -5,6 +5,8 @@
 use super::batch::{Copy, Item};
 use super::context::FlowTurn;
 use super::out_of_order::Inserted;
+use super::rare::rare;
+use super::segment::Segment;
 use super::{acknowledge, close, ecn, report};
 use crate::counters::Drop;
 use crate::messages::{ToSlow, event};
@@ -14,7 +16,7 @@ use crate::table::bits::{
     URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
-use towpath_wire::segment::{Segment, flags};
+use towpath_wire::segment::flags;
 
 /// errno of a connection reset by the peer (ECONNRESET).
 const CONNECTION_RESET: i32 = 104;
@@ -26,10 +28,10 @@ const TS_STALE: u32 = 24 * 86_400_000_000u64.div_ceil(1 << 20) as u32;
 /// Runs the state machine over neighbouring segments of a flow. One acknowledgement is for all of them (MUST-58). It is
 /// sent when the whole batch has been processed (RFC 9293 §3.10.7.4, MUST-59).
 #[inline(always)]
-pub(super) fn run(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
+pub(super) fn run<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
     turn.lines.measures.segments_in.add(by, items.len() as u32);
     for item in items {
-        match turn.segment(by, &item.segment) {
+        match turn.segment::<PREDICTED>(by, &item.segment) {
             Ok(copy) => item.copy = copy,
             Err(reason) => turn.state.counters.drop(reason),
         }
@@ -40,57 +42,58 @@ impl FlowTurn<'_> {
     /// One segment, in the order of RFC 9293 §3.10.7.4. An error is the rule that dropped it; the rules before that one
     /// have had their effect.
     #[inline(always)]
-    fn segment(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
-        if self.t.has(DEAD) {
+    fn segment<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
+        if rare::<PREDICTED>(self.t.has(DEAD)) {
             return Err(Drop::NoSocket);
         }
-        if s.flags & flags::RST != 0 {
+        if rare::<PREDICTED>(s.flags & flags::RST != 0) {
             return self.reset(by, s);
         }
-        if let Err(reason) = self.acceptable(by, s) {
+        if let Err(reason) = self.acceptable::<PREDICTED>(by, s) {
             self.lines.seldom.unheard.add(by, 1);
             return Err(reason);
         }
-        if s.flags & flags::URG != 0 {
+        if rare::<PREDICTED>(s.flags & flags::URG != 0) {
             self.urgent(by, s);
         }
-        if s.payload_len == 0 && s.flags & flags::FIN == 0 {
+        if rare::<PREDICTED>(s.payload_len == 0 && s.flags & flags::FIN == 0) {
             self.lines.measures.empty_in.add(by, 1);
             return Ok(Copy::default());
         }
-        if self.t.has(ECN) && s.payload_len != 0 {
+        if rare::<PREDICTED>(self.t.has(ECN) && s.payload_len != 0) {
             ecn::receive(by, &mut self.t, self.lines, s);
         }
-        self.text(by, s)
+        self.text::<PREDICTED>(by, s)
     }
 
     /// The checks that tell the peer's segments from those of anybody else.
     #[inline(always)]
-    fn acceptable(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
-        self.paws(by, s)?;
-        if s.flags & flags::SYN != 0 {
+    fn acceptable<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
+        self.paws::<PREDICTED>(by, s)?;
+        if rare::<PREDICTED>(s.flags & flags::SYN != 0) {
             // RFC 5961 §4: whatever its sequence number.
             self.challenge(by);
             return Err(Drop::BadFlags);
         }
-        self.in_window(by, s)?;
-        if s.flags & flags::ACK == 0 {
+        self.in_window::<PREDICTED>(by, s)?;
+        if rare::<PREDICTED>(s.flags & flags::ACK == 0) {
             return Err(Drop::NoAck);
         }
-        self.acknowledgement(by, s)
+        self.acknowledgement::<PREDICTED>(by, s)
     }
 
     /// RFC 7323 §5.3 R1: a segment with a timestamp older than TS.Recent is an old duplicate.
     ///
     /// A segment without a timestamp is taken although timestamps are agreed (as Linux). §3.2 says that it should be
     /// dropped. But a device on the path that begins to remove the option would stall the connection then.
-    #[inline]
-    fn paws(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
+    #[inline(always)]
+    fn paws<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
         if !self.t.has(TIMESTAMPS) {
             return Ok(());
         }
-        let Some(ts) = s.options.timestamps else { return Ok(()) };
-        if (ts.value.wrapping_sub(self.t.ts_recent()) as i32) >= 0 || self.ts_recent_is_stale() {
+        let Some(ts) = s.timestamps else { return Ok(()) };
+        let old = (ts.value.wrapping_sub(self.t.ts_recent()) as i32) < 0;
+        if !rare::<PREDICTED>(old) || self.ts_recent_is_stale() {
             return Ok(());
         }
         self.answer(by, s);
@@ -107,7 +110,7 @@ impl FlowTurn<'_> {
     /// then on.
     #[inline]
     fn take_timestamp(&mut self, by: Receive, s: &Segment) {
-        let Some(ts) = s.options.timestamps else { return };
+        let Some(ts) = s.timestamps else { return };
         if ts.value != self.t.ts_recent() && self.t.has(TIMESTAMPS) && !Seq(s.seq).after(self.t.last_ack()) {
             self.t.received(by).ts_recent = ts.value;
             self.lines.identity.ts_recent_at.set(by, (self.now.0 >> 20) as u32);
@@ -149,16 +152,16 @@ impl FlowTurn<'_> {
     /// - At a closed window the ACK of a segment at RCV.NXT is still valid.
     /// - An empty segment may stand right at the window's end: a peer that has filled the window sends that.
     /// - Data that we have not yet acknowledged may come again, with a valid ACK.
-    #[inline]
-    fn in_window(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
+    #[inline(always)]
+    fn in_window<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
         let length = s.payload_len + u32::from(s.flags & flags::FIN);
         let offset = Seq(s.seq).distance(self.t.rcv_nxt());
         let window = self.t.rcv_wnd() as i32;
-        if offset > window || (offset == window && offset > 0 && length > 0) {
+        if rare::<PREDICTED>(offset > window || (offset == window && offset > 0 && length > 0)) {
             self.answer(by, s);
             return Err(Drop::OutOfWindow);
         }
-        if offset < 0 && Seq(s.seq).add(length).before(self.t.last_ack()) {
+        if rare::<PREDICTED>(offset < 0 && Seq(s.seq).add(length).before(self.t.last_ack())) {
             self.answer(by, s);
             report::duplicate(by, &mut self.t, self.lines, Seq(s.seq), Seq(s.seq).add(s.payload_len));
             return Err(if length > 0 { Drop::Duplicate } else { Drop::OutOfWindow });
@@ -188,11 +191,11 @@ impl FlowTurn<'_> {
 
     /// Payload and FIN of an acceptable segment.
     #[inline(always)]
-    fn text(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
+    fn text<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         let t = &mut self.t;
-        let has_fin = s.flags & flags::FIN != 0;
+        let has_fin = rare::<PREDICTED>(s.flags & flags::FIN != 0);
         let offset = Seq(s.seq).distance(t.rcv_nxt());
-        let old = offset.min(0).unsigned_abs();
+        let old = if rare::<PREDICTED>(offset < 0) { offset.unsigned_abs() } else { 0 };
         if old > 0 {
             report::duplicate(by, t, self.lines, Seq(s.seq), Seq(s.seq).add(old.min(s.payload_len)));
         }
@@ -200,18 +203,18 @@ impl FlowTurn<'_> {
             t.set(by, ACK_NOW);
             return Err(Drop::Duplicate);
         }
-        if t.has(FIN_RECEIVED) {
+        if rare::<PREDICTED>(t.has(FIN_RECEIVED)) {
             t.set(by, ACK_NOW);
             return Err(Drop::AfterFin);
         }
-        if t.has(APP_CLOSED) && s.payload_len > old {
+        if rare::<PREDICTED>(t.has(APP_CLOSED) && s.payload_len > old) {
             return Err(self.closed(by));
         }
         // Both are inside the window as `in_window` has let the segment pass.
         let start = Seq(s.seq).add(old);
         let room = t.rcv_adv().distance(start).max(0) as u32;
         let whole = s.payload_len - old.min(s.payload_len);
-        let len = whole.min(room);
+        let len = if rare::<PREDICTED>(whole > room) { room } else { whole };
         // A FIN at a closed window is taken: it needs no room.
         let fin = has_fin && len == whole;
         let from = s.payload_offset + old;
@@ -223,12 +226,12 @@ impl FlowTurn<'_> {
         }
         let largest = t.rcv_mss().max(s.payload_len.min(u32::from(t.mss())) as u16);
         t.segment(by).rcv_mss = largest;
-        if offset > 0 {
+        if rare::<PREDICTED>(offset > 0) {
             return self.ahead(by, start, len, fin, from);
         }
         let position = start.bytes_since(Seq(self.lines.identity.rcv_start.get()));
-        let wanted = !t.has(SHUT_RD);
-        self.in_order(by, start.add(len), fin);
+        let wanted = !rare::<PREDICTED>(t.has(SHUT_RD));
+        self.in_order::<PREDICTED>(by, start.add(len), fin);
         Ok(Copy { position, offset: from, len: if wanted { len } else { 0 } })
     }
 
@@ -268,11 +271,11 @@ impl FlowTurn<'_> {
     }
 
     /// Everything before `end` is there now.
-    #[inline]
-    fn in_order(&mut self, by: Receive, end: Seq, fin: bool) {
+    #[inline(always)]
+    fn in_order<const PREDICTED: bool>(&mut self, by: Receive, end: Seq, fin: bool) {
         let before = self.t.rcv_nxt();
         let (mut end, mut fin) = (end, fin);
-        if self.t.out_of_order() != 0 {
+        if rare::<PREDICTED>(self.t.out_of_order() != 0) {
             (end, fin) = self.fill_hole(by, end, fin);
         }
         let t = &mut self.t;
@@ -280,7 +283,7 @@ impl FlowTurn<'_> {
         t.received(by).rcv_nxt = end;
         self.lines.measures.bytes_in.add(by, u64::from(bytes));
         if bytes != 0 {
-            if t.has(SHUT_RD) {
+            if rare::<PREDICTED>(t.has(SHUT_RD)) {
                 self.discard(by, bytes);
             } else {
                 self.raise(by, event::READABLE);
@@ -293,7 +296,7 @@ impl FlowTurn<'_> {
         // Every second full segment is acknowledged at once (RFC 5681 §4.2, RFC 9293 SHLD-19), or every half ring if
         // segments are that large. Else the acknowledgement is owed (SHLD-18).
         let enough = (2 * u32::from(t.rcv_mss())).min(self.lines.identity.rx_bytes.get() / 2);
-        if t.rcv_nxt().bytes_since(t.last_ack()) >= enough || t.has(QUICKACK) {
+        if t.rcv_nxt().bytes_since(t.last_ack()) >= enough || rare::<PREDICTED>(t.has(QUICKACK)) {
             t.set(by, ACK_NOW);
         } else if !t.any(ACK_NOW | ACK_OWED) {
             t.set(by, ACK_OWED);
@@ -351,21 +354,22 @@ impl FlowTurn<'_> {
     }
 
     /// The ACK field: range (RFC 5961 §5), then what it acknowledges, then the window.
-    #[inline]
-    fn acknowledgement(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
+    #[inline(always)]
+    fn acknowledgement<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
         let t = &mut self.t;
         let ack = Seq(s.ack);
-        if ack.after(t.snd_max()) || ack.before(t.snd_una().sub(self.lines.measures.max_wnd.get())) {
+        let forged = ack.after(t.snd_max()) || ack.before(t.snd_una().sub(self.lines.measures.max_wnd.get()));
+        if rare::<PREDICTED>(forged) {
             self.challenge(by);
             return Err(Drop::BadAck);
         }
-        if ack.before(t.snd_una()) {
+        if rare::<PREDICTED>(ack.before(t.snd_una())) {
             // An old one says nothing of the peer now (as Linux).
             self.lines.seldom.unheard.add(by, 1);
             return Ok(());
         }
         self.take_timestamp(by, s);
-        acknowledge::take(by, self, s);
+        acknowledge::take::<PREDICTED>(by, self, s);
         Ok(())
     }
 }

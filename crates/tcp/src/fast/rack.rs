@@ -3,6 +3,7 @@
 use super::context::{FastState, FlowTurn};
 use super::recovery;
 use super::scoreboard::{AGAIN, LOST, Newest, SACKED, Scoreboard, Span};
+use super::segment::Segment;
 use super::wheel::{Timer, Wheel};
 use crate::flow::FlowId;
 use crate::seq::Seq;
@@ -12,7 +13,6 @@ use crate::table::stages::Loss;
 use crate::table::tcb::Tcb;
 use crate::table::{Lines, Recovery, learnt};
 use crate::time::Micros;
-use towpath_wire::segment::Segment;
 
 /// Reported segments that mean a loss while no reordering has been seen (RFC 8985 §5.3: RACK.dupthresh).
 const DUP_THRESHOLD: u8 = 3;
@@ -75,7 +75,7 @@ fn sent_after(span: &Span, newest: &Newest) -> bool {
 #[inline]
 pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
-    if scoreboard.clean && s.options.sack.is_empty() && !turn.t.has(RECOVERY) {
+    if scoreboard.clean && s.sack.is_empty() && !turn.t.has(RECOVERY) {
         scoreboard.advance(turn.t.snd_una());
         if turn.t.idle() {
             recovery::untrack(by, turn);
@@ -90,7 +90,7 @@ pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: 
 #[cold]
 fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let (lines, ack) = (turn.lines, turn.t.snd_una());
-    let blocks = s.options.sack.as_slice();
+    let blocks = s.sack.as_slice();
     let twice = duplicate(blocks, ack);
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };
     let mut news = News {
@@ -102,7 +102,7 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
         newest: scoreboard.newest,
         bytes: 0,
         reordered: false,
-        recover: Seq(lines.identity.recover.get()),
+        recover: Seq(lines.addresses.recover.get()),
         original: false,
     };
     scoreboard.acknowledge(ack, |start, span| news.take(start, span));
@@ -168,7 +168,7 @@ pub(super) fn duplicate(blocks: &[(u32, u32)], ack: Seq) -> Option<(Seq, Seq)> {
 
 /// ms since the segment was sent whose timestamp the peer echoes.
 fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> {
-    let ts = s.options.timestamps.filter(|_| t.has(TIMESTAMPS))?;
+    let ts = s.timestamps.filter(|_| t.has(TIMESTAMPS))?;
     Some(recovery::timestamp(lines, now).wrapping_sub(ts.echo))
 }
 
@@ -190,7 +190,8 @@ pub(super) fn arrived_twice(by: Loss, t: &Tcb, lines: &Lines, (start, end): (Seq
         known = known & learnt::SEEN | wider | PERSIST << learnt::PERSIST_SHIFT | learnt::ROUND;
         line.duplicate_round.set(by, t.snd_max().0);
     }
-    let ours = t.has(UNDO) && !start.before(Seq(line.undo_from.get())) && !end.after(Seq(lines.identity.recover.get()));
+    let ours =
+        t.has(UNDO) && !start.before(Seq(line.undo_from.get())) && !end.after(Seq(lines.addresses.recover.get()));
     let left = line.undo_bytes.get();
     if ours && left != 0 {
         known |= learnt::SEEN;

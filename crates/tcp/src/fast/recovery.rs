@@ -3,6 +3,7 @@
 
 use super::context::FlowTurn;
 use super::scoreboard::{LOST as LOST_SPANS, Reduction, SACKED, Scoreboards};
+use super::segment::Segment;
 use crate::messages::ToSlow;
 use crate::seq::Seq;
 use crate::table::bits::{
@@ -14,7 +15,6 @@ use crate::table::stages::Loss;
 use crate::table::tcb::Tcb;
 use crate::table::{Lines, learnt};
 use crate::time::Micros;
-use towpath_wire::segment::Segment;
 
 /// Our timestamp now.
 #[inline]
@@ -26,7 +26,7 @@ pub(super) fn timestamp(lines: &Lines, now: Micros) -> u32 {
 #[inline]
 pub(super) fn timed_out(t: &Tcb, lines: &Lines) -> bool {
     let loss: LossFlags = t.flags();
-    loss.has(RECOVER_SET) && !loss.has(RECOVERY) && t.snd_una().before(Seq(lines.identity.recover.get()))
+    loss.has(RECOVER_SET) && !loss.has(RECOVERY) && t.snd_una().before(Seq(lines.addresses.recover.get()))
 }
 
 /// Bytes in flight as far as we know (RFC 6675 §2): neither reported nor lost.
@@ -116,7 +116,7 @@ pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Se
     if !t.has(UNDO) || !t.has(TIMESTAMPS) || line.undo_bytes.get() == 0 || una.after(from) || !ack.after(from) {
         return false;
     }
-    s.options.timestamps.is_some_and(|ts| (ts.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0)
+    s.timestamps.is_some_and(|ts| (ts.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0)
 }
 
 /// Nothing was lost: everything as it was before (RFC 4015 §3.2).
@@ -168,7 +168,7 @@ fn reduce(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
 pub(super) fn enter(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     remember(by, &mut turn.t, turn.lines);
     let ssthresh = reduce(by, turn);
-    turn.lines.identity.recover.set(by, turn.t.snd_max().0);
+    turn.lines.addresses.recover.set(by, turn.t.snd_max().0);
     turn.t.clear(by, TIMING);
     turn.t.set(by, RECOVERY | RECOVER_SET);
     ssthresh
@@ -178,7 +178,7 @@ pub(super) fn enter(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
 /// lost.
 pub(super) fn proceed(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, lost: u32, advanced: bool) {
     let lines = turn.lines;
-    let recover = Seq(lines.identity.recover.get());
+    let recover = Seq(lines.addresses.recover.get());
     if turn.t.has(RECOVERY) && !turn.t.snd_una().before(recover) {
         turn.t.congestion(by).cwnd = lines.measures.ssthresh.get();
         turn.t.clear(by, RECOVERY);

@@ -255,22 +255,32 @@ impl Scheduler {
     }
 
     /// A class's queue on a port, for a flow that is about to be added.
-    #[inline]
+    #[inline(always)]
     fn join(&mut self, port: PortId, number: u16) -> &mut Queue {
-        if usize::from(number) >= self.classes.len() {
-            self.class(number);
+        let (at, index) = (usize::from(port.0), usize::from(number));
+        if self.ports.get(at).is_none_or(|port| index >= port.queues.len()) || index >= self.classes.len() {
+            self.make_queue(port, number);
         }
-        let class = self.classes[usize::from(number)];
-        self.ready += usize::from(!class.waits);
-        let port = self.port(port);
-        if usize::from(number) >= port.queues.len() {
-            port.queues.resize_with(usize::from(number) + 1, Queue::default);
-        }
-        let queue = &mut port.queues[usize::from(number)];
-        if !queue.in_round && !class.waits {
-            queue.enter(&mut port.round, number, class.weight);
+        let Self { ports, classes, ready, .. } = self;
+        let (Port { round, queues, .. }, class) = (&mut ports[at], &classes[index]);
+        let queue = &mut queues[index];
+        if !class.waits {
+            *ready += 1;
+            if !queue.in_round {
+                queue.enter(round, number, class.weight);
+            }
         }
         queue
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_queue(&mut self, port: PortId, number: u16) {
+        self.class(number);
+        let queues = &mut self.port(port).queues;
+        if usize::from(number) >= queues.len() {
+            queues.resize_with(usize::from(number) + 1, Queue::default);
+        }
     }
 }
 
@@ -293,6 +303,11 @@ impl Delayed {
     #[inline]
     pub fn push(&mut self, deadline: Micros, flow: FlowId) {
         self.0.push_back((deadline, flow));
+    }
+    /// A flow's time has come.
+    #[inline(always)]
+    pub fn is_due(&self, now: Micros) -> bool {
+        self.0.front().is_some_and(|(deadline, _)| *deadline <= now)
     }
     /// The next flow whose time has come.
     #[inline]

@@ -1,4 +1,4 @@
-//! The line of what is seldom needed: IPv6 addresses, VLANs, and rare counts.
+//! The line of what is seldom needed: IPv6 addresses, VLANs, and what is kept of rare events.
 
 use super::bits::{AckDebt, Agreed};
 use super::permit::Writes;
@@ -6,8 +6,8 @@ use super::tcb::Congestion;
 use super::words::Word;
 use std::net::Ipv6Addr;
 
-/// Both addresses of an IPv6 flow (`bits::V6`), and the VLAN of a tagged one. One line, untouched by untagged IPv4
-/// flows.
+/// Both addresses of an IPv6 flow (`bits::V6`), and the VLAN of a tagged one. One line, which untagged IPv4 flows touch
+/// only when something is lost or forged.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Addresses {
@@ -17,6 +17,8 @@ pub(crate) struct Addresses {
     pub vlan: Word<Agreed>,
     /// When a challenge ACK was sent last, ms modulo 2^32; 0 = never.
     pub challenged_at_ms: Word<AckDebt>,
+    /// End of what had been sent when the last loss was seen (RFC 6582), if `bits::RECOVER_SET`.
+    pub recover: Word<Congestion>,
     /// Outstanding bytes that the peer reports, if `bits::SCORED`; the rest of `Recovery::left` is lost.
     pub sacked: Word<Congestion>,
 }

@@ -2,21 +2,25 @@
 
 use super::bits::{AckDebt, Agreed};
 use super::permit::Writes;
-use super::tcb::{Congestion, Received, Room};
+use super::tcb::{Received, Room};
 use super::words::Word;
 use crate::flow::{FourTuple, Link, PortId};
 use std::net::Ipv4Addr;
+use towpath_wire::template::{self, Template};
 
 /// The template of a flow's headers, its rings, and what is seldom touched. One line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Identity {
+    /// The next hop's MAC address, then ours. These words and those up to `ports` are as they lie in a frame.
+    macs: [Word<Agreed>; 3],
     /// Addresses of an IPv4 flow; those of IPv6 are in [`super::Addresses`].
     local: Word<Agreed>,
     remote: Word<Agreed>,
-    /// Local port in the high half.
+    /// Local port, then the peer's.
     ports: Word<Agreed>,
-    macs: [Word<Agreed>; 3],
+    /// [`template::sums`] of an IPv4 flow.
+    sums: Word<Agreed>,
     /// From the low byte up: port number, owner (see [`Identity::is_owned_by`]), type of service, time to live.
     route: Word<Agreed>,
     /// Send ring size in bytes.
@@ -31,8 +35,6 @@ pub(crate) struct Identity {
     pub ts_offset: Word<Agreed>,
     /// errno shown to the application (one byte), both window shifts (four bits each), and in the high half the class.
     errno: Word<Agreed>,
-    /// End of what had been sent when the last loss was seen (RFC 6582), if `bits::RECOVER_SET`.
-    pub recover: Word<Congestion>,
     /// When the delayed acknowledgement became owed, µs modulo 2^32.
     pub owed_at: Word<AckDebt>,
     /// When TS.Recent was set, in units of 2^20 µs.
@@ -74,33 +76,46 @@ impl Identity {
         self.errno.set(by, self.errno.get() & 0xffff | u32::from(class) << 16);
     }
     /// The addresses and ports of an IPv4 flow; of one with IPv6 the ports.
-    #[inline]
     pub(crate) fn tuple(&self) -> FourTuple {
-        let (ports, local, remote) = (self.ports.get(), self.local.get(), self.remote.get());
+        let [a, b, c, d] = self.ports.get().to_ne_bytes();
+        let address = |word: &Word<Agreed>| Ipv4Addr::from(word.get().to_ne_bytes()).into();
         FourTuple {
-            local: Ipv4Addr::from_bits(local).into(),
-            local_port: (ports >> 16) as u16,
-            remote: Ipv4Addr::from_bits(remote).into(),
-            remote_port: ports as u16,
+            local: address(&self.local),
+            local_port: u16::from_be_bytes([a, b]),
+            remote: address(&self.remote),
+            remote_port: u16::from_be_bytes([c, d]),
         }
     }
     /// The way out, without its VLAN.
-    #[inline]
     pub(crate) fn link(&self) -> Link {
-        let [a, b, c] = &self.macs;
-        let (a, b, c) = (u64::from(a.get()), u64::from(b.get()), u64::from(c.get()));
-        let mac = |bits: u64| {
-            let [_, _, mac @ ..] = bits.to_be_bytes();
-            mac
-        };
-        Link { port: self.port(), source: mac(a << 16 | b >> 16), destination: mac((b & 0xffff) << 32 | c), vlan: None }
+        let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] = self.macs.each_ref().map(|word| word.get().to_ne_bytes());
+        Link { port: self.port(), source: [g, h, i, j, k, l], destination: [a, b, c, d, e, f], vlan: None }
     }
     pub(crate) fn set_link<S: Writes<Agreed>>(&self, by: S, link: &Link) {
-        let (s, d) = (link.source, link.destination);
-        self.macs[0].set(by, u32::from_be_bytes([s[0], s[1], s[2], s[3]]));
-        self.macs[1].set(by, u32::from_be_bytes([s[4], s[5], d[0], d[1]]));
-        self.macs[2].set(by, u32::from_be_bytes([d[2], d[3], d[4], d[5]]));
+        let ([g, h, i, j, k, l], [a, b, c, d, e, f]) = (link.source, link.destination);
+        for (word, bytes) in self.macs.iter().zip([[a, b, c, d], [e, f, g, h], [i, j, k, l]]) {
+            word.set(by, u32::from_ne_bytes(bytes));
+        }
         self.route.set(by, self.route.get() & !0xff | u32::from(link.port.0));
+    }
+    /// The template of an IPv4 flow's frames without a tag.
+    #[inline(always)]
+    pub(crate) fn template(&self) -> Template {
+        let (tos, ttl) = self.service();
+        Template {
+            macs: self.macs.each_ref().map(Word::get),
+            source: self.local.get(),
+            destination: self.remote.get(),
+            ports: self.ports.get(),
+            tos,
+            ttl,
+            sums: self.sums.get(),
+        }
+    }
+    /// Brings the stored sums into line with the words above.
+    fn sum<S: Writes<Agreed>>(&self, by: S) {
+        let (tos, ttl) = self.service();
+        self.sums.set(by, template::sums(self.local.get(), self.remote.get(), tos, ttl));
     }
     #[inline]
     pub(crate) fn port(&self) -> PortId {
@@ -126,12 +141,15 @@ impl Identity {
     pub(crate) fn set_service<S: Writes<Agreed>>(&self, by: S, tos: u8, ttl: u8) {
         let high = u32::from(ttl) << 24 | u32::from(tos & !3) << 16;
         self.route.set(by, self.route.get() & 0xffff | high);
+        self.sum(by);
     }
     pub(crate) fn set_addresses<S: Writes<Agreed>>(&self, by: S, local: Ipv4Addr, remote: Ipv4Addr) {
-        self.local.set(by, local.to_bits());
-        self.remote.set(by, remote.to_bits());
+        self.local.set(by, u32::from_ne_bytes(local.octets()));
+        self.remote.set(by, u32::from_ne_bytes(remote.octets()));
+        self.sum(by);
     }
     pub(crate) fn set_ports<S: Writes<Agreed>>(&self, by: S, local: u16, remote: u16) {
-        self.ports.set(by, u32::from(local) << 16 | u32::from(remote));
+        let ([a, b], [c, d]) = (local.to_be_bytes(), remote.to_be_bytes());
+        self.ports.set(by, u32::from_ne_bytes([a, b, c, d]));
     }
 }

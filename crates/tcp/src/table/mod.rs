@@ -262,9 +262,14 @@ impl Lines {
         id.rcv_start.set(by, setup.rcv_start.0);
         id.ts_offset.set(by, setup.ts_offset);
         let (recovery, rate) = (&self.recovery, &self.rate);
-        for word in
-            [&id.recover, &recovery.scoreboard, &recovery.deadline, &recovery.queued, &recovery.reordering, &m.grown]
-        {
+        for word in [
+            &self.addresses.recover,
+            &recovery.scoreboard,
+            &recovery.deadline,
+            &recovery.queued,
+            &recovery.reordering,
+            &m.grown,
+        ] {
             word.set(by, 0);
         }
         for word in [&id.owed_at, &self.addresses.challenged_at_ms] {

@@ -163,6 +163,10 @@ impl Marks {
         let (receive, app, reports) = (ReceiveFlags::EMPTY, AppFlags::EMPTY, Reports::EMPTY);
         Self { receive, app, queue, reports, agreed, owed, requests, duplicates: DuplicatesOwed { count: 0 } }
     }
+    /// These flags too.
+    pub(crate) const fn and(self, receive: ReceiveFlags, app: AppFlags) -> Self {
+        Self { receive: self.receive.and(receive), app: self.app.and(app), ..self }
+    }
     #[inline(always)]
     fn any(self, mask: Self) -> bool {
         let (marks, mask): (u64, u64) = (zerocopy::transmute!(self), zerocopy::transmute!(mask));

@@ -2,17 +2,17 @@
 
 use super::{SendTurn, Sent};
 use crate::buffers::{Rings, TxPorts};
-use crate::fast::{app, report};
-use crate::flow::{FourTuple, Link};
+use crate::fast::rare::rare;
+use crate::fast::{app, recovery, report};
 use crate::seq::Seq;
 use crate::table::Lines;
 use crate::table::bits::{ACK_NOW, ACK_OWED, DSACK, ECN_ECHO, TIMESTAMPS, URGENT_OUT, V6, VLAN};
 use crate::table::stages::Egress;
 use crate::table::tcb::Tcb;
-use crate::time::Micros;
-use towpath_wire::emit::{Header, make, make_inline};
+use towpath_wire::emit::{Header, make};
 use towpath_wire::offload::TxOffload;
-use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
+use towpath_wire::segment::{Options, Timestamps, flags};
+use towpath_wire::template::Fields;
 
 /// The acknowledgement of a segment.
 #[derive(Clone, Copy)]
@@ -22,20 +22,7 @@ pub(super) struct Acknowledged {
     pub marked: bool,
 }
 
-/// The fields in which the frames of a flow differ.
-struct Fields {
-    seq: Seq,
-    ack: Seq,
-    flags: u8,
-    window: u16,
-    urgent: u16,
-    /// ECN field.
-    tos: u8,
-    /// The packet's number.
-    ident: u16,
-}
-
-impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
     /// Sequence number of a segment without data: as high as the peer's window lets it pass.
     pub(super) fn empty_seq(&self) -> Seq {
         let t = &self.turn.t;
@@ -44,42 +31,58 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
     }
 
     /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self, by: Egress, seq: Seq, flags: u8, len: u32) -> Sent {
         let present = Acknowledged { up_to: self.turn.t.rcv_nxt(), marked: self.turn.t.has(ECN_ECHO) };
         self.send_as(by, seq, flags, len, present)
     }
 
     /// Builds and sends one frame with this acknowledgement.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_as(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
+        // A call would keep the predicted path's control block out of registers.
+        if PREDICTED { self.frame(by, seq, flags, len, ack) } else { self.frame_apart(by, seq, flags, len, ack) }
+    }
+
+    #[inline(never)]
+    fn frame_apart(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
+        self.frame(by, seq, flags, len, ack)
+    }
+
+    #[inline(always)]
+    fn frame(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
         let (t, lines) = (&self.turn.t, self.turn.lines);
         let (window, edge) = advertise(t, lines, ack.up_to);
-        let room = if t.out_of_order() == 0 && !t.has(DSACK) { 0 } else { self.report_room(len) };
-        let (flags, urgent) =
-            if t.has(URGENT_OUT) || ack.marked { self.seldom(by, seq, flags, ack.marked) } else { (flags, 0) };
-        let fields =
-            Fields { seq, ack: ack.up_to, flags, window, urgent, tos: self.ect, ident: self.turn.state.ident.0 };
+        let reports = rare::<PREDICTED>(t.out_of_order() != 0 || t.has(DSACK));
+        let room = if reports { self.report_room(len) } else { 0 };
+        let (flags, urgent) = if rare::<PREDICTED>(t.has(URGENT_OUT) || ack.marked) {
+            self.seldom(by, seq, flags, ack.marked)
+        } else {
+            (flags, 0)
+        };
+        let ident = self.turn.state.ident.0;
+        let fields = Fields { seq: seq.0, ack: ack.up_to.0, flags, window, urgent, ecn: self.ect, ident };
         let port = lines.identity.port();
         let mss = self.turn.t.mss();
-        let segments = if len <= u32::from(mss) { 1 } else { len.div_ceil(u32::from(mss)) };
+        let segments = if rare::<PREDICTED>(len > u32::from(mss)) { len.div_ceil(u32::from(mss)) } else { 1 };
         let unsummed = segments != 1 || self.ports.tx_checksum(port);
         let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
         let Some(buffer) = buffer else { return Sent::NoRoom };
         let (t, now) = (&self.turn.t, self.turn.now);
-        let made = if room != 0 || t.any(V6 | VLAN) {
-            let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
-            let route = (lines.link(t.flags()), lines.tuple(t.flags()));
-            make(&header(t, lines, now, fields, route, sack), len as usize, buffer)
+        let stamps = t.has(TIMESTAMPS).then(|| {
+            let value = recovery::timestamp(lines, now);
+            Timestamps { value, echo: t.ts_recent() }
+        });
+        let made = if room == 0 && !rare::<PREDICTED>(t.any(V6 | VLAN)) {
+            lines.identity.template().make(&fields, stamps, len as usize, buffer)
         } else {
-            // Inlined, so that the compiler sees which parts are absent, and writes the frame without a `Header`
-            // between.
-            let route = (lines.identity.link(), lines.identity.tuple());
-            make_inline(&header(t, lines, now, fields, route, SackBlocks::NONE), len as usize, buffer)
+            let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
+            let options = Options { timestamps: stamps, sack, ..Options::NONE };
+            make(&header(t, lines, &fields, options), len as usize, buffer)
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
-        if len != 0 {
+        if !rare::<PREDICTED>(len == 0) {
             let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
             self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
             lines.measures.data_out.add(by, segments);
@@ -107,7 +110,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             t.clear(by, DSACK);
         }
         let due = t.duplicates_owed();
-        if due != 0 {
+        if rare::<PREDICTED>(due != 0) {
             // Only an empty segment is a duplicate.
             let due = due - u8::from(len == 0);
             t.owed_duplicates(by).count = due;
@@ -147,25 +150,21 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
     }
 }
 
-#[inline(always)]
-fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, route: (Link, FourTuple), sack: SackBlocks) -> Header {
-    let ((link, tuple), id) = (route, &lines.identity);
-    let (tos, ttl) = id.service();
-    let timestamps = t.has(TIMESTAMPS).then(|| {
-        let value = ((now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
-        Timestamps { value, echo: t.ts_recent() }
-    });
+/// The header of a frame for which the flow's template is not enough.
+#[cold]
+fn header(t: &Tcb, lines: &Lines, fields: &Fields, options: Options) -> Header {
+    let (tos, ttl) = lines.identity.service();
     Header {
-        seq: fields.seq.0,
-        ack: fields.ack.0,
+        seq: fields.seq,
+        ack: fields.ack,
         flags: fields.flags,
         window: fields.window,
         ident: fields.ident,
-        tos: tos | fields.tos,
+        tos: tos | fields.ecn,
         ttl,
         urgent: fields.urgent,
-        options: Options { timestamps, sack, ..Options::NONE },
-        ..tuple.header(&link)
+        options,
+        ..lines.tuple(t.flags()).header(&lines.link(t.flags()))
     }
 }
 

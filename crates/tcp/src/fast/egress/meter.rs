@@ -29,7 +29,7 @@ impl Meter {
 
     /// The turn `send` has ended with this result. Returns the result after credit has been taken into account.
     #[cold]
-    pub(super) fn end<R, P>(self, by: Post, send: &mut SendTurn<'_, R, P>, end: End) -> End {
+    pub(super) fn end<R, P>(self, by: Post, send: &mut SendTurn<'_, R, P, false>, end: End) -> End {
         let held = send.held;
         let turn = &mut send.turn;
         let spent = self.own.min(self.class) - send.credit;
@@ -49,7 +49,7 @@ impl Meter {
     }
 }
 
-impl<R, P> SendTurn<'_, R, P> {
+impl<R, P> SendTurn<'_, R, P, false> {
     /// The credit of this turn.
     #[cold]
     pub(super) fn meter(&mut self, by: Post, bypass: bool) -> Meter {
@@ -76,7 +76,7 @@ impl<R, P> SendTurn<'_, R, P> {
     }
 }
 
-impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
     /// Sends what is not paced: RST, acknowledgements and window probes.
     #[cold]
     pub(super) fn without_credit(&mut self, by: Egress) -> Option<Sent> {

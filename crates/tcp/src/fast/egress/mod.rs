@@ -7,8 +7,9 @@ mod super_segment;
 
 use super::context::{FastState, FlowTurn};
 use super::plan::{self, Plan};
+use super::rare::rare;
 use super::scheduler::Next;
-use super::{close, credit, ecn, post, recovery};
+use super::{close, credit, ecn, post, prediction, recovery};
 use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
 use crate::messages::event;
@@ -17,7 +18,8 @@ use crate::table::FlowTable;
 use crate::table::bits::FlagSet;
 use crate::table::bits::{
     ABORTING, ACK_NOW, ACK_OWED, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES, FIN_SENT,
-    KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, RESEND, RESET, SACK, SCHEDULED, TAIL, TIMING, TRACKED,
+    KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, REMOVING, RESEND, RESET, SACK, SCHEDULED, TAIL, TIMING,
+    TRACKED,
 };
 use crate::table::stages::{Close, Egress, Loss, Post};
 use crate::table::tcb::Marks;
@@ -46,29 +48,18 @@ pub(super) fn run(
             let Some(lines) = table.get(flow) else { continue };
             let mut quota = state.config.segments_per_turn.min(budget - sent);
             let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
-            let mut send =
-                SendTurn { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, super_bytes: 0, rings, ports };
-            send.turn.t.clear(post, BYPASSING | LIMIT_WAIT);
-            if share != i64::MAX {
-                quota = quota.min(share as usize / usize::from(send.turn.t.mss()) + 1);
-            }
-            let metered = bypass || send.turn.t.has(PACED) || send.turn.state.scheduler.limits();
-            let meter = if metered { send.meter(post, bypass) } else { Meter::NONE };
-            send.super_bytes = send.super_bytes(share);
-            let (frames, mut end) = send.run(by, quota);
-            sent += frames;
-            if share != i64::MAX {
-                send.turn.state.scheduler.by(post).charge(port, lines.identity.class(), send.bytes);
-            }
-            if bypass {
-                send.end_bypass(post, end);
+            let alone = share == i64::MAX && !bypass && !turn.state.scheduler.limits();
+            let plan =
+                if alone && turn.state.config.prediction { prediction::all_unsent(&turn.t, lines) } else { None };
+            let (frames, end) = if let Some(plan) = plan {
+                predicted(by, turn, &plan, rings, ports)
             } else {
-                if metered {
-                    end = meter.end(post, &mut send, end);
+                if share != i64::MAX {
+                    quota = quota.min(share as usize / usize::from(turn.t.mss()) + 1);
                 }
-                send.end(by, end);
-            }
-            send.turn.store(by);
+                any(by, turn, (share, bypass, quota), rings, ports)
+            };
+            sent += frames;
             if end == End::NoRoom && lines.identity.port() == port {
                 break;
             }
@@ -76,6 +67,59 @@ pub(super) fn run(
     }
     state.counters.stage(Stage::Egress, sent);
     sent
+}
+
+/// A turn to send. `share`, `bypass`: as in [`Next`]; `quota`: the most frames.
+#[inline(never)]
+fn any<R: Rings, P: TxPorts>(
+    by: Egress,
+    turn: FlowTurn<'_>,
+    (share, bypass, quota): (i64, bool, usize),
+    rings: &R,
+    ports: &mut P,
+) -> (usize, End) {
+    let post = Post::from(by);
+    let mut send = SendTurn::<_, _, false>::new(turn, rings, ports);
+    send.turn.t.clear(post, BYPASSING | LIMIT_WAIT);
+    let metered = bypass || send.turn.t.has(PACED) || send.turn.state.scheduler.limits();
+    let meter = if metered { send.meter(post, bypass) } else { Meter::NONE };
+    send.super_bytes = send.super_bytes(share);
+    let (frames, mut end) = send.run(by, quota);
+    if share != i64::MAX {
+        let id = &send.turn.lines.identity;
+        send.turn.state.scheduler.by(post).charge(id.port(), id.class(), send.bytes);
+    }
+    if bypass {
+        send.end_bypass(post, end);
+    } else {
+        if metered {
+            end = meter.end(post, &mut send, end);
+        }
+        send.end(by, end);
+    }
+    send.turn.store(by);
+    (frames, end)
+}
+
+/// The predicted turn: one segment. It is all that the flow has to send, and carries the acknowledgement that it owes.
+#[inline(always)]
+fn predicted<R: Rings, P: TxPorts>(
+    by: Egress,
+    turn: FlowTurn<'_>,
+    plan: &Plan,
+    rings: &R,
+    ports: &mut P,
+) -> (usize, End) {
+    let mut send = SendTurn::<_, _, true>::new(turn, rings, ports);
+    send.turn.t.clear(Post::from(by), BYPASSING | LIMIT_WAIT);
+    let (frames, end) = match send.new_data(by, plan) {
+        Sent::Yes => (1, End::Done),
+        Sent::NoRoom => (0, End::NoRoom),
+        Sent::TooLong => (0, End::Done),
+    };
+    send.end(by, end);
+    send.turn.store(by);
+    (frames, end)
 }
 
 /// The slow path's frames, in order per port.
@@ -138,7 +182,7 @@ enum Sent {
 }
 
 /// One flow's turn to send.
-struct SendTurn<'a, R, P> {
+struct SendTurn<'a, R, P, const PREDICTED: bool> {
     turn: FlowTurn<'a>,
     /// Credit that pacing and the class's rate limit leave, see [`credit`].
     credit: i64,
@@ -154,35 +198,43 @@ struct SendTurn<'a, R, P> {
     ports: &'a mut P,
 }
 
-impl<R, P> SendTurn<'_, R, P> {
-    #[inline]
+impl<'a, R, P, const PREDICTED: bool> SendTurn<'a, R, P, PREDICTED> {
+    #[inline(always)]
+    fn new(turn: FlowTurn<'a>, rings: &'a R, ports: &'a mut P) -> Self {
+        Self { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, super_bytes: 0, rings, ports }
+    }
+
+    #[inline(always)]
     fn end(&mut self, by: Egress, end: End) {
         let post = Post::from(by);
         let turn = &mut self.turn;
         let (flow, port, class) = (turn.flow, turn.lines.identity.port(), turn.lines.identity.class());
-        if !turn.t.has(DEAD) {
+        if !rare::<PREDICTED>(turn.t.has(DEAD)) {
             turn.activate(by);
         }
         if end == End::Done {
             turn.t.clear(post, SCHEDULED);
         }
-        if turn.t.has(ABORTING) && !turn.t.has(DEAD) && matches!(end, End::Done | End::NoCredit) {
+        let aborts = rare::<PREDICTED>(turn.t.has(ABORTING) && !turn.t.has(DEAD));
+        if aborts && matches!(end, End::Done | End::NoCredit) {
             close::abort(Close::from(by), turn);
         }
         match end {
             End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(port, class, flow),
             End::NoRoom => turn.state.scheduler.by(post).push_front(port, class, flow),
             End::Done => {
-                if turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD) {
+                if turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !rare::<PREDICTED>(turn.t.has(DEAD)) {
                     post::delay(post, turn, turn.state.config.delayed_ack_us);
                 }
-                post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
+                if !PREDICTED || rare::<PREDICTED>(turn.t.has(REMOVING)) {
+                    post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
+                }
             }
         }
     }
 }
 
-impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
     #[inline]
     fn run(&mut self, by: Egress, quota: usize) -> (usize, End) {
         let mut frames = 0;
@@ -210,13 +262,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         {
             return result;
         }
-        if let Some(plan) = plan::largest(&self.turn.t, self.turn.lines, self.super_bytes) {
-            let sent = self.data(by, &plan);
-            if sent == Sent::Yes {
-                let t = &mut self.turn.t;
-                t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
-            }
-            return Some(sent);
+        if let Some(plan) = plan::largest::<false>(&self.turn.t, self.turn.lines, self.super_bytes) {
+            return Some(self.new_data(by, &plan));
         }
         self.turn.t.has(ACK_NOW).then(|| self.send(by, self.empty_seq(), flags::ACK, 0))
     }
@@ -304,14 +351,27 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         }
         Some(Some(sent))
     }
+}
+
+impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
+    /// Sends the segment at SND.NXT.
+    #[inline(always)]
+    fn new_data(&mut self, by: Egress, plan: &Plan) -> Sent {
+        let sent = self.data(by, plan);
+        if sent == Sent::Yes {
+            let t = &mut self.turn.t;
+            t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
+        }
+        sent
+    }
 
     /// Sends a segment with data or FIN and records it; SND.NXT is the caller's.
-    #[inline]
+    #[inline(always)]
     fn data(&mut self, by: Egress, plan: &Plan) -> Sent {
         let loss = Loss::from(by);
         let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
-        let fin = if plan.fin { flags::FIN } else { 0 };
-        let cwr = if self.turn.t.has(ECN) { self.capable(plan) } else { 0 };
+        let fin = if rare::<PREDICTED>(plan.fin) { flags::FIN } else { 0 };
+        let cwr = if rare::<PREDICTED>(self.turn.t.has(ECN)) { self.capable(plan) } else { 0 };
         let sent = self.send(by, plan.seq, flags::ACK | push | fin | cwr, plan.len);
         self.ect = 0;
         if sent != Sent::Yes {
@@ -325,11 +385,11 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         let t = &self.turn.t;
         // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
         let alone = t.idle() && plan.len <= u32::from(t.mss());
-        if t.has(TRACKED) || (!alone && t.has(SACK)) {
+        if rare::<PREDICTED>(t.has(TRACKED) || (!alone && t.has(SACK))) {
             self.track(loss, plan.seq, end);
         }
         let turn = &mut self.turn;
-        if plan.seq.before(turn.t.snd_max()) {
+        if rare::<PREDICTED>(plan.seq.before(turn.t.snd_max())) {
             turn.lines.recovery.retransmits.add(by, 1);
             turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
             turn.state.counters.retransmits += 1;
@@ -342,7 +402,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
         }
         turn.t.sent(by).snd_max = turn.t.snd_max().max(end);
-        if plan.fin && !turn.t.has(FIN_SENT) {
+        if rare::<PREDICTED>(plan.fin && !turn.t.has(FIN_SENT)) {
             turn.t.set(by, FIN_SENT);
             turn.raise(by, event::TX_CLOSED);
         }

@@ -7,7 +7,7 @@ use crate::seq::Seq;
 use crate::table::bits::{LOST, RECOVERY, TAIL, TRACKED};
 use crate::table::stages::{Egress, Loss};
 
-impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
     /// Sends a segment that the scoreboard counts as lost, if the window lets it go; else the tail probe. `None` =
     /// neither is due.
     #[cold]

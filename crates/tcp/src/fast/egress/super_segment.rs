@@ -13,7 +13,7 @@ const SPREAD_US: u64 = 1000;
 /// `tcp_tso_rtt_log`). A short path has short queues, and is worth large segments.
 const NEAR_LOG: u32 = 9;
 
-impl<R, P: TxPorts> SendTurn<'_, R, P> {
+impl<R, P: TxPorts> SendTurn<'_, R, P, false> {
     /// Bytes of the largest super-segment; 0 = none. `share`: bytes that the class may send now.
     #[inline]
     pub(super) fn super_bytes(&self, share: i64) -> u32 {

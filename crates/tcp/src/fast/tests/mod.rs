@@ -12,6 +12,7 @@ mod load;
 mod loss;
 mod marks;
 mod pacing;
+mod prediction;
 mod receive;
 mod recovery;
 mod rules;
