@@ -7,6 +7,7 @@ use crate::io::sigurg;
 use crate::lifecycle::in_flight;
 use crate::observe::{fallback, measure};
 use crate::ready::instance;
+use crate::ready::past::bridge;
 use crate::uring;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
@@ -20,8 +21,14 @@ pub fn init() {
     unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
 }
 
-/// Marks all sockets as shared: from now on two processes have each descriptor, so `close` in one of them ends nothing.
+/// In the parent, before anything else.
 pub extern "C" fn before() {
+    instance::forking();
+    share();
+}
+
+/// Marks all sockets as shared: from now on two processes have each descriptor, so `close` in one of them ends nothing.
+fn share() {
     for (fd, kind) in table::within(0, u32::MAX) {
         if let Descriptor::Slot { slot, generation } = kind
             && let Some(socket) = Socket::at(slot, generation)
@@ -38,7 +45,7 @@ pub extern "C" fn before() {
 pub extern "C" fn in_child() {
     towpath_client::at_fork::new_process();
     // Other threads of the parent may have made sockets since `before`.
-    before();
+    share();
     fallback::forked();
     measure::forked();
     if session::get().is_some() {
@@ -48,5 +55,6 @@ pub extern "C" fn in_child() {
     towpath_client::at_fork::in_child();
     instance::forked();
     in_flight::forked();
+    bridge::forked();
     uring::forked();
 }

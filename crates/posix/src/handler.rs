@@ -7,7 +7,7 @@ use crate::lifecycle::{accept, address, bind, connect, listen, registration, shu
 use crate::observe::fallback;
 use crate::observe::measure::{self, Direction};
 use crate::options::by_descriptor;
-use crate::ready::{epoll_ctl, epoll_wait, poll, select};
+use crate::ready::{epoll_ctl, epoll_wait, past, poll, select};
 use crate::{at_fork, uring, wiring};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -41,8 +41,8 @@ fn count(result: Result<usize, i32>) -> Answer<ssize_t> {
 macro_rules! moves {
     ($fd:expr, $direction:ident, $real:expr, |$socket:ident| $ours:expr) => {
         match table::target($fd) {
-            Target::Ours($socket) => $ours,
-            Target::Measured => measure::during($fd, Direction::$direction, || match table::socket($fd) {
+            Target::Ours($socket) => looked($fd, $ours),
+            Target::Measured => observed($fd, Direction::$direction, || match table::socket($fd) {
                 Some($socket) => $ours,
                 // SAFETY: `$real` has the arguments of the program's call, whose contract the caller keeps.
                 None => Some(outcome(unsafe { $real })),
@@ -50,6 +50,29 @@ macro_rules! moves {
             Target::Other => None,
         }
     };
+}
+
+/// A program that gets EAGAIN may have been told of this socket by the kernel.
+#[inline(always)]
+fn looked(fd: c_int, answer: Answer<ssize_t>) -> Answer<ssize_t> {
+    if answer == Some(Err(libc::EAGAIN)) {
+        past::look(fd);
+    }
+    answer
+}
+
+/// Makes a call on a descriptor whose calls take the path of measured ones.
+#[cold]
+#[inline(never)]
+fn observed(fd: c_int, direction: Direction, call: impl FnOnce() -> Answer<ssize_t>) -> Answer<ssize_t> {
+    let answer = if measure::is_on() { measure::during(fd, direction, call) } else { call() };
+    if table::is_diverted(fd) {
+        past::called(fd);
+    } else if !measure::is_on() {
+        // It has been diverted before.
+        table::unmeasure(fd);
+    }
+    answer
 }
 
 fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
@@ -109,11 +132,15 @@ impl Handler for Posix {
     }
     unsafe fn accept(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
-        unsafe { accept::accept(fd, addr, len, 0) }
+        let accepted = unsafe { accept::accept(fd, addr, len, 0) };
+        past::called(fd);
+        accepted
     }
     unsafe fn accept4(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `accept4`: `addr` and `len` are null or name room for an address.
-        unsafe { accept::accept(fd, addr, len, flags) }
+        let accepted = unsafe { accept::accept(fd, addr, len, flags) };
+        past::called(fd);
+        accepted
     }
     unsafe fn connect(fd: c_int, addr: *const sockaddr_t, len: socklen_t) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `connect`: `addr` has `len` readable bytes.

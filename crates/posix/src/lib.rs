@@ -10,6 +10,7 @@
 mod at_fork;
 mod fd;
 mod handler;
+mod hidden_thread;
 mod io;
 mod lifecycle;
 mod observe;

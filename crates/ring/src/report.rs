@@ -109,7 +109,7 @@ counts! {
     AioRefused = "aio_refused",
     /// Failed: the policy gives it to another stack, which cannot be reached or does not carry it.
     StackUnreachable = "stack_unreachable",
-    /// Libraries loaded at run time that make system calls on sockets themselves.
+    /// Libraries loaded at run time that make system calls on sockets themselves, or a wait past the library.
     OwnCalls = "own_calls",
     /// No event context was available: `epoll_wait` polls.
     NoContext = "no_context",

@@ -189,6 +189,27 @@ fn programs_that_wait_by_system_calls_of_their_own() {
     }
 }
 
+/// Nobody finds the waits of this program in its text, so it is preloaded into. The library finds them when they hide its
+/// events, and has the kernel tell of them.
+#[test]
+fn programs_whose_own_waits_nobody_finds() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("past"));
+    let past = build(&scratch, "past.c", "past", "gcc");
+    let usual = build(&scratch, "past.c", "usual", "gcc -DLIBC");
+    for trigger in ["level", "edge", "oneshot"] {
+        for way in ["wait", "pwait", "pwait2"] {
+            for (program, expected, warns) in [(&past, "done with a helper\n", true), (&usual, "done\n", false)] {
+                let before = service.segments();
+                let out = hooked(&service, "auto", program, &format!("{way} {trigger}")).run(60);
+                assert_eq!((out.code, out.out.as_str()), (0, expected), "{way} {trigger}: {out:?}");
+                assert_eq!(out.err.contains("--hook inject is faster"), warns, "{way} {trigger}: {out:?}");
+                let moved = service.segments() - before;
+                assert!(moved >= 500, "{way} {trigger}: the stack carried only {moved} segments");
+            }
+        }
+    }
+}
+
 #[test]
 fn programs_with_code_on_the_stack() {
     let (service, scratch) = (Service::embedded(), Scratch::new("nested"));

@@ -105,8 +105,8 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         ),
         Count::OwnCalls => (
             Used,
-            "libraries loaded at run time that make system calls on sockets themselves",
-            "their calls on accelerated sockets, and their waits for them, are not seen: `towpath run --hook inject`",
+            "libraries loaded at run time, or waits, that make system calls on sockets themselves",
+            "their calls on accelerated sockets are not seen, and their waits cost more: `towpath run --hook inject`",
         ),
         Count::NoContext => {
             (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")

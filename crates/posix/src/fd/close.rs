@@ -4,6 +4,7 @@ use crate::fd::table::{self, Descriptor};
 use crate::fd::{passing, standard_streams, unshared};
 use crate::lifecycle::{end, in_flight};
 use crate::observe::measure;
+use crate::ready::past::{self, bridge};
 use crate::ready::{instance, nested, rewatch};
 use libc::{c_int, c_uint};
 use rustix::fs::FileType;
@@ -50,6 +51,9 @@ pub fn closing(fd: c_int, kind: Descriptor) -> bool {
         Descriptor::Epoll(id) => {
             table::set(fd, Descriptor::Kernel);
             nested::forget(fd);
+            if instance::is_last(id) {
+                bridge::set_closed(id);
+            }
             instance::closed(id, fd);
         }
         Descriptor::Ring(id) => {
@@ -74,6 +78,7 @@ pub fn close(fd: c_int) -> Answer<c_int> {
 
 /// The descriptor `fd` of a socket is being closed.
 pub fn let_go(fd: c_int, socket: &Socket) {
+    past::look(fd);
     table::set(fd, Descriptor::Kernel);
     rewatch::forget(fd, socket);
     // If other descriptors may exist, the stack waits until the pair hangs up, with the last one. If calls are in

@@ -200,7 +200,38 @@ pub fn measure(fd: i32) {
 
 /// Ends the measuring of a descriptor.
 pub fn unmeasure(fd: i32) {
-    change(fd, [(MEASURED_SLOT, SLOT), (MEASURED_KERNEL, 0)]);
+    if !is_diverted(fd) {
+        change(fd, [(MEASURED_SLOT, SLOT), (MEASURED_KERNEL, 0)]);
+    }
+}
+
+/// Descriptors of sockets whose calls take the path of measured ones, because `ready::past` looks at them.
+static DIVERTED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+fn diverted(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let fd = fd as u32 as usize;
+    Some((DIVERTED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Do its calls take the path of measured ones, although nobody may measure them?
+#[inline]
+pub fn is_diverted(fd: i32) -> bool {
+    diverted(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// From now on calls on this socket take the path of measured ones.
+pub fn divert(fd: i32) {
+    if let Some((word, bit)) = diverted(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+        change(fd, [(SLOT, MEASURED_SLOT); 2]);
+    }
+}
+
+/// Nobody looks at its calls any more. The next one finds out whether they are measured.
+pub fn restore(fd: i32) {
+    if let Some((word, bit)) = diverted(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
 }
 
 fn change(fd: i32, kinds: [(u64, u64); 2]) {

@@ -2,7 +2,7 @@
 //! (`TOWPATH_REPORT`) each count is one load; calls that move bytes count nothing here.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -141,6 +141,24 @@ pub fn not_tcp(domain: c_int, kind: c_int) {
 pub fn no_session(error: Option<&SessionError>) {
     let why = error.map_or(Count::NoVariable, SessionError::reason);
     NO_SESSION.store(why as u32, Ordering::Relaxed);
+}
+
+/// The program waits for accelerated sockets by system calls of its own, and the kernel is made to tell of them. The
+/// process says so once.
+#[cold]
+pub fn waits_itself() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    if let Some(record) = record() {
+        record.count(Count::OwnCalls);
+        record.say(b"it waits for sockets by system calls of its own");
+    }
+    if STDERR.get() == Some(&stderr()) {
+        let line = b"towpath: this program waits for sockets by system calls of its own; --hook inject is faster\n";
+        let _ = rustix::io::write(towpath_client::sys::borrow(&libc::STDERR_FILENO), line);
+    }
 }
 
 /// The service is gone, and a listener goes on as the kernel's. The first process of the client says so.

@@ -2,12 +2,14 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
-use crate::ready::interest::{EntryName, Interest};
-use crate::ready::{instance, nested, readiness, service_death};
+use crate::ready::instance::{self, waits};
+use crate::ready::interest::EntryName;
+use crate::ready::past::{self, bridge};
+use crate::ready::{nested, service_death, watch};
 use libc::{c_int, epoll_event};
+use towpath_client::session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
-use towpath_client::{process, session};
 use towpath_hook::{Answer, outcome, real};
 
 /// Makes an instance of a new epoll descriptor of the kernel.
@@ -34,7 +36,10 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
         let event = unsafe { user::read(event) }.ok();
         let socket = Socket::at(slot, generation)?;
-        return Some(control_slot(id, op, EntryName::Descriptor(fd), fd, &socket, event.as_ref()));
+        if op != libc::EPOLL_CTL_ADD {
+            past::look(fd);
+        }
+        return Some(control_slot(id, op, fd, &socket, event.as_ref()));
     }
     if let (Descriptor::Epoll(inner), true) = (kind, session::get().is_some()) {
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
@@ -60,55 +65,14 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     Some(done)
 }
 
-/// `epoll_ctl` on a socket in a slot. `fd` is a descriptor of it, by which the kernel watches a listener's other half.
-pub fn control_slot(
-    id: u32,
-    op: c_int,
-    name: EntryName,
-    fd: c_int,
-    socket: &Socket,
-    event: Option<&epoll_event>,
-) -> Sys<c_int> {
-    let instance = instance::instance(id);
-    let changed = instance.with(|interest| {
-        if op == libc::EPOLL_CTL_DEL {
-            return interest.remove(name, socket, interest.pid == process::pid());
+/// `epoll_ctl` on a socket in a slot, for the program.
+pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
+    if instance::instance(id).waits() != waits::OWN {
+        match watch::control(id, op, EntryName::Descriptor(fd), fd, socket, event) {
+            // Another thread has found meanwhile that the program waits by system calls of its own.
+            Err(watch::GIVEN_UP) => {}
+            done => return done,
         }
-        let event = event.ok_or(libc::EFAULT)?;
-        let own = (socket.can_subscribe()).then_some(socket.session);
-        session::get().into_iter().chain(own).for_each(|session| instance.subscribe(session, interest));
-        match op {
-            libc::EPOLL_CTL_ADD => interest.add(name, socket, event)?,
-            libc::EPOLL_CTL_MOD => interest.modify(name, socket, event)?,
-            _ => return Err(libc::EINVAL),
-        }
-        if socket.kernel_half() {
-            watch_half(instance.descriptor(), op, interest, name, fd, socket)?;
-        }
-        // A sleeping thread has armed only the pair regions that existed when it fell asleep.
-        if socket.can_subscribe()
-            && socket.direct().is_some()
-            && instance.has_sleepers()
-            && let Some(context) = interest.context_at(socket.session.number)
-        {
-            context.arm();
-        }
-        if readiness::events_for(socket, event.events) != 0 {
-            interest.activity = interest.activity.wrapping_add(1);
-            instance.nudge();
-        }
-        Ok(())
-    });
-    changed.unwrap_or(Err(libc::EAGAIN)).map(|()| 0)
-}
-
-/// Has the kernel watch the other half of a listener as its slot is watched.
-#[cold]
-fn watch_half(epfd: c_int, op: c_int, interest: &mut Interest, name: EntryName, fd: c_int, socket: &Socket) -> Sys<()> {
-    if op == libc::EPOLL_CTL_MOD {
-        return interest.modify_half(name, socket, fd);
     }
-    interest.add_half(epfd, name, socket, fd).inspect_err(|_| {
-        let _ = interest.remove(name, socket, interest.pid == process::pid());
-    })
+    bridge::control(id, op, fd, socket, event)
 }

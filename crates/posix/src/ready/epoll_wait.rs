@@ -117,6 +117,7 @@ unsafe fn wait_without_session(
     }
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let instance = instance::instance(id);
+    instance.asked_by_library();
     instance.falling_asleep_without_session();
     let asleep = Sleep::on(None, Undo::Number(instance::awake_at_last, id as usize));
     if let Err(canceled) = asleep.check() {
@@ -399,6 +400,7 @@ impl Wait {
     fn native(&self, skip: usize, room: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
         // SAFETY: the program's array has room for at least `skip + room` events.
         let rest = unsafe { self.events.add(skip) };
+        self.instance.asked_by_library();
         // SAFETY: `rest` has room for `room` events; the mask is null or valid by the contract of `epoll_pwait`.
         let asked = unsafe { real::epoll_pwait(self.epfd, rest, room as c_int, milliseconds(timeout), self.mask) };
         let found = outcome(asked)? as usize;

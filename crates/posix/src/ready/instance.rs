@@ -2,14 +2,16 @@
 //! doorbells of the instance's event contexts. Slots are in the instance's interest list.
 
 use crate::fd::table::{self, Descriptor};
-use crate::ready::interest::Interest;
+use crate::ready::interest::{Interest, notice};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use libc::{c_int, epoll_event};
+use rustix::fd::BorrowedFd;
 use std::sync::OnceLock;
 use towpath_client::context::{self, Context};
 use towpath_client::lock::Lock;
 use towpath_client::session::{self, SESSIONS, Session};
+use towpath_client::socket::Socket;
 use towpath_client::{descriptors, process, sys};
 use towpath_hook::real;
 
@@ -18,6 +20,16 @@ const INSTANCES: usize = 1024;
 const NO_CONTEXT: u32 = u32::MAX;
 /// Bits of a context's number in [`Instance::context`], below those of its session's number.
 const CONTEXT_BITS: u32 = 16;
+
+/// How the program waits on an instance.
+pub mod waits {
+    /// Nobody has waited through the library. The kernel tells of the first event (see `interest::notice`).
+    pub const UNSEEN: u8 = 0;
+    /// Through the library.
+    pub const LIBRARY: u8 = 1;
+    /// By system calls of its own, so that the kernel has to tell of all events (see `past`).
+    pub const OWN: u8 = 2;
+}
 
 /// One epoll instance. It is never freed, only reused: another thread may be waiting on it while it is closed.
 pub struct Instance {
@@ -40,6 +52,8 @@ pub struct Instance {
     native_at: AtomicU64,
     /// The last call had no room left for the kernel's events.
     pub native_first: AtomicBool,
+    /// `waits::*`. It changes under the lock.
+    waits: AtomicU8,
 }
 
 /// A context at another stack, for threads that do not hold the lock.
@@ -67,6 +81,7 @@ static ALL: [Instance; INSTANCES] = [const {
         nudged: AtomicBool::new(false),
         native_at: AtomicU64::new(0),
         native_first: AtomicBool::new(false),
+        waits: AtomicU8::new(waits::UNSEEN),
     }
 }; INSTANCES];
 /// No instance from this number on has ever been used.
@@ -98,6 +113,57 @@ impl Instance {
         let _locked = self.lock.try_lock(false)?;
         // SAFETY: the lock is held, so this is the only reference.
         Some(work(unsafe { &mut *self.interest.get() }))
+    }
+
+    /// How the program waits on it: `waits::*`.
+    #[inline]
+    pub fn waits(&self) -> u8 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// A call of the library is about to ask the kernel for its events.
+    #[inline]
+    pub fn asked_by_library(&self) {
+        if self.waits() == waits::UNSEEN {
+            self.first_wait();
+        }
+    }
+
+    #[cold]
+    fn first_wait(&self) {
+        self.with(|interest| self.waits_through_library(interest));
+    }
+
+    /// From now on the program counts as one that waits through the library.
+    pub fn waits_through_library(&self, interest: &mut Interest) {
+        if self.waits() != waits::UNSEEN {
+            return;
+        }
+        self.waits.store(waits::LIBRARY, Ordering::Relaxed);
+        interest.end_notice(self.descriptor(), self.mark());
+        // A thread that is about to sleep has armed them for itself.
+        if self.has_sleepers() {
+            return;
+        }
+        self.each_context(context::disarm);
+        fence(Ordering::SeqCst);
+        if self.has_sleepers() {
+            // One has looked before the contexts were disarmed, so it must look once more.
+            self.each_context(context::arm);
+            self.each_doorbell(towpath_ring::wake::notify);
+        }
+    }
+
+    /// The program waits by system calls of its own: what the library watched for it, which is its caller's from now on.
+    pub fn give_up(&self, interest: &mut Interest) -> Vec<(c_int, Socket, epoll_event)> {
+        self.waits.store(waits::OWN, Ordering::Relaxed);
+        let given_up = interest.take_all();
+        self.no_contexts();
+        for context in interest.take_contexts() {
+            self.leave(&context);
+            context.close();
+        }
+        given_up
     }
 
     /// The data that marks the library's own events in the native set.
@@ -210,6 +276,10 @@ impl Instance {
         }
         let Some(context) = Context::open(session) else { return };
         let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: self.mark() };
+        if self.waits() == waits::UNSEEN {
+            // The program may be waiting past the library, and does not know the mark.
+            event.events = 0;
+        }
         let fd = self.fd.load(Ordering::Relaxed);
         // SAFETY: `event` lives until the call returns.
         if unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, context.wake, &raw mut event) } != 0 {
@@ -249,11 +319,15 @@ impl Instance {
 
     /// Empties the doorbells after they have notified, so that the next notification is seen.
     pub fn silence(&self) {
+        self.each_doorbell(|wake| _ = towpath_ring::wake::drain(wake));
+    }
+
+    fn each_doorbell(&self, work: impl Fn(BorrowedFd<'_>)) {
         let wake = self.wake.load(Ordering::Relaxed);
         if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {
-            towpath_ring::wake::drain(sys::borrow(&wake));
+            work(sys::borrow(&wake));
         }
-        self.others().for_each(|(_, _, wake)| _ = towpath_ring::wake::drain(sys::borrow(&wake)));
+        self.others().for_each(|(_, _, wake)| work(sys::borrow(&wake)));
     }
 
     /// Wakes a thread of this process that sleeps on the instance. It puts an eventfd that is always readable into the
@@ -312,17 +386,20 @@ pub fn awake_at_last(id: usize) {
     instance(id as u32).awake();
 }
 
+/// The numbers of all instances in use.
+pub fn numbers() -> impl Iterator<Item = u32> {
+    (0..HIGHEST.load(Ordering::Relaxed)).filter(|id| instance(*id).copies.load(Ordering::Relaxed) != 0)
+}
+
 /// Works on the interest lists of all instances in use.
 pub fn each(mut work: impl FnMut(u32, &mut Interest)) {
-    for id in 0..HIGHEST.load(Ordering::Relaxed) {
-        if instance(id).copies.load(Ordering::Relaxed) != 0 {
-            instance(id).with(|interest| work(id, interest));
-        }
+    for id in numbers() {
+        instance(id).with(|interest| work(id, interest));
     }
 }
 
 /// [`each`], but only instances that may watch a slot with a subscription to one of these contexts (bits).
-pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
+pub fn each_subscribed(contexts: u64, mut work: impl FnMut(u32, &mut Interest)) {
     for id in 0..HIGHEST.load(Ordering::Relaxed) {
         let instance = instance(id);
         let told = match instance.context.load(Ordering::Relaxed) {
@@ -330,7 +407,7 @@ pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
             context => contexts & 1 << (context & 63) != 0,
         };
         if told && instance.copies.load(Ordering::Relaxed) != 0 {
-            instance.with(&mut work);
+            instance.with(|interest| work(id, interest));
         }
     }
 }
@@ -356,6 +433,7 @@ pub fn claimed(fd: c_int) -> Option<u32> {
         if instance.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             HIGHEST.fetch_max(id as u32 + 1, Ordering::Relaxed);
             instance.fd.store(fd, Ordering::Relaxed);
+            instance.waits.store(waits::UNSEEN, Ordering::Relaxed);
             return Some(id as u32);
         }
     }
@@ -374,6 +452,11 @@ pub fn disowned(id: u32) {
 /// The instance has one more descriptor.
 pub fn copied(id: u32) {
     instance(id).copies.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Has the instance one descriptor only?
+pub fn is_last(id: u32) -> bool {
+    instance(id).copies.load(Ordering::Acquire) == 1
 }
 
 /// The descriptor `fd` of the instance is closed. With the last one it ends.
@@ -406,6 +489,17 @@ pub fn closed(id: u32, fd: c_int) {
         }
     }
     instance.copies.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// Before a fork: both processes will have the native sets, and the child would be told of the parent's first event.
+pub fn forking() {
+    if notice::is_any() {
+        each(|id, interest| {
+            if interest.has_notice() {
+                instance(id).waits_through_library(interest);
+            }
+        });
+    }
 }
 
 /// In a forked child: the threads that hold locks or sleep do not exist.

@@ -3,6 +3,7 @@
 use crate::ready::readiness;
 use halves::Halves;
 use libc::{c_int, epoll_event};
+use notice::Notice;
 use std::collections::{BTreeSet, VecDeque};
 use towpath_client::context::Context;
 use towpath_client::private::flag;
@@ -12,6 +13,7 @@ use towpath_ring::lines::state;
 
 mod fast_path;
 mod halves;
+pub mod notice;
 mod report;
 mod settle;
 
@@ -155,6 +157,8 @@ pub struct Interest {
     pub since_native: u32,
     /// Sessions (bits) for whose end all entries have been looked at.
     ended: u32,
+    /// As long as nobody has waited through the library.
+    notice: Notice,
 }
 
 impl Interest {
@@ -180,6 +184,7 @@ impl Interest {
             pending: Vec::new(),
             since_native: 0,
             ended: 0,
+            notice: Notice::new(),
         }
     }
 
@@ -459,6 +464,7 @@ impl Interest {
             }
         }
         self.halves.release_all();
+        self.forget_notice();
         *self = Self::new();
         contexts
     }

@@ -21,6 +21,9 @@ const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// `epoll_ctl` of instance `id` on the descriptor of another one.
 pub fn control(id: u32, op: c_int, fd: c_int, inner: u32, event: Option<&epoll_event>) -> Sys<c_int> {
     let instance = instance::instance(id);
+    // Of nested instances the library alone knows which is ready.
+    instance.asked_by_library();
+    instance::instance(inner).asked_by_library();
     let mut native = event.map(|event| epoll_event { events: event.events, u64: instance::instance(inner).mark() });
     let pointer = native.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     // SAFETY: `pointer` is null or names an event that lives until the call returns. The kernel checks it.
@@ -84,6 +87,7 @@ pub fn woken(interest: &Interest, mark: u64) -> bool {
 /// Does an instance have anything to report?
 pub fn is_ready(id: u32) -> bool {
     let instance = instance::instance(id);
+    instance.asked_by_library();
     let looked = instance.with(|interest| {
         let slots = interest.watched > 0
             && session::get().is_some_and(|session| {

@@ -1,8 +1,10 @@
 //! Moves the watches of a socket that is promoted, demoted, left to the kernel, or closed.
 
 use crate::fd::table;
-use crate::ready::interest::EntryName;
-use crate::ready::{epoll_ctl, instance};
+use crate::ready::epoll_ctl;
+use crate::ready::instance::{self, waits};
+use crate::ready::interest::{EntryName, Interest};
+use crate::ready::past::bridge;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use towpath_client::private::flag;
@@ -33,13 +35,14 @@ pub fn take_pending(fd: c_int) -> Vec<(u32, epoll_event)> {
 /// Takes the slot of a socket that is about to be demoted out of all instances. Returns each instance, descriptor and
 /// event.
 pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
-    let mut watchers = Vec::new();
+    let mut watchers = bridge::take(socket, false);
     instance::each(|id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
         for (name, event) in interest.watching(socket) {
             // A kernel socket is watched by its descriptor only.
             if let EntryName::Descriptor(fd) = name {
                 let _ = interest.remove(name, socket, ours);
+                withdraw(id, interest, fd);
                 watchers.push((id, fd, event));
             } else {
                 let _ = interest.give_up(name, socket, ours);
@@ -47,6 +50,22 @@ pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
         }
     });
     watchers
+}
+
+/// A descriptor is no longer watched as one of a slot.
+fn withdraw(id: u32, interest: &mut Interest, fd: c_int) {
+    let instance = instance::instance(id);
+    if instance.waits() == waits::UNSEEN {
+        interest.withdraw(instance.descriptor(), fd);
+    }
+}
+
+fn withdraw_all(id: u32, interest: &mut Interest, watched: &[(EntryName, epoll_event)]) {
+    for (name, _) in watched {
+        if let EntryName::Descriptor(fd) = name {
+            withdraw(id, interest, *fd);
+        }
+    }
 }
 
 /// Lets an instance watch a pending socket, through the kernel.
@@ -63,26 +82,32 @@ pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
 /// Lets the instances that watched a pending socket watch its slot.
 pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
     for (id, event) in watchers {
-        let name = EntryName::Descriptor(fd);
-        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, name, fd, socket, Some(&event));
+        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, fd, socket, Some(&event));
     }
 }
 
 /// The slot of a listener with a kernel half has ended, and its descriptors are the kernel's from now on: the kernel
 /// goes on with the program's own data.
 pub fn leave_half(socket: &Socket) {
-    instance::each(|_, interest| {
+    bridge::take(socket, true);
+    instance::each(|id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
+        let watched = interest.watching(socket);
         interest.leave_half(socket, ours);
+        withdraw_all(id, interest, &watched);
     });
 }
 
 /// [`leave_half`] of a listener whose service has gone. `copies`: its descriptors, which are pending sockets from now on.
 pub fn lose_half(socket: &Socket, copies: &[c_int]) {
-    instance::each(|_, interest| {
+    for (id, fd, event) in bridge::take(socket, true) {
+        instance::instance(id).with(|interest| interest.pending.push((fd, event)));
+    }
+    instance::each(|id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
         let watched = interest.watching(socket);
         interest.leave_half(socket, ours);
+        withdraw_all(id, interest, &watched);
         for (name, event) in watched {
             if let EntryName::Descriptor(fd) = name
                 && copies.contains(&fd)
@@ -100,8 +125,10 @@ pub fn forget(fd: c_int, socket: &Socket) {
     let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
     let kind = table::kind_of(socket);
     let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
-    instance::each_subscribed(contexts, |interest| {
+    bridge::closed(fd, socket, copies);
+    instance::each_subscribed(contexts, |id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
         interest.closed(fd, socket, copies, ours);
+        withdraw(id, interest, fd);
     });
 }

@@ -7,11 +7,11 @@ use libc::{EPOLL_CTL_ADD as ADD, EPOLLIN, c_int};
 use std::io::{Read, Write};
 
 /// A forked child that does some work and ends.
-struct Child(c_int);
+pub struct Child(c_int);
 
 impl Child {
     /// The work says whether all was well.
-    fn new(work: impl FnOnce() -> bool) -> Self {
+    pub fn new(work: impl FnOnce() -> bool) -> Self {
         at_fork::before();
         // SAFETY: the child makes calls of the library only, and ends without running the test harness's code.
         match unsafe { libc::fork() } {
@@ -28,7 +28,7 @@ impl Child {
         }
     }
 
-    fn ends_well(self) -> bool {
+    pub fn ends_well(self) -> bool {
         let mut status = -1;
         // SAFETY: `status` is a local.
         unsafe { libc::waitpid(self.0, &raw mut status, 0) };

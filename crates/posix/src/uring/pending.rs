@@ -5,9 +5,10 @@ use super::abi::{CQE_F_MORE, CQE_F_NOTIF, op};
 use super::operation::{Operation, Progress, Target, Way};
 use super::{post, ring};
 use crate::fd::table::{self, Descriptor};
+use crate::hidden_thread;
 use crate::lifecycle::in_flight;
 use crate::ready::interest::EntryName;
-use crate::ready::{epoll_ctl, epoll_wait, instance, nested};
+use crate::ready::{epoll_wait, instance, nested, watch};
 use core::cell::UnsafeCell;
 use core::time::Duration;
 use libc::{c_int, epoll_event};
@@ -24,12 +25,6 @@ const DOORBELL: u64 = u64::MAX;
 const ET: u32 = libc::EPOLLET as u32;
 /// The most events that one wait takes.
 const EVENTS: usize = 64;
-/// The hidden thread's stack, bytes.
-const STACK_BYTES: usize = 256 << 10;
-/// Signals that the hidden thread must not block: faults of the processor, and SIGSYS, by which an injected program's
-/// calls are caught.
-const FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-
 /// The waiting operations, by [`Target::key`].
 #[derive(Default)]
 struct Waiting {
@@ -299,7 +294,7 @@ impl Waiting {
             }
         };
         if !self.running {
-            self.running = spawn(id, epfd);
+            self.running = hidden_thread::start(move || serve(id, epfd));
         }
         if self.running { Ok(()) } else { Err(libc::EAGAIN) }
     }
@@ -464,24 +459,8 @@ fn run(operation: &mut Operation, target: &Target, half: Option<c_int>) -> Optio
 
 fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
     match target {
-        Target::Socket(socket) => epoll_ctl::control_slot(id, op, EntryName::Library, fd, socket, event),
+        Target::Socket(socket) => watch::control(id, op, EntryName::Library, fd, socket, event),
         Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
-    }
-}
-
-/// Starts the hidden thread. False: it cannot be started.
-fn spawn(id: u32, epfd: c_int) -> bool {
-    // SAFETY: the signal sets are initialised before use and live until the calls return. The new thread inherits the
-    // mask, which is restored behind it.
-    unsafe {
-        let (mut blocked, mut before) = (core::mem::zeroed::<libc::sigset_t>(), core::mem::zeroed());
-        libc::sigfillset(&raw mut blocked);
-        FAULTS.iter().for_each(|signal| _ = libc::sigdelset(&raw mut blocked, *signal));
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
-        let thread = std::thread::Builder::new().name("towpath".into()).stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || serve(id, epfd)).is_ok();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
-        spawned
     }
 }
 

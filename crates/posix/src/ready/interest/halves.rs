@@ -4,7 +4,7 @@
 //! of the library's. Both stand for one registration of the program: what the kernel tells becomes an event of the
 //! entry, and an entry with EPOLLONESHOT is served once, by either half.
 
-use super::{EntryName, EntryState, Interest, ONESHOT, swap};
+use super::{EXCLUSIVE, EntryName, EntryState, Interest, ONESHOT, swap};
 use crate::ready::{hints, readiness, words};
 use libc::{c_int, epoll_event};
 use towpath_client::socket::Socket;
@@ -100,6 +100,22 @@ impl Interest {
                 native(epfd, libc::EPOLL_CTL_ADD, fd, entry.events, half.word).map(drop)
             }
             done => done.map(drop),
+        }
+    }
+
+    /// Has the kernel tell of the half of `fd`, or of all halves, with the program's own data, or with the library's
+    /// words.
+    pub(super) fn rename_halves(&self, fd: Option<c_int>, programs: bool) {
+        for half in self.halves.all.iter().filter(|half| fd.is_none_or(|fd| fd == half.fd)) {
+            let Some(entry) = self.entries.get(half.at as usize) else { continue };
+            let data = if programs { entry.data } else { half.word };
+            let mut op = libc::EPOLL_CTL_MOD;
+            // An entry with EPOLLEXCLUSIVE cannot be modified.
+            if entry.events & EXCLUSIVE != 0 {
+                let _ = native(self.halves.epfd, libc::EPOLL_CTL_DEL, half.fd, 0, 0);
+                op = libc::EPOLL_CTL_ADD;
+            }
+            let _ = native(self.halves.epfd, op, half.fd, entry.events, data);
         }
     }
 
