@@ -188,14 +188,6 @@ impl Tables {
         set.map_err(|e| explain(&interface.name, "giving it a place", &e))
     }
 
-    /// The interface of this index is not at this place any more.
-    fn clear(&self, place: u32, index: u32) {
-        let mut loaded = self.get();
-        if loaded.places.get(&place, 0).is_ok_and(|now| now == index) {
-            let _ = loaded.places.set(place, 0, 0);
-        }
-    }
-
     fn bind(&self, place: u32, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
         let (mut loaded, socket) = (self.get(), socket.as_raw_fd());
         if queue >= QUEUES {
@@ -406,14 +398,6 @@ impl Attachment {
         self.link = FdLink::try_from(link).ok();
         self.attached = which;
         Ok(())
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        if self.link.is_some() {
-            self.tables.clear(self.place, self.interface.index);
-        }
     }
 }
 
