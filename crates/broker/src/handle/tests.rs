@@ -42,9 +42,9 @@ fn end(socket: OwnedFd) {
 fn a_success_without_the_descriptor_that_belongs_to_it_is_an_error() {
     let kind = |result: io::Result<OwnedFd>| result.unwrap_err().kind();
     assert_eq!(kind(answered(&[(1, 0, None, false)]).configuration()), io::ErrorKind::InvalidData);
-    assert_eq!(kind(answered(&[(1, 0, None, false)]).first_syns(true)), io::ErrorKind::InvalidData);
+    assert_eq!(kind(answered(&[(1, 0, None, false)]).first_syns(0, true)), io::ErrorKind::InvalidData);
     assert!(answered(&[(1, 0, None, true)]).configuration().is_ok());
-    assert!(answered(&[(1, 0, None, true)]).first_syns(true).is_ok());
+    assert!(answered(&[(1, 0, None, true)]).first_syns(0, true).is_ok());
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn an_errno_is_an_error_whether_a_descriptor_comes_with_it_or_not() {
     let errno = |result: io::Result<OwnedFd>| result.unwrap_err().raw_os_error();
     for shown in [false, true] {
         assert_eq!(errno(answered(&[(1, libc::EPERM, None, shown)]).configuration()), Some(libc::EPERM));
-        assert_eq!(errno(answered(&[(1, libc::EPERM, None, shown)]).first_syns(false)), Some(libc::EPERM));
+        assert_eq!(errno(answered(&[(1, libc::EPERM, None, shown)]).first_syns(0, false)), Some(libc::EPERM));
     }
     assert_eq!(
         answered(&[(1, libc::EPERM, None, false)]).reserve_ports().unwrap_err().raw_os_error(),

@@ -69,7 +69,7 @@ impl Privileges for Life {
         Err(libc::EPERM)
     }
     fn forget(&mut self) {}
-    fn first_syns(&mut self, _: bool) -> Result<OwnedFd, i32> {
+    fn first_syns(&mut self, _: u32, _: bool) -> Result<OwnedFd, i32> {
         Err(libc::EPERM)
     }
     fn worker_ended(&mut self, last: bool) {

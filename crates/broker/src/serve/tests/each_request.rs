@@ -69,8 +69,8 @@ impl Privileges for Noted {
         self.note(format!("renew {number}"), ())
     }
     fn forget(&mut self) {}
-    fn first_syns(&mut self, v6: bool) -> Result<OwnedFd, i32> {
-        self.file(&format!("syns {v6}"))
+    fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32> {
+        self.file(&format!("syns {number} {v6}"))
     }
     fn worker_ended(&mut self, _: bool) {}
 }
@@ -114,8 +114,8 @@ fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
         (("open true", |broker| errno(broker.open_sockets(true)).map(words)), "()"),
         (("open false", |broker| errno(broker.open_sockets(false)).map(words)), "()"),
         (("renew 2", |broker| errno(broker.renew_port(2)).map(words)), "()"),
-        (("syns true", |broker| errno(broker.first_syns(true)).map(|socket| words(is_null(&socket)))), "true"),
-        (("syns false", |broker| errno(broker.first_syns(false)).map(|socket| words(is_null(&socket)))), "true"),
+        (("syns 1 true", |broker| errno(broker.first_syns(1, true)).map(|socket| words(is_null(&socket)))), "true"),
+        (("syns 2 false", |broker| errno(broker.first_syns(2, false)).map(|socket| words(is_null(&socket)))), "true"),
         (
             ("port 1 4", |broker| broker.open_port(1, 4).map(|(text, _)| text).map_err(|refusal| Some(refusal.errno))),
             "eth0",
