@@ -22,8 +22,8 @@ use towpath_tcp::slow::congestion::Algorithm;
 pub fn most_cores(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = config.cores.most(cpus, config.cpus.len());
-    // Of a range only as many cores are useful as each interface has queues. A fixed number is the operator's choice: if it
-    // is too large, the start fails and says so.
+    // More cores than the interface with the fewest queues has are of no use, so a range ends there. A fixed number is the
+    // operator's choice: if it is too large, the start fails and says so.
     let queues = config.interface.iter().map(|interface| health::receive_queues(interface)).min();
     queues.filter(|_| config.cores.is_chosen()).map_or(most, |queues| most.min(queues))
 }

@@ -8,7 +8,7 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// What stands before the two values if timestamps are the only option (RFC 7323 appendix A).
+/// The four bytes before the two values if timestamps are the only option (RFC 7323 appendix A).
 pub(crate) const STAMPS_START: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
 /// The largest shift that may be used (RFC 7323 §2.3).

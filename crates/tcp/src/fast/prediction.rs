@@ -2,7 +2,8 @@
 //! connection has nearly always.
 //!
 //! The predicted path is the stages' own functions, compiled a second time without what the prediction excludes. So each
-//! rule stands once. What is excluded is asked for by [`rare`](super::rare::rare), which checks the prediction in builds with assertions.
+//! rule stands once. [`rare`](super::rare::rare) marks the conditions that are excluded, and checks each in builds with
+//! assertions.
 
 use super::plan::{self, Plan};
 use super::segment::Segment;
@@ -66,7 +67,7 @@ const SENDS: Marks = Marks::mask(
 /// Nor of these.
 const UNEVEN: LossFlags = RECOVERY.and(TRACKED).and(SCORED).and(MARKED);
 
-/// What a flow has to send, if that is one segment that was never sent, while nothing is out.
+/// The plan of a flow's turn to send, if nothing is in flight and one new segment carries all that is queued.
 #[inline(always)]
 pub(super) fn all_unsent(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let even = !t.marked(SENDS)

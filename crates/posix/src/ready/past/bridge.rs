@@ -27,7 +27,7 @@ use towpath_client::sys::{self, Sys};
 use towpath_hook::{outcome, real};
 
 const ET: u32 = libc::EPOLLET as u32;
-/// What a socket is watched for in the program's instances, but for how it is told.
+/// The events that a program asks for, without the flags that say how it is told of them.
 const EVENTS: u32 = !(libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 /// The most events that one wait takes.
 const AT_ONCE: usize = 64;
