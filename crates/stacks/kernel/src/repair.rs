@@ -28,6 +28,9 @@ const MSS: u32 = 2;
 const WINDOW_SCALE: u32 = 3;
 const SACK: u32 = 4;
 const TIMESTAMPS: u32 = 8;
+/// What the kernel takes as `TCP_MAXSEG`.
+const LEAST_MSS: i32 = 88;
+const LARGEST_MSS: i32 = 32767;
 /// `tcpi_options` in `TCP_INFO`.
 const HAS_TIMESTAMPS: u8 = 1;
 const HAS_SACK: u8 = 2;
@@ -143,6 +146,10 @@ pub fn put(record: &ConnectionRecord) -> Result<OwnedFd, CannotMove> {
     set_sequence(fd, SEND_QUEUE, record.send.first)?;
     set_sequence(fd, RECEIVE_QUEUE, record.receive.first)?;
     bind(fd, &record.local).map_err(call("bind"))?;
+    // `connect` computes the send MSS, and the options below do not renew it. Without a value it would stay the default,
+    // 536 bytes.
+    let mss = i32::from(record.mss).clamp(LEAST_MSS, LARGEST_MSS);
+    sys::set(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss);
     connect(fd, &record.remote).map_err(call("connect"))?;
     set_options(fd, record)?;
     apply(fd, &record.settings, record.local.is_ipv4())?;

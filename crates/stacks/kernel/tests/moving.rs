@@ -16,6 +16,9 @@ use towpath_ring::lines::state;
 use towpath_rng::Rng;
 use towpath_runtime::{ClientId, Stack};
 
+/// Most moves under one transfer.
+const MOVES: usize = 12;
+
 /// Moves a client. Returns its number in the new stack, and how many connections came along.
 fn carry(app: &App, id: ClientId, from: &Kernel, to: &Kernel) -> (ClientId, usize) {
     let given = from.give(id);
@@ -73,7 +76,8 @@ fn a_client_moves_under_a_transfer_in_both_directions_and_no_byte_is_lost() {
             done.store(true, Ordering::Release);
         });
         let mut id = app.id;
-        while !done.load(Ordering::Acquire) && !serve.is_finished() {
+        // What a move loses is sent again after a time-out, which the next move begins anew. So the moves must end.
+        while moves.load(Ordering::Relaxed) < MOVES && !done.load(Ordering::Acquire) && !serve.is_finished() {
             let (from, to) = if moves.load(Ordering::Relaxed).is_multiple_of(2) { (&one, &two) } else { (&two, &one) };
             let (now, count) = carry(&app, id, from, to);
             assert_eq!(count, 1);

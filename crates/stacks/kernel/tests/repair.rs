@@ -1,7 +1,7 @@
 //! Connections leave the kernel and come back, with bytes in flight in both directions.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::net::sockopt;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io::{ErrorKind, Read, Write};
@@ -88,9 +88,21 @@ fn expect(stream: &mut TcpStream, from: usize, len: usize) {
     assert!(got == pattern(from, len), "bytes are as they were sent");
 }
 
+/// The largest segment that the kernel sends now.
+fn send_mss(stream: &TcpStream) -> u32 {
+    let (mut mss, mut len) = (0_u32, size_of::<u32>() as libc::socklen_t);
+    let value = (&raw mut mss).cast();
+    // SAFETY: `value` and `len` are places for the option's value and its length.
+    let got = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG, value, &mut len) };
+    assert_eq!(got, 0);
+    mss
+}
+
 fn to_and_fro(at: &str) {
     let _alone = own_network();
     let (mut ours, mut theirs) = connected(at);
+    let mss = send_mss(&ours);
+    assert!(mss > 10_000, "loopback has a large MTU: {mss}");
     ours.set_nodelay(true).unwrap();
     // Small, so that little fits.
     sockopt::set_socket_send_buffer_size(&ours, 128 << 10).unwrap();
@@ -108,6 +120,8 @@ fn to_and_fro(at: &str) {
         assert!(record.settings.buffers.is_some());
         assert!(record.settings.no_delay && ours.nodelay().unwrap());
         assert_eq!(ours.local_addr().unwrap(), before);
+        let now = send_mss(&ours);
+        assert!(now >= mss.min(32_000), "segments stay as large as they were: {now}");
         expect(&mut ours, here, come);
         expect(&mut theirs, there, sent);
         (there, here) = (there + sent, here + come);

@@ -40,5 +40,8 @@ pub fn bounded(cores: usize, orphans: OrphanLimits) -> Kernel {
 pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let of_process = (std::process::id() % 90) as u16 * 100;
-    20_000 + of_process + NEXT.fetch_add(1, Ordering::Relaxed)
+    let next = || 20_000 + of_process + NEXT.fetch_add(1, Ordering::Relaxed);
+    // Another test program may run at the same time with the same ports.
+    let is_unused = |port: &u16| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    std::iter::repeat_with(next).find(is_unused).unwrap()
 }
