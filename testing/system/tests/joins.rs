@@ -23,7 +23,8 @@ const BLUE6: &str = "fd88::1";
 /// `apart` has it, on a veth pair with `blue`.
 const APART: &str = "10.89.0.2";
 const BLUE_TO_APART: &str = "10.89.0.1";
-/// `red` has both on its loopback device. `blue` has routes to them: to the first by a router, to the second on its link.
+/// `red` has the first on its bridge, and `blue` reaches it by the host. It has the second on its loopback device, and `blue`
+/// looks for it on the bridge.
 const BEHIND: &str = "10.90.0.2";
 const ON_LINK: &str = "10.90.0.3";
 
@@ -61,10 +62,12 @@ impl Pods {
             run(&format!("ip -n {pod} addr add {address}/24 dev eth1"));
             run(&format!("ip -n {pod} link set eth1 up"));
         }
-        for address in [BEHIND, ON_LINK] {
-            run(&format!("ip -n {red} addr add {address}/32 dev lo"));
+        for (address, device) in [(BEHIND, "eth0"), (ON_LINK, "lo")] {
+            run(&format!("ip -n {red} addr add {address}/32 dev {device}"));
         }
-        run(&format!("ip -n {blue} route add {BEHIND} via {RED} dev eth0"));
+        run(&format!("ip netns exec {host} sysctl -q -w net.ipv4.ip_forward=1"));
+        run(&format!("ip -n {host} route add {BEHIND} dev br0"));
+        run(&format!("ip -n {blue} route add {BEHIND} via {HOST} dev eth0"));
         run(&format!("ip -n {blue} route add {ON_LINK} dev eth0"));
         let folder = std::env::temp_dir().join(format!("towpath-joins-{id}"));
         std::fs::create_dir_all(&folder).unwrap();
