@@ -12,12 +12,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Most processes that prove ports at a time.
 const MOST_PROOFS: usize = 64;
 /// Most of them for sockets of one user.
 pub const MOST_OF_A_USER: usize = 8;
+/// Most processes that look for joins at a time. One takes a millisecond, as it asks the kernel only.
+const MOST_JOINS: usize = 8;
 /// Most stacks that are started at a time.
 const MOST_STARTS: usize = 8;
 
@@ -33,6 +36,8 @@ enum Task {
     Proof(u32),
     /// It starts the stack of this number.
     Start(u32),
+    /// It looks whether programs of two namespaces may be joined.
+    Join,
 }
 
 /// See the module.
@@ -70,7 +75,7 @@ impl Apart {
         number: u32,
         privileges: &mut dyn Privileges,
     ) -> io::Result<Result<OwnedFd, i32>> {
-        let begun = if self.count(|task| !matches!(task, Task::Start(_))) < MOST_PROOFS {
+        let begun = if self.count(|task| !matches!(task, Task::Start(_) | Task::Join)) < MOST_PROOFS {
             let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok();
             pair().zip(pair()).zip(fork().ok())
         } else {
@@ -151,6 +156,37 @@ impl Apart {
         };
         self.running.push((process, Task::Start(number)));
         Ok(reading)
+    }
+
+    /// [`Privileges::join`]. The answer comes through the descriptor that is returned; its end without one is a refusal.
+    pub fn join(
+        &mut self,
+        privileges: &mut dyn Privileges,
+        number: u32,
+        (namespace, process, remote): (u32, i32, IpAddr),
+    ) -> io::Result<OwnedFd> {
+        if self.count(|task| task == Task::Join) >= MOST_JOINS {
+            return Err(Errno::AGAIN.into());
+        }
+        let (answers, answering) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let Some(asking) = fork()? else {
+            drop(answers);
+            // The end of each is seen when the broker closes it.
+            self.asking.clear();
+            privileges.forget();
+            leave(|| {
+                let (answer, own) = match privileges.join(namespace, process, remote) {
+                    Ok((own, held, device)) => {
+                        let text = device.to_string().into_bytes();
+                        (Answer { held: Some(held), text, ..Answer::plain(number, 0) }, Some(own))
+                    }
+                    Err(errno) => (Answer::plain(number, errno), None),
+                };
+                let _ = channel::answer(&answering, &answer, own);
+            })
+        };
+        self.running.push((asking, Task::Join));
+        Ok(answers)
     }
 
     /// Closes the worker's socket, in which descriptors of clients may wait. `forget`: [`Privileges::forget`].

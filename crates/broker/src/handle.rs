@@ -171,6 +171,21 @@ impl Broker {
         }
     }
 
+    /// [`crate::Privileges::join`].
+    pub fn join(&self, namespace: u32, process: i32, remote: IpAddr) -> io::Result<(OwnedFd, Held, u32)> {
+        let request = Request::Join { namespace, process: known(process)?, remote };
+        let (answer, own) = match self.ask(request, None)? {
+            (begun, Some(end)) => answer(&end, begun.number, LONGEST)?,
+            refused => refused,
+        };
+        let device = std::str::from_utf8(&answer.text).ok().and_then(|text| text.parse().ok());
+        match (answer.result, own, answer.held, device) {
+            (0, Some(own), Some(held), Some(device)) => Ok((own, held, device)),
+            (0, ..) => Err(io::ErrorKind::InvalidData.into()),
+            (errno, ..) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
     /// Tells the broker that clients are served.
     pub fn serving(&self) -> io::Result<()> {
         self.result(Request::Serving).map(drop)

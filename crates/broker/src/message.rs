@@ -101,6 +101,17 @@ pub enum Request {
         /// Of IPv6, not IPv4.
         v6: bool,
     },
+    /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
+    /// there. The answer has the end of a socketpair, through which another answer comes: a socket, its address and port,
+    /// and the service's device with the address as its text.
+    Join {
+        /// The namespace's place in the configuration.
+        namespace: u32,
+        /// The process.
+        process: i32,
+        /// The address.
+        remote: IpAddr,
+    },
 }
 
 /// A request with its number, which the answer repeats.
@@ -259,6 +270,12 @@ impl Numbered {
                 to.word(number);
                 to.word(v6.into());
             }
+            Request::Join { namespace, process, remote } => {
+                head(&mut to, 16);
+                to.word(namespace);
+                to.word(process.cast_unsigned());
+                to.address(remote);
+            }
         }
         bytes
     }
@@ -295,6 +312,10 @@ impl Numbered {
             13 => Request::PortPart { number: from.word()?, part: from.word()? },
             14 => Request::RenewPort { number: from.word()? },
             15 => Request::FirstSyns { number: from.word()?, v6: from.flag()? },
+            16 => {
+                let (namespace, process) = (from.word()?, process(&mut from)?);
+                Request::Join { namespace, process, remote: from.address()? }
+            }
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -361,6 +382,9 @@ mod tests {
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
         all.push(Request::RenewPort { number: 2 });
+        for remote in ["192.0.2.1", "2001:db8::1"] {
+            all.push(Request::Join { namespace: 3, process: 42, remote: remote.parse().unwrap() });
+        }
         for change in [Change::Resolve, Change::Manage, Change::Release] {
             for address in ["192.0.2.1", "2001:db8::1", "::", "255.255.255.255"] {
                 all.push(Request::Neighbour { device: 3, address: address.parse().unwrap(), change });
@@ -389,7 +413,8 @@ mod tests {
     #[test]
     fn a_process_has_a_number_above_0() {
         for process in [0, -1, i32::MIN] {
-            for request in [Request::Program { process }, Request::SharesNetwork { process }] {
+            let join = Request::Join { namespace: 0, process, remote: Ipv4Addr::LOCALHOST.into() };
+            for request in [Request::Program { process }, Request::SharesNetwork { process }, join] {
                 assert_eq!(Numbered::decode(&Numbered { number: 1, request }.encode()), None, "{request:?}");
             }
         }
@@ -428,7 +453,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 17;
+                bytes[0] = noise(&mut seed) % 18;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

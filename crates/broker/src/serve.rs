@@ -42,6 +42,15 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             }
             Err(result) => Answer::plain(number, result),
         },
+        Request::Join { namespace, process, remote } => {
+            match apart.join(privileges, number, (namespace, process, remote)) {
+                Ok(end) => {
+                    sent = Some(end);
+                    Answer::plain(number, 0)
+                }
+                Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
+            }
+        }
         Request::Neighbour { device, address, change } => plain(privileges.neighbour(device, address, change)),
         Request::Program { process } => text(privileges.program(process)),
         Request::SharesNetwork { process } => match privileges.shares_network(process) {

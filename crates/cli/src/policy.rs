@@ -24,6 +24,7 @@ RULE is one of
   allow|deny|kernel listen  [WHO] [on CIDR] [port N[-M]]
   allow|deny accept         [WHO] [from CIDR] [on CIDR] [port N[-M]]
   allow|deny|kernel all     [WHO] [port N[-M]]
+  join from NAME to NAME    [WHO] on CIDR [port N[-M]]
   limit [WHO] [rate RATE] [weight N] [connections N] [new N]
 WHO is any of user NAME|UID, group NAME|GID, program NAME|/PATH, cgroup /PATH; all that is said must be so.
 deny: with EPERM|EACCES|ECONNREFUSED, for accept with drop|reset. allow connect|accept: congestion NAME.

@@ -77,7 +77,7 @@ fn page(first: &Status, s: &Status) -> String {
         tally(&mut out, &s.slow);
         flood(&mut out, first, s);
     }
-    let elsewhere = |name: &str| name == "stack";
+    let elsewhere = |name: &str| name == "stack" || name == "join";
     let kernel = s.kernel.iter().filter(|(name, n)| *n > 0 && !elsewhere(name));
     let kernel: Vec<_> = kernel.map(|(name, n)| format!("{name} {n}")).collect();
     if !kernel.is_empty() {
@@ -85,10 +85,12 @@ fn page(first: &Status, s: &Status) -> String {
     }
     listeners(&mut out, s);
     if !s.stacks.is_empty() {
-        let given: u64 = s.kernel.iter().filter(|(name, _)| elsewhere(name)).map(|(_, n)| n).sum();
+        let count = |which: &str| -> u64 { s.kernel.iter().filter(|(name, _)| *name == which).map(|(_, n)| n).sum() };
+        let (given, asked) = (count("stack"), count("join"));
+        let asked = if asked > 0 { format!("; asked to join: {asked}") } else { String::new() };
         let stacks =
             s.stacks.iter().map(|o| format!("{} ({}{})", o.name, o.kind, if o.running { ", runs" } else { "" }));
-        let _ = writeln!(out, "other stacks: {}; given to them: {given}", stacks.collect::<Vec<_>>().join(", "));
+        let _ = writeln!(out, "other stacks: {}; given to them: {given}{asked}", stacks.collect::<Vec<_>>().join(", "));
     }
     if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
         let (rules, denied, limited) = (counted(s.policy.rules, "rule"), s.policy.denied, s.policy.limited);
@@ -304,7 +306,7 @@ mod tests {
                 ..Sizing::default()
             },
             slow: Tally::default(),
-            kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
+            kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5), ("join", 2)]),
             listeners: named(&[
                 ("accepted_by_kernel", 2),
                 ("taken", 9),
@@ -351,7 +353,7 @@ left to the kernel: no_listener 3, elsewhere 1
 accepted by the kernel's half of listeners: 2 connections (from programs without Towpath, or by other interfaces)
 SYNs that the policy refused to the kernel's half of listeners: 4
 SYNs for listeners: 9 taken, 3 left to the kernel because too many waited
-other stacks: blue (kernel, runs), guest (uml); given to them: 5
+other stacks: blue (kernel, runs), guest (uml); given to them: 5; asked to join: 2
 policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving

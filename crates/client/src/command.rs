@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use libc::c_int;
 use std::time::Instant;
-use towpath_ring::command::{Command, given_to, not_ours, not_ours_because, op};
+use towpath_ring::command::{Command, given_to, joined_at, not_ours, not_ours_because, op};
 use towpath_ring::control::Request;
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::report::Count;
@@ -29,6 +29,8 @@ pub enum Refusal {
     Kernel(Count),
     /// The service's other stack of this number has to serve it.
     OtherStack(u32),
+    /// The service's stack of this number may join it to a listener of another network namespace.
+    Join(u32),
 }
 
 /// Why a command was not carried out.
@@ -122,8 +124,13 @@ pub fn open_socket(
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
     if let Some(fd) = reservation
         && let Err(_dead) = {
-            let (seq, listens) = (next_seq(session, slot), command.op == op::LISTEN);
-            session.send(&Request::Reserve { slot: slot.raw(), seq, listens }, &[fd])
+            let (slot, seq) = (slot.raw(), next_seq(session, slot));
+            let Command { remote_addr, remote_port, .. } = *command;
+            let request = match command.op {
+                op::JOIN => Request::Join { slot, seq, remote_addr, remote_port },
+                op => Request::Reserve { slot, seq, listens: op == op::LISTEN },
+            };
+            session.send(&request, &[fd])
         }
     {
         release(slot);
@@ -171,6 +178,9 @@ pub fn release_holder(socket: &Socket) {
 fn why_not_ours(result: i32) -> Refusal {
     if let Some(stack) = given_to(result) {
         return Refusal::OtherStack(stack);
+    }
+    if let Some(stack) = joined_at(result) {
+        return Refusal::Join(stack);
     }
     Refusal::Kernel(match not_ours_because(result) {
         Some(not_ours::NO_LISTENER) => Count::NoListener,

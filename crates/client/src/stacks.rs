@@ -15,7 +15,7 @@ use core::time::Duration;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
 use std::io::{self, ErrorKind};
-use towpath_ring::command::{Command, op};
+use towpath_ring::command::{Command, HOME, MAX_STACKS, op};
 use towpath_ring::control::{Reply, Request};
 use towpath_ring::report::Count;
 
@@ -196,6 +196,30 @@ pub fn name(fd: i32, socket: &Socket) {
     }
 }
 
+/// The session with the stack of this number, which may join a socket to a listener of its network namespace.
+pub fn of_join(stack: u32) -> Option<&'static Session> {
+    let home = session::get().filter(|home| !home.is_dead())?;
+    if stack == u32::from(HOME) {
+        return Some(home);
+    }
+    let until_ms = UNREACHED_UNTIL_MS.get(stack as usize)?;
+    if let Some(known) = known(stack) {
+        return Some(known);
+    }
+    let now_ms = session::coarse_ms();
+    if now_ms < until_ms.load(Ordering::Relaxed) {
+        return None;
+    }
+    let found = session(home, stack);
+    if found.is_none() {
+        until_ms.store(now_ms + UNSERVED_FOR_MS, Ordering::Relaxed);
+    }
+    found
+}
+
+/// Until when no stack of this number is asked again whether it joins, as it could not be reached (monotonic clock, ms).
+static UNREACHED_UNTIL_MS: [AtomicU64; MAX_STACKS] = [const { AtomicU64::new(0) }; MAX_STACKS];
+
 /// Lets the stack of this number take a socket: calls `take` with the session there.
 pub fn instead(
     home: &Session,
@@ -209,8 +233,10 @@ pub fn instead(
             Refusal::Failed(errno) => return Refusal::Failed(errno),
             Refusal::Kernel(Count::NoListener) => return Refusal::Failed(libc::ECONNREFUSED),
             Refusal::Kernel(Count::NoSlot) => libc::ENOBUFS,
-            Refusal::Kernel(_) | Refusal::OtherStack(_) if command.op == op::LISTEN => libc::EADDRNOTAVAIL,
-            Refusal::Kernel(_) | Refusal::OtherStack(_) => libc::ENETUNREACH,
+            Refusal::Kernel(_) | Refusal::OtherStack(_) | Refusal::Join(_) if command.op == op::LISTEN => {
+                libc::EADDRNOTAVAIL
+            }
+            Refusal::Kernel(_) | Refusal::OtherStack(_) | Refusal::Join(_) => libc::ENETUNREACH,
         };
         (callbacks::get().count)(Count::StackUnreachable);
         Refusal::Failed(errno)

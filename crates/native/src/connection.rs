@@ -242,6 +242,6 @@ pub(crate) fn begin(
     decided.map_err(|why| match why {
         Refusal::Failed(number) => errno(number),
         Refusal::Kernel(_) if session.is_dead() => errno(libc::ENETDOWN),
-        Refusal::Kernel(_) | Refusal::OtherStack(_) => errno(libc::ENETUNREACH),
+        Refusal::Kernel(_) | Refusal::OtherStack(_) | Refusal::Join(_) => errno(libc::ENETUNREACH),
     })
 }

@@ -29,10 +29,16 @@ pub mod op {
     /// counts. The answer is 0 if it may, or `-EADDRINUSE` if a connection or a listener of the stack has the port. Any
     /// other error means that the stack cannot tell. The answer frees the slot.
     pub const BIND: u32 = 8;
+    /// Joins a socket of another network namespace to a listener at `remote_addr:remote_port`, both of them clients of this
+    /// service. It needs a proof ([`crate::control::Request::Join`]). Any error means that the connection goes its usual way.
+    pub const JOIN: u32 = 9;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).
 pub const V6ONLY: u32 = 1 << 31;
+
+/// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: the answer to this CONNECT may be [`not_ours::JOIN`].
+pub const MAY_JOIN: u32 = 1 << 30;
 
 /// [`crate::StackLine::command_result`]: this stack does not carry that destination; use a kernel socket.
 /// To it one of [`not_ours`] is added.
@@ -57,15 +63,21 @@ pub mod not_ours {
     pub const NAMESPACE: u32 = 6;
     /// The host's firewall refuses the first SYN, or changes its addresses.
     pub const FIREWALL: u32 = 7;
+    /// The operator's policy lets it be joined to a listener of another network namespace. That one's stack, whose number
+    /// stands above the reason ([`super::join_at`]), is to be asked by JOIN. If it refuses, CONNECT is to be repeated here
+    /// without [`super::MAY_JOIN`].
+    pub const JOIN: u32 = 8;
     /// How many reasons there are.
-    pub const REASONS: usize = 8;
+    pub const REASONS: usize = 9;
     /// Their names, for people and counters.
     pub const NAMES: [&str; REASONS] =
-        ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack", "namespace", "firewall"];
+        ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack", "namespace", "firewall", "join"];
 }
 
 /// Most other stacks that a service may name.
 pub const MAX_STACKS: usize = 15;
+/// In [`not_ours::JOIN`]: the stack of the service itself.
+pub const HOME: u8 = MAX_STACKS as u8;
 /// Where the number of a stack begins in a `command_result`, bits.
 const STACK_SHIFT: u32 = 8;
 
@@ -73,7 +85,11 @@ const STACK_SHIFT: u32 = 8;
 pub fn not_ours_because(result: i32) -> Option<u32> {
     let word = result.wrapping_sub(NOT_OURS) as u32;
     let (reason, stack) = (word & ((1 << STACK_SHIFT) - 1), word >> STACK_SHIFT);
-    let whole = if reason == not_ours::STACK { (stack as usize) < MAX_STACKS } else { stack == 0 };
+    let whole = match reason {
+        not_ours::STACK => (stack as usize) < MAX_STACKS,
+        not_ours::JOIN => stack <= u32::from(HOME),
+        _ => stack == 0,
+    };
     ((reason as usize) < not_ours::REASONS && whole).then_some(reason)
 }
 
@@ -86,6 +102,17 @@ pub fn give_to(stack: u8) -> i32 {
 pub fn given_to(result: i32) -> Option<u32> {
     let stack = || (result.wrapping_sub(NOT_OURS) as u32) >> STACK_SHIFT;
     (not_ours_because(result) == Some(not_ours::STACK)).then(stack)
+}
+
+/// The `command_result` that lets a connection be joined at the stack of this number (at most [`HOME`]).
+pub fn join_at(stack: u8) -> i32 {
+    NOT_OURS + not_ours::JOIN as i32 + (i32::from(stack) << STACK_SHIFT)
+}
+
+/// The stack at which a `command_result` lets the connection be joined, by the service's number of it or [`HOME`].
+pub fn joined_at(result: i32) -> Option<u32> {
+    let stack = || (result.wrapping_sub(NOT_OURS) as u32) >> STACK_SHIFT;
+    (not_ours_because(result) == Some(not_ours::JOIN)).then(stack)
 }
 
 /// The fields of a [`CommandLine`], copied once.
@@ -208,16 +235,24 @@ mod tests {
 
     #[test]
     fn a_result_names_a_reason_and_where_it_goes_a_stack() {
-        for reason in (0..not_ours::REASONS as u32).filter(|reason| *reason != not_ours::STACK) {
+        for reason in (0..not_ours::REASONS as u32).filter(|reason| ![not_ours::STACK, not_ours::JOIN].contains(reason))
+        {
             let result = NOT_OURS + reason as i32;
-            assert_eq!((not_ours_because(result), given_to(result)), (Some(reason), None));
+            assert_eq!((not_ours_because(result), given_to(result), joined_at(result)), (Some(reason), None, None));
+        }
+        for stack in 0..=HOME {
+            let result = join_at(stack);
+            assert_eq!((not_ours_because(result), joined_at(result)), (Some(not_ours::JOIN), Some(stack.into())));
+            assert_eq!(given_to(result), None);
         }
         for stack in 0..MAX_STACKS as u8 {
             let result = give_to(stack);
             assert_eq!((not_ours_because(result), given_to(result)), (Some(not_ours::STACK), Some(stack.into())));
         }
-        for other in [0, -libc::EPERM, NOT_OURS + 8, NOT_OURS + 0x100, give_to(15), NOT_OURS.wrapping_sub(1)] {
-            assert_eq!((not_ours_because(other), given_to(other)), (None, None), "{other:#x}");
+        for other in
+            [0, -libc::EPERM, NOT_OURS + 9, NOT_OURS + 0x100, give_to(15), join_at(16), NOT_OURS.wrapping_sub(1)]
+        {
+            assert_eq!((not_ours_because(other), given_to(other), joined_at(other)), (None, None, None), "{other:#x}");
         }
     }
 }

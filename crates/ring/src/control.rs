@@ -10,8 +10,9 @@
 pub mod features;
 
 use crate::layout::VERSION;
-use crate::{Geometry, PairGeometry};
+use crate::{Geometry, PairGeometry, address};
 use core::mem::MaybeUninit;
+use core::net::Ipv6Addr;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -56,6 +57,18 @@ pub enum Request {
         seq: u32,
         /// Is that command LISTEN?
         listens: bool,
+    },
+    /// A TCP socket of another network namespace that is not bound (one descriptor). It belongs to the JOIN command which
+    /// follows on this slot, in the way of `Reserve`. The service looks for itself whether it may be joined.
+    Join {
+        /// Slot number.
+        slot: u32,
+        /// `seq` of that command.
+        seq: u32,
+        /// `remote_addr` of that command.
+        remote_addr: Ipv6Addr,
+        /// Its `remote_port`.
+        remote_port: u32,
     },
     /// Asks for an event context.
     Context,
@@ -204,6 +217,7 @@ mod kind {
     pub const FILE: u32 = 12;
     pub const STATS: u32 = 13;
     pub const STACK_OF: u32 = 14;
+    pub const JOIN: u32 = 15;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -221,7 +235,7 @@ impl Request {
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
-            Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } | Request::File { .. } | Request::Join { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Doorbell { .. } | Request::Stats => 0,
             Request::Stack { .. } | Request::StackOf { .. } => 0,
@@ -238,6 +252,10 @@ impl Request {
             Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
             Request::Reserve { slot, seq, listens } => {
                 Packet::new(kind::RESERVE).word(slot).word(seq).word(listens.into()).bytes
+            }
+            Request::Join { slot, seq, remote_addr, remote_port } => {
+                let packet = Packet::new(kind::JOIN).word(slot).word(seq);
+                address::words(remote_addr).into_iter().fold(packet, Packet::word).word(remote_port).bytes
             }
             Request::Context => Packet::new(kind::CONTEXT).bytes,
             Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
@@ -266,6 +284,11 @@ impl Request {
             kind::HELLO => Request::Hello { version, join: fields.long(), features: fields.word() },
             kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
             kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word(), listens: fields.word() != 0 },
+            kind::JOIN => {
+                let (slot, seq) = (fields.word(), fields.word());
+                let remote_addr = address::of_words(core::array::from_fn(|_| fields.word()));
+                Request::Join { slot, seq, remote_addr, remote_port: fields.word() }
+            }
             kind::CONTEXT => Request::Context,
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
             kind::PAIR => Request::Pair { place: fields.word(), pair: fields.word() },

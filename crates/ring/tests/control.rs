@@ -46,6 +46,7 @@ fn requests_arrive_with_their_descriptors() {
         Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef, features: u32::MAX },
         Request::Attach { slot: 7, generation: 9 },
         Request::Reserve { slot: 8, seq: 5, listens: true },
+        Request::Join { slot: 8, seq: 5, remote_addr: "fd00::1:2".parse().unwrap(), remote_port: 443 },
         Request::Context,
         Request::DropContext { context: 63 },
         Request::Pair { place: 5, pair: 6 },

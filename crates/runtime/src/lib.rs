@@ -58,6 +58,6 @@ pub use files::{Files, SharedFile};
 pub use orphans::{OrphanLimits, Orphans};
 pub use peer_rules::{Block, MAX_PEER_RULES, PeerRule, PeerRules, PeerVerdict};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
-pub use reservation::{Grant, ListenerProof, Proof, Reservation};
+pub use reservation::{Grant, JoinProof, ListenerProof, Proof, Reservation};
 pub use stack::{Movement, PairHandle, Stack, WorkerCount};
 pub use status::{ClientStatus, ConnectionStatus, FlowGroupStatus, Status, WorkerStatus};

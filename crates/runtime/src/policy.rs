@@ -51,6 +51,11 @@ pub enum Exceeded {
 pub trait AdmissionPolicy: Send {
     /// May this client connect there?
     fn connect(&mut self, client: ClientId, remote: SocketAddr) -> Verdict;
+    /// The stack of another network namespace at which this client may ask to be joined to a listener
+    /// ([`towpath_ring::command::join_at`]). `None`: the connection goes its usual way.
+    fn joins_to(&mut self, _client: ClientId, _listener: SocketAddr) -> Option<u8> {
+        None
+    }
     /// May it listen there? `dual`: on `::`, for IPv4, too.
     fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
     /// May this peer connect to a listener of it? Asked for each attempt of a peer.

@@ -1,6 +1,6 @@
 //! A port that is reserved for a command.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// An address and port that a kernel socket of the service holds, so that no other socket gets them. Connections may use
@@ -54,6 +54,20 @@ impl ListenerProof {
     }
 }
 
+/// A client of another network namespace may be joined to a listener of this one. A rule allows it, the kernel of that
+/// namespace leads there, and a socket of the service holds the port there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinProof {
+    /// The other namespace, as SO_NETNS_COOKIE names it.
+    pub from: u64,
+    /// The address that its kernel chooses, and the port that is held.
+    pub local: SocketAddr,
+    /// The listener's address and port.
+    pub listener: SocketAddr,
+    /// The device of this namespace by which a SYN would come.
+    pub interface: u32,
+}
+
 /// The service's proof that a client has a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -63,6 +77,8 @@ pub enum Proof {
     Granted(Grant),
     /// The kernel has vouched for this listener, and will for each of its SYNs.
     Listener(ListenerProof),
+    /// It may be joined to a listener of this namespace, and has a port in another one.
+    Joined(JoinProof),
     /// The client does not have it. This is the answer to its command.
     Refused(i32),
 }

@@ -342,6 +342,10 @@ impl<'a> ClientConnection<'a> {
         match (request, descriptor) {
             (Request::Attach { slot, generation }, Some(end)) => self.attach(slot, generation, end),
             (Request::Reserve { slot, seq, listens }, Some(shown)) => self.reserve(slot, seq, listens, shown),
+            (Request::Join { slot, seq, remote_addr, remote_port }, Some(shown)) => {
+                let port = u16::try_from(remote_port).map_err(|_| invalid("no port"))?;
+                self.join(slot, seq, (remote_addr.to_canonical(), port).into(), shown)
+            }
             (Request::Context, _) => self.open_context(),
             (Request::DropContext { context }, _) => self.drop_context(context),
             (Request::Pair { place, pair }, _) => {

@@ -11,6 +11,7 @@ use crate::descriptor_table;
 use crate::firewall_rules;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
+use crate::known_namespaces::KnownNamespaces;
 use crate::live::LiveSettings;
 use crate::log_filter;
 use crate::netns;
@@ -222,7 +223,9 @@ fn run(
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(config, limit, factory.flow_groups(config));
     let stacks = OtherStacks::of(config, &socket).with_namespaces(config);
-    let policy = Policy::with_stacks(config.policy.clone(), config.policy_default, stacks.names());
+    let namespaces = KnownNamespaces::of(config.namespaces());
+    let (rules, beside) = (config.own_policy(), namespaces.names().clone());
+    let policy = Policy::with_namespaces(rules, config.policy_default, stacks.names(), beside);
     let policy = policy.map_err(ConfigError::Value)?;
     if config.policy.iter().any(Entry::names_a_program) {
         tracing::info!("policy: {PROGRAM_IS_NO_BOUNDARY}");
@@ -232,6 +235,7 @@ fn run(
     let sandbox = Arc::new(Sandbox::new(config));
     let started = factory.start(config, geometry, &guard, &|| sandbox.before_threads())?;
     let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto), sandbox.clone());
+    let settings = Settings { namespaces: Arc::new(namespaces), ..settings };
     let source = Arc::new(Source::new(options.clone(), config.clone()));
     let settings = Settings { source, interfaces: started.health, ports: started.ports, ..settings };
     tracing::info!(
@@ -278,7 +282,7 @@ pub fn end_signals() -> io::Result<SignalFd> {
 /// Enters a network namespace, for this thread and those that it starts.
 fn enter(netns: &str) -> Result<(), ServiceError> {
     let path = netns::path(netns);
-    netns::enter(&path).map_err(|source| ServiceError::Namespace { path, source })
+    netns::enter_for_good(&path).map_err(|source| ServiceError::Namespace { path, source })
 }
 
 fn settings(
@@ -295,6 +299,7 @@ fn settings(
         source: Arc::default(),
         policy,
         stacks: Arc::new(stacks),
+        namespaces: Arc::default(),
         auto,
         cores: config.cores,
         descriptors,

@@ -36,6 +36,9 @@ impl AdmissionPolicy for ServiceGuard {
         let verdict = self.policy.decide(client, &Query::connect(remote));
         unless_kernel_is_better(verdict, || self.auto.connect(client, remote))
     }
+    fn joins_to(&mut self, client: ClientId, listener: SocketAddr) -> Option<u8> {
+        self.policy.joins_to(client, listener)
+    }
     fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict {
         let verdict = match self.policy.decide(client, &Query::listen(local, dual)) {
             // A listen cannot be left without an answer.

@@ -1,9 +1,14 @@
 //! Network namespaces by their names.
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The namespace in which this process was started, if it has entered another one.
+static START: OnceLock<File> = OnceLock::new();
 
 /// The file of a namespace: a path, or a name of `ip netns`.
 pub fn path(netns: &str) -> PathBuf {
@@ -12,6 +17,26 @@ pub fn path(netns: &str) -> PathBuf {
 
 /// Enters a namespace, for this thread and those that it starts.
 pub fn enter(path: &Path) -> io::Result<()> {
-    let namespace = std::fs::File::open(path)?;
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(io::Error::from)
+    enter_file(File::open(path)?.as_fd())
+}
+
+/// [`enter`] for the whole process, which remembers where it was started.
+pub fn enter_for_good(path: &Path) -> io::Result<()> {
+    let before = File::open("/proc/thread-self/ns/net")?;
+    enter(path)?;
+    let _ = START.set(before);
+    Ok(())
+}
+
+/// Enters the namespace that a configuration names. `None`: the one in which this process was started.
+pub fn enter_named(netns: Option<&str>) -> io::Result<()> {
+    match (netns, START.get()) {
+        (Some(netns), _) => enter(&path(netns)),
+        (None, Some(start)) => enter_file(start.as_fd()),
+        (None, None) => Ok(()),
+    }
+}
+
+fn enter_file(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network)).map_err(io::Error::from)
 }

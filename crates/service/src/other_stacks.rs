@@ -3,7 +3,7 @@
 
 use crate::background::{self, exit};
 use crate::config::{Config, StackKind};
-use crate::{netns, paths, port_proof, privileged};
+use crate::{known_namespaces, paths, privileged};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
@@ -67,7 +67,12 @@ impl OtherStacks {
     #[must_use]
     pub fn with_namespaces(mut self, config: &Config) -> Self {
         for (stack, table) in self.stacks.iter_mut().zip(config.stacks.values()) {
-            stack.namespace = netns_of_fast(table).and_then(namespace_of);
+            stack.namespace = netns_of_fast(table).and_then(|netns| {
+                let unknown = |error: &io::Error| {
+                    tracing::warn!(netns, %error, "no program of this network namespace will be found");
+                };
+                known_namespaces::cookie(Some(netns)).inspect_err(unknown).ok()
+            });
         }
         self
     }
@@ -201,18 +206,6 @@ impl OtherStack {
 /// The namespace that the table of a fast stack names.
 fn netns_of_fast(table: &Config) -> Option<&str> {
     table.netns.as_deref().filter(|_| table.stack == StackKind::Fast)
-}
-
-/// The kernel's cookie of a network namespace. `None`: there is no such namespace, or this process may not enter it.
-fn namespace_of(netns: &str) -> Option<u64> {
-    let asked = || -> io::Result<u64> {
-        netns::enter(&netns::path(netns))?;
-        port_proof::own_namespace().ok_or_else(|| io::ErrorKind::Unsupported.into())
-    };
-    // A thread of its own, because it does not come back.
-    let asked =
-        std::thread::scope(|scope| scope.spawn(asked).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())));
-    asked.inspect_err(|error| tracing::warn!(netns, %error, "no program of this network namespace will be found")).ok()
 }
 
 /// `towpathd`: this program, or one beside it.

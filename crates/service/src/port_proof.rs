@@ -54,6 +54,20 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32
     })
 }
 
+/// May a TCP socket be joined to another namespace in the kernel's stead? It must be unbound, and its packets those of the
+/// namespace's usual routes. Returns its namespace.
+pub fn joinable(shown: &OwnedFd) -> Option<u64> {
+    let is_tcp = sockopt::socket_protocol(shown).ok().flatten() == Some(ipproto::TCP);
+    let mut mark = [0; 4];
+    let marked = get(shown, libc::SO_MARK, &mut mark) != Ok(mark.len()) || mark != [0; 4];
+    let local = rustix::net::getsockname(shown).ok().and_then(|local| SocketAddr::try_from(local).ok());
+    let bound = local.is_none_or(|local| local.port() != 0 || !local.ip().is_unspecified());
+    if !is_tcp || marked || bound || is_bound_to_device(shown) {
+        return None;
+    }
+    namespace(shown)
+}
+
 /// Does the kernel let the socket have its port on one device only? The stack would use it on others.
 fn is_bound_to_device(socket: &OwnedFd) -> bool {
     let mut device = [0; DEVICE_NAME];

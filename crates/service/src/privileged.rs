@@ -4,6 +4,7 @@ use crate::{config_text, paths, port_proof, proc_links};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ffi::OsString;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -44,6 +45,13 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32
         answer => answer,
     })?;
     Ok((own, Grant { addr, port, dual }))
+}
+
+/// [`towpath_broker::Privileges::join`]. Only a service with a broker joins programs of several namespaces.
+pub fn join(namespace: u32, process: i32, remote: IpAddr) -> io::Result<(OwnedFd, SocketAddr, u32)> {
+    let broker = broker().ok_or(io::ErrorKind::Unsupported)?;
+    let (own, held, device) = broker.join(namespace, process, remote)?;
+    Ok((own, SocketAddr::new(held.addr, held.port), device))
 }
 
 /// The text of the configuration file as it is now.

@@ -42,7 +42,7 @@ fn try_reload(state: &ServiceState) -> Result<Reloaded, String> {
     let new = source.options.configuration_of(&text).map_err(|why| sentence(&why.to_string()))?;
     let admission = admission(&new, &text)?;
     let policy = &state.settings.policy;
-    let is_of = |config: &Config| policy.is(&config.policy, config.policy_default);
+    let is_of = |config: &Config| policy.is(&config.own_policy(), config.policy_default);
     let edited = !is_of(&in_force) && !is_of(&new);
     let (opens, live) = (admission.opens_to_others(), state.settings.live.values());
     let opened = live.admission.opens_to_others();
@@ -50,7 +50,7 @@ fn try_reload(state: &ServiceState) -> Result<Reloaded, String> {
         let failed = |why: io::Error| format!("admit: the sockets' permissions cannot be changed: {why}");
         privileged::open_sockets(&state.settings.socket, opens).map_err(failed)?;
     }
-    if let Err(why) = policy.replace(new.policy.clone(), new.policy_default) {
+    if let Err(why) = policy.replace(new.own_policy(), new.policy_default) {
         if opens != opened {
             let _ = privileged::open_sockets(&state.settings.socket, opened);
         }

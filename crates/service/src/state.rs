@@ -4,6 +4,7 @@ use crate::auto::Auto;
 use crate::broker_handle::BrokerHandle;
 use crate::config::CoresSetting;
 use crate::conversation::Places;
+use crate::known_namespaces::KnownNamespaces;
 use crate::lease::{ClientLease, Full};
 use crate::live::LiveSettings;
 use crate::other_stacks::OtherStacks;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub source: Arc<Source>,
     /// The operator's policy.
     pub policy: Policy,
+    /// The network namespaces of the configuration's other stacks.
+    pub namespaces: Arc<KnownNamespaces>,
     /// The other stacks that the configuration names.
     pub stacks: Arc<OtherStacks>,
     /// The measurements and decisions of `auto`.

@@ -117,3 +117,28 @@ fn a_listener_is_found_by_its_socket_while_it_lasts() {
     service.stack.free(5);
     until("it is nowhere", || adopt(&client, &listener) == Reply::Refused { errno: libc::EAGAIN });
 }
+
+/// A namespace that no table names, or the service's own, is no other one, whatever the rules are.
+#[test]
+fn a_client_is_joined_only_from_a_namespace_that_the_configuration_names() {
+    let service = service("joins");
+    let client = service.client();
+    let join = |slot: u32, shown: &OwnedFd| {
+        let before = service.stack.proofs().len();
+        let remote_addr = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped();
+        client.send(&Request::Join { slot, seq: 1, remote_addr, remote_port: 80 }, &[shown]).unwrap();
+        until("the stack is told", || service.stack.proofs().len() > before);
+        service.stack.proofs()[before]
+    };
+    let fresh = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    let refused = |why: u32| Proof::Refused(NOT_OURS + why as i32);
+    assert_eq!(join(5, &fresh), (5, refused(not_ours::NAMESPACE)));
+    assert_eq!(join(6, &listening().0), (6, refused(not_ours::ELSEWHERE)));
+    // No port has so many bits, and no region so many slots: the client loses its connection.
+    for (slot, remote_port) in [(7, 65_536), (1 << 20, 80)] {
+        let client = service.client();
+        let remote_addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+        client.send(&Request::Join { slot, seq: 1, remote_addr, remote_port }, &[&fresh]).unwrap();
+        assert!(recv_reply(client.socket.as_fd()).is_err());
+    }
+}

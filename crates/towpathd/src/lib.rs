@@ -18,3 +18,4 @@ pub mod remote;
 pub mod remote_server;
 pub mod served;
 pub mod stacks;
+mod ways;

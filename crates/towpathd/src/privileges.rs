@@ -6,6 +6,7 @@ use crate::interface::EPHEMERAL_PORTS;
 use crate::network::device;
 use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
+use crate::ways::{self, Way};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::collections::HashSet;
 use std::io::Write;
@@ -18,6 +19,7 @@ use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
 use towpath_service::other_stacks::OtherStacks;
+use towpath_service::policy::Namespaces;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
 
 /// Most neighbours that the kernel keeps resolved. Others are asked for again when they have gone.
@@ -36,6 +38,8 @@ pub struct ServicePrivileges {
     /// Neighbours that the kernel keeps resolved for the worker, and their devices.
     managed: HashSet<(u32, IpAddr)>,
     ports: Option<ReservedPorts>,
+    /// The network namespaces of the configuration's other stacks.
+    namespaces: Namespaces,
     file: Option<PathBuf>,
     /// The text that was read last.
     read: Option<String>,
@@ -58,6 +62,7 @@ impl ServicePrivileges {
             netlink: None,
             managed: HashSet::new(),
             ports: None,
+            namespaces: config.namespaces(),
             file: config.file.clone(),
             read: None,
             in_force: None,
@@ -201,6 +206,12 @@ impl Privileges for ServicePrivileges {
         self.interfaces.renew(number)
     }
 
+    fn join(&mut self, namespace: u32, process: i32, remote: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
+        let Way { own, local, device } =
+            ways::way(&self.namespaces, namespace, process, remote).map_err(|error| errno(&error))?;
+        Ok((own, Held { addr: local.ip(), port: local.port(), dual: false }, device))
+    }
+
     fn forget(&mut self) {
         self.interfaces.close();
         self.netlink = None;
@@ -247,6 +258,7 @@ mod tests {
         assert_eq!(privileges.renew_port(0), Err(libc::EPERM));
         assert_eq!(privileges.first_syns(0, false).unwrap_err(), libc::EPERM);
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
+        assert_eq!(privileges.join(0, 1, address).map(drop), Err(libc::EINVAL), "no other namespace is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
         let mut serves =

@@ -12,7 +12,7 @@ use towpath_ring::lines::{app_flags, state, status, want};
 use towpath_ring::options::{Options, option_flags};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, notify};
 use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
-use towpath_runtime::{ClientId, ClientLease, ClientSetup, Lease, Stack};
+use towpath_runtime::{ClientId, ClientLease, ClientNamespace, ClientSetup, Lease, Stack};
 
 /// Longer than any step may take. An event that comes this late was lost.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,13 +55,23 @@ impl App {
         Self::of_user(stack, geometry, name, 1000)
     }
     pub fn of_user(stack: &dyn Stack, geometry: Geometry, name: &str, uid: u32) -> Arc<Self> {
-        Self::with(stack, geometry, (name, uid), None)
+        Self::with(stack, geometry, (name, uid), None, ClientNamespace::default())
+    }
+    /// A client of this network namespace.
+    pub fn of_namespace(stack: &dyn Stack, geometry: Geometry, namespace: ClientNamespace) -> Arc<Self> {
+        Self::with(stack, geometry, ("elsewhere", 1000), None, namespace)
     }
     /// A client that counts to its user by this lease.
     pub fn leased(stack: &dyn Stack, geometry: Geometry, lease: Lease) -> Arc<Self> {
-        Self::with(stack, geometry, ("leased", 1000), Some(lease))
+        Self::with(stack, geometry, ("leased", 1000), Some(lease), ClientNamespace::default())
     }
-    fn with(stack: &dyn Stack, geometry: Geometry, (name, uid): (&str, u32), lease: Option<Lease>) -> Arc<Self> {
+    fn with(
+        stack: &dyn Stack,
+        geometry: Geometry,
+        (name, uid): (&str, u32),
+        lease: Option<Lease>,
+        namespace: ClientNamespace,
+    ) -> Arc<Self> {
         let (region, _memfd) = Region::create(geometry).unwrap();
         let region = Arc::new(region);
         let doorbells: Vec<OwnedFd> = (0..=geometry.flow_groups).map(|_| doorbell().unwrap()).collect();
@@ -73,7 +83,7 @@ impl App {
             pid: 4711,
             name: name.into(),
             remote_waker: None,
-            namespace: Default::default(),
+            namespace,
             lease,
         };
         let id = stack.add_client(setup).unwrap();
@@ -112,17 +122,18 @@ impl App {
         let mut writer = self.writer.lock().unwrap();
         set.push(&mut writer.tails[queue.min(flow_groups)], slot, &AtomicU32::new(0), &AtomicU32::new(0));
     }
+    /// The slot that the next command takes.
+    pub fn next_slot(&self) -> Slot {
+        let free = |s: &Slot| self.region.stack(*s).state.load(Acquire) == state::FREE;
+        let unused = |s: &Slot| !self.writer.lock().unwrap().used.contains(&s.raw());
+        self.region.layout().app_slots().find(|s| free(s) && unused(s)).expect("a free slot")
+    }
     fn take_slot(&self) -> Slot {
-        let mut writer = self.writer.lock().unwrap();
-        let free =
-            |s: &Slot| self.region.stack(*s).state.load(Acquire) == state::FREE && !writer.used.contains(&s.raw());
-        let slot = self.region.layout().app_slots().find(free).expect("a free slot");
-        writer.used.insert(slot.raw());
+        let slot = self.next_slot();
+        self.writer.lock().unwrap().used.insert(slot.raw());
         slot
     }
     fn command(self: &Arc<Self>, op: u32, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
-        let slot = self.take_slot();
-        let sock = Sock::new(self, slot, 0);
         let (any, addr, port) = (Ipv6Addr::UNSPECIFIED, mapped(addr), u32::from(port));
         let flags = app_flags::NODELAY;
         let command = if op == op::CONNECT {
@@ -130,7 +141,13 @@ impl App {
         } else {
             Command { op, remote_addr: any, remote_port: 0, local_addr: addr, local_port: port, backlog, flags }
         };
-        let seq = self.region.command(slot).post(&command);
+        self.post(&command)
+    }
+    /// Posts a command for the first free slot.
+    pub fn post(self: &Arc<Self>, command: &Command) -> Result<Sock, Errno> {
+        let slot = self.take_slot();
+        let sock = Sock::new(self, slot, 0);
+        let seq = self.region.command(slot).post(command);
         self.push(slot, self.region.geometry().flow_groups as usize);
         sock.wait("a command's answer", || sock.stack().command_done.load(Acquire) == seq);
         match sock.stack().command_result.load(Relaxed) {
@@ -147,10 +164,7 @@ impl App {
     /// Listens with SO_REUSEPORT.
     pub fn listen_shared(self: &Arc<Self>, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
         // The options belong to the slot that the next command takes.
-        let free = |s: &Slot| self.region.stack(*s).state.load(Acquire) == state::FREE;
-        let unused = |s: &Slot| !self.writer.lock().unwrap().used.contains(&s.raw());
-        let slot = self.region.layout().app_slots().find(|s| free(s) && unused(s)).expect("a free slot");
-        self.region.options(slot).post(&Options { flags: option_flags::REUSEPORT, ..Options::default() });
+        self.region.options(self.next_slot()).post(&Options { flags: option_flags::REUSEPORT, ..Options::default() });
         self.listen(addr, port, backlog)
     }
     /// Starts to connect.

@@ -124,6 +124,7 @@ pub fn requests(random: &mut Rng) -> Vec<Request> {
         Request::Hello { version: word(), join: 0, features: u32::MAX },
         Request::Attach { slot: word(), generation: word() },
         Request::Reserve { slot: word(), seq: word(), listens: word() % 2 == 0 },
+        Request::Join { slot: word(), seq: word(), remote_addr: u128::from(word()).into(), remote_port: word() },
         Request::Context,
         Request::DropContext { context: word() },
         Request::Pair { place: word(), pair: word() },

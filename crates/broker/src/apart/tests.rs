@@ -55,6 +55,9 @@ impl Privileges for Nothing {
     fn renew_port(&mut self, _: u32) -> Result<(), i32> {
         Err(libc::EPERM)
     }
+    fn join(&mut self, _: u32, _: i32, _: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
+        Err(libc::EPERM)
+    }
     fn forget(&mut self) {}
     fn first_syns(&mut self, _: u32, _: bool) -> Result<OwnedFd, i32> {
         Err(libc::EPERM)
@@ -181,6 +184,33 @@ fn stacks_are_started_up_to_a_number_each_once_at_a_time_and_proofs_do_not_count
     waitid(WaitId::Pid(started), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     with(&mut apart, 1, Task::Start(10));
     assert_eq!(busy(apart.start(&mut Nothing, 9)).unwrap_err(), Some(libc::EBUSY));
+}
+
+#[test]
+fn joins_are_looked_for_up_to_a_number_and_hold_up_no_proof() {
+    if !alone("apart::tests::joins_are_looked_for_up_to_a_number_and_hold_up_no_proof") {
+        return;
+    }
+    let mut apart = Apart::default();
+    with(&mut apart, MOST_JOINS - 1, Task::Join);
+    with(&mut apart, MOST_PROOFS, Task::Proof(1));
+    let ask = |apart: &mut Apart| apart.join(&mut Nothing, 9, (0, 1, IpAddr::from([192, 0, 2, 1])));
+    let answers = ask(&mut apart).unwrap();
+    let mut bytes = vec![0; crate::message::ANSWER];
+    let (length, own) = channel::receive(&answers, &mut bytes).unwrap().unwrap();
+    assert_eq!(Answer::decode(&bytes[..length]), Some(Answer::plain(9, libc::EPERM)));
+    assert!(own.is_none());
+    with(&mut apart, 1, Task::Join);
+    assert_eq!(ask(&mut apart).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+    // The others are at work, and a proof has its own places.
+    stop(apart.running.iter().find(|(_, task)| *task == Task::Proof(1)).unwrap().0);
+    let (ours, theirs) = pair();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    channel::send(&theirs, &[1; REQUEST], Some(file.as_fd())).unwrap();
+    assert!(apart.prove(&ours, 1, &mut Nothing).unwrap().is_ok());
+    for (process, _) in apart.running.drain(..).collect::<Vec<_>>() {
+        let _ = rustix::process::kill_process(process, Signal::KILL);
+    }
 }
 
 /// A process that has said so much about its socket, so long ago; the end at which it waits to go on.

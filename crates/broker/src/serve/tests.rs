@@ -77,6 +77,9 @@ impl Privileges for Slow {
     fn renew_port(&mut self, _: u32) -> Result<(), i32> {
         Ok(())
     }
+    fn join(&mut self, _: u32, _: i32, _: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
+        Err(libc::EPERM)
+    }
     fn forget(&mut self) {}
     fn worker_ended(&mut self, _: bool) {}
 }

@@ -68,6 +68,9 @@ impl Privileges for Life {
     fn renew_port(&mut self, _: u32) -> Result<(), i32> {
         Err(libc::EPERM)
     }
+    fn join(&mut self, _: u32, _: i32, _: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
+        Err(libc::EPERM)
+    }
     fn forget(&mut self) {}
     fn first_syns(&mut self, _: u32, _: bool) -> Result<OwnedFd, i32> {
         Err(libc::EPERM)

@@ -13,7 +13,7 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::wait;
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::command::{Command, op};
+use towpath_ring::command::{Command, MAY_JOIN, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::report::Count;
 use towpath_ring::stats::CarriedBy;
@@ -157,6 +157,7 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
         remote_port: port.into(),
         local_addr: local.0,
         local_port: local.1.into(),
+        flags: MAY_JOIN,
         ..Command::default()
     };
     match from_any_port(fd, pending, session, command) {
@@ -175,7 +176,7 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
             answer
         }
         Err(Refusal::Failed(errno)) => Ok(Some(Err(errno))),
-        Err(Refusal::OtherStack(_)) => Ok(Some(Err(libc::ENETUNREACH))),
+        Err(Refusal::OtherStack(_) | Refusal::Join(_)) => Ok(Some(Err(libc::ENETUNREACH))),
     }
 }
 

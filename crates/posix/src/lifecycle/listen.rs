@@ -102,7 +102,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
             left
         }
         Err(Refusal::Failed(errno)) => Some(Err(errno)),
-        Err(Refusal::OtherStack(_)) => Some(Err(libc::EADDRNOTAVAIL)),
+        Err(Refusal::OtherStack(_) | Refusal::Join(_)) => Some(Err(libc::EADDRNOTAVAIL)),
     };
     if let Some(Err(_)) = answer {
         kernel_half::unlisten(fd, pending.six, local);

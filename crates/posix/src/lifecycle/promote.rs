@@ -12,18 +12,28 @@ use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::{descriptor_reserve, stacks};
-use towpath_ring::command::{Command, V6ONLY, op};
+use towpath_ring::command::{Command, MAY_JOIN, V6ONLY, op};
 use towpath_ring::control::Request;
 use towpath_ring::report::Count;
 
-/// Asks the stack by a command to take a pending socket. If the answer names another stack, that one is asked.
+/// Asks the stack by a command to take a pending socket. If the answer names another stack, that one is asked. One that
+/// may only join it is asked first.
 pub fn promote(fd: c_int, pending: Pending, session: &'static Session, command: Command) -> Result<Socket, Refusal> {
     match promote_at(fd, pending, session, command) {
         Err(Refusal::OtherStack(stack)) => {
             stacks::instead(session, stack, &command, |there| promote_at(fd, pending, there, command))
         }
+        Err(Refusal::Join(stack)) if command.flags & MAY_JOIN != 0 => join(fd, pending, stack, command)
+            .or_else(|_| promote(fd, pending, session, Command { flags: command.flags & !MAY_JOIN, ..command })),
         taken => taken,
     }
+}
+
+/// Asks the stack of a listener's network namespace to join the socket to it. Any error leaves the socket as it was.
+fn join(fd: c_int, pending: Pending, stack: u32, command: Command) -> Result<Socket, Refusal> {
+    let there = stacks::of_join(stack).ok_or(Refusal::Kernel(Count::ServiceGone))?;
+    let command = Command { op: op::JOIN, flags: command.flags & !MAY_JOIN, ..command };
+    promote_at(fd, pending, there, command)
 }
 
 fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut command: Command) -> Result<Socket, Refusal> {
@@ -38,7 +48,8 @@ fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut comman
     Socket::reset(session, slot, app_flags);
     handover::show_initial(fd, pending, session, slot);
     command.flags |= app_flags;
-    let socket = command::open_socket(session, slot, &command, (command.local_port != 0).then_some(fd))?;
+    let shows = command.local_port != 0 || command.op == op::JOIN;
+    let socket = command::open_socket(session, slot, &command, shows.then_some(fd))?;
     socket.mark(flag::SIX, pending.six);
     socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
     let put = if kernel_half { kernel_half::keep } else { replace_descriptors };

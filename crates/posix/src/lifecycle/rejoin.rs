@@ -98,7 +98,7 @@ fn join_listener(fd: c_int, pending: Pending, session: &'static Session) -> Resu
     let command = Command { op: op::LISTEN, local_addr, local_port, backlog, flags, ..Command::default() };
     promote::promote(fd, pending, session, command).map_err(|refusal| match refusal {
         Refusal::Kernel(why) => why,
-        Refusal::Failed(_) | Refusal::OtherStack(_) => Count::ServiceRefused,
+        Refusal::Failed(_) | Refusal::OtherStack(_) | Refusal::Join(_) => Count::ServiceRefused,
     })
 }
 

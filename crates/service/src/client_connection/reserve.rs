@@ -8,11 +8,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
+use std::net::SocketAddr;
 use towpath_ring::command::{NOT_OURS, not_ours};
-use towpath_runtime::Proof;
+use towpath_runtime::{JoinProof, Proof};
 
 /// How long a listening socket that is shown again waits for the end of the listener that had it.
 const LISTENER_ENDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Descriptors of the service's table that the stack has for a join.
+const OF_A_JOIN: u64 = 2;
 
 /// A reservation, as the thread of the client's connection knows it: the reading end of a pipe, whose writing end the
 /// stack drops when it frees the slot.
@@ -74,6 +78,56 @@ impl ClientConnection<'_> {
             None => self.state.registry().budget.give_back(self.peer.uid, in_stack),
         }
         Ok(())
+    }
+
+    /// Looks whether a client of another namespace may be joined to a listener of this one, for its command `seq` in this
+    /// slot. `shown` is the socket that it would connect.
+    pub(super) fn join(&mut self, slot: u32, seq: u32, listener: SocketAddr, shown: OwnedFd) -> io::Result<()> {
+        let region = self.client.region.layout();
+        region.slot(slot).filter(|slot| region.is_app_slot(*slot)).ok_or_else(|| invalid("no such slot"))?;
+        if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
+            return Err(invalid("more reservations than slots"));
+        }
+        if !self.state.take_descriptors(self.peer.uid, OF_A_JOIN) {
+            self.refuse_port(slot, seq, NOT_OURS + not_ours::POLICY as i32);
+            return Ok(());
+        }
+        let known = self.joined(listener, &shown);
+        // The client acts as soon as the stack answers. It must have the only copy then.
+        drop(shown);
+        let number = match known {
+            Ok(known) => self.hold_port(slot, seq, known, OF_A_JOIN),
+            Err(why) => {
+                self.refuse_port(slot, seq, NOT_OURS + why as i32);
+                None
+            }
+        };
+        match number {
+            Some(number) => _ = self.unattached.insert(slot, number),
+            None => self.state.registry().budget.give_back(self.peer.uid, OF_A_JOIN),
+        }
+        Ok(())
+    }
+
+    /// The proof for a join. An error is one of [`not_ours`].
+    fn joined(&self, listener: SocketAddr, shown: &OwnedFd) -> Result<Known, u32> {
+        let from = port_proof::joinable(shown).ok_or(not_ours::ELSEWHERE)?;
+        let settings = &self.state.settings;
+        let home = self.state.stack.namespace();
+        let (place, name) = settings.namespaces.of_cookie(from).ok_or(not_ours::NAMESPACE)?;
+        if home.is_none_or(|home| home == from) {
+            return Err(not_ours::NAMESPACE);
+        }
+        if !settings.policy.may_join(self.client.id, name, listener) {
+            return Err(not_ours::POLICY);
+        }
+        // The kernel of that namespace is asked for the way, and where the process is.
+        let (own, local, interface) = privileged::join(place, self.peer.pid, listener.ip()).map_err(|error| {
+            tracing::debug!(client = self.client.id.0, name, %listener, %error, "not joined");
+            not_ours::ELSEWHERE
+        })?;
+        let proof = Proof::Joined(JoinProof { from, local, listener, interface });
+        Ok(Known { proof, shown: None, own: Some(own) })
     }
 
     /// A bound socket, for the local end of a connection or for a listener that the kernel does not have.

@@ -2,7 +2,7 @@
 
 use super::stack_kind::{StackKind, stack_name};
 use super::{Config, FirewallSetting};
-use crate::policy::Policy;
+use crate::policy::{Entry, Policy};
 use crate::units::{Bytes, Duration};
 use std::net::IpAddr;
 use towpath_ring::command::MAX_STACKS;
@@ -98,7 +98,9 @@ impl Config {
             table.check().map_err(|(key, message)| (key, format!("{message} (stacks.{name})")))?;
         }
         let names = self.stacks.keys().cloned().collect();
-        let policy = Policy::with_stacks(self.policy.clone(), self.policy_default, names);
+        // Rules about joins are checked with all tables.
+        let rules = self.policy.iter().filter(|entry| !matches!(entry, Entry::Join(_))).cloned().collect();
+        let policy = Policy::with_stacks(rules, self.policy_default, names);
         policy.map(drop).map_err(|why| ("policy", why))
     }
 

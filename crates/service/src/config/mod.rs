@@ -2,8 +2,8 @@
 
 use self::toml_error::{explain, line_at, line_of, line_of_entry};
 use crate::admission::Admit;
-use crate::policy::Entry;
 use crate::policy::list::DefaultAction;
+use crate::policy::{Entry, Namespaces};
 use crate::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ mod check;
 mod cores_setting;
 mod difference;
 mod firewall_setting;
+mod joins;
 mod one_or_more;
 mod sandbox_setting;
 pub mod stack_kind;
@@ -40,6 +41,9 @@ pub struct Config {
     /// The file that the configuration was read from.
     #[serde(skip)]
     pub file: Option<PathBuf>,
+    /// The namespaces beside that of the stack whose table this is ([`Config::of_stack`]). `None`: it is the first table.
+    #[serde(skip)]
+    pub of: Option<Namespaces>,
     /// Measure connections over the stack and over the programs' own kernel, and leave to the kernel those that do not
     /// gain.
     pub auto: bool,
@@ -143,6 +147,7 @@ impl Default for Config {
             netns: None,
             stacks: BTreeMap::new(),
             file: None,
+            of: None,
             auto: false,
             guest_tap: None,
             guest_address: None,
@@ -275,11 +280,13 @@ impl Config {
             let line = line_of_entry(text, line).unwrap_or(line);
             at(line, explain(text, line, error.message()))
         })?;
-        config.check().map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
+        let checked = config.check().and_then(|()| config.check_joins());
+        checked.map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
         Ok(config)
     }
 
-    /// The configuration of another stack, by name. It takes `admit` from this one if its table has none.
+    /// The configuration of another stack, by name. It takes `admit` from this one if its table has none, and the rules
+    /// about joins that name it.
     pub fn of_stack(&self, name: &str) -> Result<Self, ConfigError> {
         let table = self.stacks.get(name).ok_or_else(|| {
             let file = self.file.as_deref().unwrap_or(Path::new("the configuration")).display();
@@ -289,6 +296,8 @@ impl Config {
         if config.admit.is_empty() {
             config.admit.clone_from(&self.admit);
         }
+        config.policy.extend(self.joins_about(name));
+        config.of = Some(self.namespaces_beside(name));
         Ok(config)
     }
 
@@ -312,7 +321,8 @@ impl Config {
 
     /// [`Config::check`] for a configuration that flags have changed.
     pub fn checked(self) -> Result<Self, ConfigError> {
-        self.check().map_err(|(key, message)| ConfigError::Value(format!("{key}: {message}")))?;
+        let checked = self.check().and_then(|()| self.check_joins());
+        checked.map_err(|(key, message)| ConfigError::Value(format!("{key}: {message}")))?;
         Ok(self)
     }
 }

@@ -246,6 +246,41 @@ fn other_stacks_have_tables_of_their_own() {
 }
 
 #[test]
+fn a_rule_about_joins_stands_once_and_both_stacks_have_it() {
+    let rule = "join from blue to red on 10.1.0.2 port 80";
+    let stacks = "[stacks.blue]\nnetns = \"b\"\n[stacks.guest]\nstack = \"kernel\"\n[stacks.red]\nnetns = \"r\"\n";
+    let config = parse(&format!("policy = [\"deny all port 25\", \"{rule}\"]\n{stacks}")).unwrap();
+    let rules = |config: &Config| config.own_policy().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(rules(&config), ["deny all port 25"], "it is not about the service itself");
+    let (blue, red) = (config.of_stack("blue").unwrap().checked().unwrap(), config.of_stack("red").unwrap());
+    assert_eq!((rules(&blue), rules(&red)), (vec![rule.to_owned()], vec![rule.to_owned()]));
+    assert!(rules(&config.of_stack("guest").unwrap()).is_empty());
+    let others = |config: &Config| {
+        let others = config.namespaces().others.into_iter();
+        others.map(|other| (other.name, other.number, other.netns)).collect::<Vec<_>>()
+    };
+    let known = |name: &str, number, netns: Option<&str>| (name.to_owned(), number, netns.map(str::to_owned));
+    let (home, b, r) = (known("home", 15, None), known("blue", 0, Some("b")), known("red", 2, Some("r")));
+    assert_eq!(others(&config), [b.clone(), r.clone()], "by their numbers among all stacks");
+    assert_eq!((others(&blue), others(&red)), (vec![home.clone(), r], vec![home, b]));
+    assert_eq!(others(&config.of_stack("guest").unwrap()), [], "a kernel stack joins nobody");
+    for (text, why) in [
+        (format!("policy = [\"join from blue to home on 10.1.0.2\"]\n{stacks}"), None),
+        (format!("policy = [\"join from blue to green on 10.1.0.2\"]\n{stacks}"), Some("no fast stack \"green\"")),
+        (format!("policy = [\"join from home to guest on 10.1.0.2\"]\n{stacks}"), Some("no fast stack \"guest\"")),
+        ("policy = [\"join from home to blue on 10.1.0.2\"]\n".into(), Some("there are none")),
+        (format!("{stacks}policy = [\"join from blue to red on 10.1.0.2\"]\n"), None),
+        (format!("{stacks}policy = [\"join from blue to home on 10.1.0.2\"]\n"), Some("this is the policy of \"red\"")),
+    ] {
+        match (parse(&text), why) {
+            (Ok(_), None) => {}
+            (Err(error), Some(why)) if error.contains(why) => {}
+            (parsed, why) => panic!("{text}: {:?} and not {why:?}", parsed.err()),
+        }
+    }
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/nonexistent/towpath.toml")).unwrap_err().to_string();
     assert_eq!(error, "/nonexistent/towpath.toml: No such file or directory (os error 2)");

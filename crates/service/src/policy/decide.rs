@@ -2,6 +2,7 @@
 
 use super::identity::Identity;
 use super::list::{DefaultAction, Entry, RuleList, number};
+use super::namespaces::Namespaces;
 use super::query::{Attempt, Query};
 use super::request::PolicyTotals;
 use super::rule::Denial;
@@ -42,7 +43,7 @@ pub(super) struct PolicyState {
     /// Of refusals: others decide how many there are.
     pub throttle: LogThrottle,
     /// New sockets are the kernel's, whatever the list says.
-    drains: bool,
+    pub drains: bool,
     /// Counts changes of the rules about listeners that there are.
     pub version: u64,
 }
@@ -73,7 +74,17 @@ impl Policy {
 
     /// The policy of a service with these other stacks, by number.
     pub fn with_stacks(entries: Vec<Entry>, default: DefaultAction, stacks: Vec<String>) -> Result<Self, String> {
-        let mut list = RuleList::of_stacks(stacks);
+        Self::with_namespaces(entries, default, stacks, Namespaces::default())
+    }
+
+    /// [`Policy::with_stacks`], for a stack with these namespaces beside its own.
+    pub fn with_namespaces(
+        entries: Vec<Entry>,
+        default: DefaultAction,
+        stacks: Vec<String>,
+        namespaces: Namespaces,
+    ) -> Result<Self, String> {
+        let mut list = RuleList::of_stacks(stacks, namespaces);
         list.replace(entries, default)?;
         let (clients, totals, throttle) = (HashMap::new(), PolicyTotals::default(), LogThrottle::default());
         let state = PolicyState { list, clients, totals, throttle, drains: false, version: 0 };

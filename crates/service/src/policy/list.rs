@@ -1,7 +1,9 @@
 //! The list of rules in its order. The first rule that matches decides.
 
 use super::identity::Identity;
+use super::join::JoinRule;
 use super::limit::LimitRule;
+use super::namespaces::Namespaces;
 use super::query::{Attempt, Query};
 use super::rule::{Action, Rule, denied};
 use std::fmt;
@@ -29,12 +31,18 @@ pub enum Entry {
     Rule(Rule),
     /// A limit on what a program may use.
     Limit(LimitRule),
+    /// What may be joined across network namespaces.
+    Join(JoinRule),
 }
 
 impl Entry {
     /// Does it depend on the program ([`PROGRAM_IS_NO_BOUNDARY`])?
     pub fn names_a_program(&self) -> bool {
-        let (Self::Rule(Rule { processes, .. }) | Self::Limit(LimitRule { processes, .. })) = self;
+        let processes = match self {
+            Self::Rule(rule) => &rule.processes,
+            Self::Limit(limit) => &limit.processes,
+            Self::Join(join) => &join.processes,
+        };
         processes.program.is_some()
     }
 }
@@ -44,6 +52,7 @@ impl fmt::Display for Entry {
         match self {
             Self::Rule(rule) => rule.fmt(f),
             Self::Limit(limit) => limit.fmt(f),
+            Self::Join(join) => join.fmt(f),
         }
     }
 }
@@ -109,13 +118,15 @@ pub struct RuleList {
     pub default_hits: u64,
     /// Names of the service's other stacks, by number.
     pub stacks: Vec<String>,
+    /// The network namespaces that rules about joins may name.
+    pub namespaces: Namespaces,
     last_id: u64,
 }
 
 impl RuleList {
-    /// An empty list of a service with these other stacks, by number.
-    pub fn of_stacks(stacks: Vec<String>) -> Self {
-        Self { stacks, ..Self::default() }
+    /// An empty list of a service with these other stacks, by number, and these namespaces.
+    pub fn of_stacks(stacks: Vec<String>, namespaces: Namespaces) -> Self {
+        Self { stacks, namespaces, ..Self::default() }
     }
 
     /// The entries in their order.
@@ -131,7 +142,7 @@ impl RuleList {
         }
         let used = |number| self.entries.iter().any(|e| e.number == number && matches!(e.entry, Entry::Limit(_)));
         let number = match entry {
-            Entry::Rule(_) => 0,
+            Entry::Rule(_) | Entry::Join(_) => 0,
             Entry::Limit(_) => (0..=u16::MAX).find(|number| !used(*number)).unwrap_or(u16::MAX),
         };
         self.last_id += 1;
@@ -141,7 +152,11 @@ impl RuleList {
     }
 
     fn knows_stack(&self, entry: &Entry) -> Result<(), String> {
-        let Entry::Rule(Rule { stack: Some(stack), .. }) = entry else { return Ok(()) };
+        let stack = match entry {
+            Entry::Rule(Rule { stack: Some(stack), .. }) => stack,
+            Entry::Join(join) => return self.namespaces.knows(join),
+            Entry::Rule(_) | Entry::Limit(_) => return Ok(()),
+        };
         if self.stacks.contains(stack) {
             return Ok(());
         }
@@ -190,6 +205,7 @@ impl RuleList {
         let about = |counted: &Counted| match &counted.entry {
             Entry::Rule(rule) => rule.processes.matches(identity, rule.action == Action::Deny),
             Entry::Limit(limit) => limit.processes.matches(identity, true),
+            Entry::Join(join) => join.processes.matches(identity, false),
         };
         (0..self.entries.len()).filter(|at| about(&self.entries[*at])).collect()
     }

@@ -162,3 +162,29 @@ fn a_socket_of_another_namespace_is_left_to_its_kernel() {
     assert_eq!(prove(&shown, Some(home + 1)).unwrap_err(), elsewhere);
     assert_eq!(prove(&shown, None).unwrap_err(), elsewhere);
 }
+
+#[test]
+fn a_socket_is_joined_only_if_the_usual_routes_of_its_namespace_are_its_own() {
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        assert_eq!(joinable(&socket(family)), own_namespace());
+        let on_device = socket(family);
+        assert_eq!(set(&on_device, libc::SO_BINDTODEVICE, b"lo\0"), Ok(()));
+        assert_eq!(joinable(&on_device), None);
+        let marked = socket(family);
+        assert_eq!(set(&marked, libc::SO_MARK, &7u32.to_ne_bytes()), Ok(()), "this needs CAP_NET_ADMIN");
+        assert_eq!(joinable(&marked), None);
+    }
+    assert_eq!(joinable(&any_port().0), None, "it has a port");
+    let udp = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+    assert_eq!(joinable(&udp), None);
+    assert_eq!(joinable(&std::os::unix::net::UnixStream::pair().unwrap().0.into()), None);
+    assert_eq!(joinable(&std::fs::File::open("/dev/null").unwrap().into()), None);
+}
+
+fn set(socket: &OwnedFd, option: i32, value: &[u8]) -> Result<(), Errno> {
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: the option is read from `value`, which has `length` bytes.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}

@@ -193,6 +193,7 @@ impl Service {
             socket: scratch.socket(),
             geometry: GEOMETRY,
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
+            namespaces: Arc::default(),
             stacks: Default::default(),
             auto: towpath_service::auto::Auto::new(towpath_service::auto::Reach::Network, false),
             live: LiveSettings::new(Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(), 300, None),

@@ -167,6 +167,10 @@ pub trait Network: Send {
     fn listener_of(&mut self, _tuple: &FourTuple) -> KernelListener {
         KernelListener::None
     }
+    /// [`Network::listener_of`], of a SYN that comes by the device of this index.
+    fn listener_by(&mut self, tuple: &FourTuple, _interface: u32) -> KernelListener {
+        self.listener_of(tuple)
+    }
     /// Does the socket with this cookie still listen on this address and port?
     fn is_listening(&mut self, _cookie: u64, _addr: IpAddr, _port: u16) -> bool {
         false

@@ -87,6 +87,7 @@ impl SlowThread {
             (Ok(remote_port), Ok(local_port), op::CONNECT) => {
                 self.connect(now, index, slot, &command, remote_port, local_port)
             }
+            (Ok(_), Ok(_), op::JOIN) => self.join_across(now, index, slot),
             (Ok(_), Ok(local_port), op::LISTEN) if local_port != 0 => {
                 self.listen(now, index, slot, &command, local_port)
             }
@@ -132,6 +133,9 @@ impl SlowThread {
         };
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
+        }
+        if let Some(elsewhere) = self.joined_elsewhere(index, slot, command, SocketAddr::new(remote, remote_port)) {
+            return elsewhere;
         }
         if self.route_is_coming(now, (index, slot), (remote, local), congestion) {
             return AWAITS_ROUTE;

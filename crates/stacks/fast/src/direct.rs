@@ -53,15 +53,7 @@ impl SlowThread {
                 (tuple, self.slow.listener_for(&tuple)?.0)
             }
         };
-        let inherited = self.slow.inherited_from(listener)?;
-        if !self.host.pairs.enabled
-            || !self.may_be_direct(index, &own)
-            || !self.may_be_direct(split(listener).0, &inherited)
-        {
-            return None;
-        }
-        let (server, listener_slot) = self.host.find(listener)?;
-        if server.leaving || !server.has_room(listener_slot) {
+        if !self.host.pairs.enabled || !self.suits(index, &own, listener) {
             return None;
         }
         match self.host.permit_accept(split(listener).0, tuple.remote_end(), tuple.local_end()) {
@@ -102,6 +94,15 @@ impl SlowThread {
         Some(Err(-libc::EADDRNOTAVAIL))
     }
 
+    /// May both ends be direct, and has the listener room?
+    pub fn suits(&mut self, index: u32, own: &SocketOptions, listener: Owner) -> bool {
+        let Some(inherited) = self.slow.inherited_from(listener) else { return false };
+        if !self.may_be_direct(index, own) || !self.may_be_direct(split(listener).0, &inherited) {
+            return false;
+        }
+        self.host.find(listener).is_some_and(|(server, slot)| !server.leaving && server.has_room(slot))
+    }
+
     /// A connection must go through the stack if it has a limit of bytes per second, waits for data before it is
     /// accepted, or has its own segment size.
     fn may_be_direct(&mut self, index: u32, options: &SocketOptions) -> bool {
@@ -109,7 +110,8 @@ impl SlowThread {
         !limited && options.max_pacing == 0 && options.defer_accept_s == 0 && options.max_segment == 0
     }
 
-    fn join(&mut self, now: Micros, (index, slot): (u32, Slot), listener: Owner, tuple: &FourTuple) -> Option<i32> {
+    /// Joins a connect to a listener. `None`: there is no room.
+    pub fn join(&mut self, now: Micros, (index, slot): (u32, Slot), listener: Owner, tuple: &FourTuple) -> Option<i32> {
         let server_index = split(listener).0;
         if !self.host.within_limits(server_index) {
             return None;

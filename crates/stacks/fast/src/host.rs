@@ -153,7 +153,16 @@ impl SlowHost {
     }
     /// The listener within this host that the kernel chooses for a connection of this tuple, seen from the peer.
     pub fn kernels_listener(&mut self, tuple: &FourTuple) -> LocalListener {
-        match self.network.listener_of(tuple) {
+        let chosen = self.network.listener_of(tuple);
+        self.ours(tuple, chosen)
+    }
+    /// [`Self::kernels_listener`], for a connection that would come by the device of this index.
+    pub fn kernels_listener_by(&mut self, tuple: &FourTuple, interface: u32) -> LocalListener {
+        let chosen = self.network.listener_by(tuple, interface);
+        self.ours(tuple, chosen)
+    }
+    fn ours(&self, tuple: &FourTuple, chosen: KernelListener) -> LocalListener {
+        match chosen {
             KernelListener::None => LocalListener::None,
             KernelListener::Taken => LocalListener::Taken,
             KernelListener::Cookie(cookie) => {

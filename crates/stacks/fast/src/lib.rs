@@ -20,6 +20,7 @@ mod group;
 mod group_tests;
 mod host;
 mod info;
+mod joins;
 mod kernel_listeners;
 mod limits;
 mod listener_check;

@@ -23,7 +23,11 @@ pub enum PortProof {
 impl SlowThread {
     /// What is known of the port that a command names.
     pub fn port_proof(&mut self, index: u32, slot: Slot, command: &Command) -> PortProof {
-        let names_port = command.op == op::LISTEN || (command.op == op::CONNECT && command.local_port != 0);
+        let names_port = match command.op {
+            op::LISTEN | op::JOIN => true,
+            op::CONNECT => command.local_port != 0,
+            _ => false,
+        };
         if !self.needs_proof || !names_port {
             return PortProof::Proven;
         }
@@ -35,6 +39,10 @@ impl SlowThread {
             (op::LISTEN, Proof::Listener(listener)) => listener.allows_listen(addr, port, dual),
             (op::CONNECT, Proof::Granted(grant)) => {
                 grant.allows_connect(addr, port, command.remote_addr.to_canonical())
+            }
+            (op::JOIN, Proof::Joined(join)) => {
+                (join.listener.ip(), u32::from(join.listener.port()))
+                    == (command.remote_addr.to_canonical(), command.remote_port)
             }
             (_, Proof::Refused(result)) => return PortProof::Refused(result),
             _ => false,

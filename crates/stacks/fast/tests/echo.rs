@@ -67,7 +67,7 @@ fn not_ours() {
     let listener = client.listen(LOCAL, 9, 1).unwrap();
     assert_eq!(client.listen(LOCAL, 9, 1).err(), Some(-98), "EADDRINUSE");
     assert_eq!(client.connect(LOCAL, 10).err(), because(not_ours::NO_LISTENER), "another port of ours");
-    assert_eq!(stack.status().not_ours, [0, 2, 2, 0, 1, 0, 0, 0], "counted by reason");
+    assert_eq!(stack.status().not_ours, [0, 2, 2, 0, 1, 0, 0, 0, 0], "counted by reason");
     listener.close();
     eventually("all slots are free", || client.busy_slots() == 0);
 }

@@ -53,10 +53,13 @@ impl SlowPath {
         let Route::Via { source, .. } = host.route(remote, bound) else { return None };
         let wanted = FourTuple { local: bound.unwrap_or(source), local_port, remote, remote_port };
         let tuple = self.choose_tuple(now, owner, wanted, host)?;
+        (host.is_local(tuple.local) && tuple != tuple.reversed() && self.is_free(&tuple)).then_some(tuple)
+    }
+
+    /// Has neither end of this tuple a connection, not even one in TIME-WAIT?
+    pub fn is_free(&self, tuple: &FourTuple) -> bool {
         // The protocol handles tuples in TIME-WAIT.
-        let free = |tuple: &FourTuple| self.table.by_tuple(tuple).is_none() && !self.time_wait.has(tuple);
-        (host.is_local(tuple.local) && tuple != tuple.reversed() && free(&tuple) && free(&tuple.reversed()))
-            .then_some(tuple)
+        [*tuple, tuple.reversed()].iter().all(|end| self.table.by_tuple(end).is_none() && !self.time_wait.has(end))
     }
 
     /// Enters both ends of a connection to this listener. `tuple` is seen from the first. False = the table is full.

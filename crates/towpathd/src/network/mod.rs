@@ -11,6 +11,7 @@ pub mod held_ports;
 pub mod netlink;
 mod peers;
 pub mod reserved;
+pub mod segments;
 pub mod sock_diag;
 pub mod steer;
 mod watch;
@@ -327,6 +328,10 @@ impl Network for HostNetwork {
 
     fn listener_of(&mut self, tuple: &FourTuple) -> KernelListener {
         self.diag.listener_of(tuple).unwrap_or_else(|error| cannot_ask(&error, KernelListener::None))
+    }
+
+    fn listener_by(&mut self, tuple: &FourTuple, interface: u32) -> KernelListener {
+        self.diag.listener_by(tuple, interface).unwrap_or_else(|error| cannot_ask(&error, KernelListener::None))
     }
 
     fn is_listening(&mut self, cookie: u64, addr: IpAddr, port: u16) -> bool {

@@ -4,10 +4,11 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo as Kind, LinkMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, LinkAttribute, LinkInfo as Kind, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -50,6 +51,31 @@ pub struct LinkInfo {
     pub mac: [u8; 6],
     /// Largest IP packet in bytes.
     pub mtu: u32,
+}
+
+/// What kind of device it is, as far as that matters for its segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// One end of a veth pair.
+    Veth,
+    /// A bridge.
+    Bridge,
+    /// Any other.
+    #[default]
+    Other,
+}
+
+/// A device and what it is joined to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// The index of a veth's other end, in that one's namespace.
+    pub peer: Option<u32>,
+    /// This namespace's number of that one. `None`: it is the same.
+    pub peer_namespace: Option<i32>,
+    /// The device whose port it is.
+    pub controller: Option<u32>,
 }
 
 /// A netlink socket for queries.
@@ -163,6 +189,43 @@ impl Netlink {
         Ok(info)
     }
 
+    /// A device and what it is joined to.
+    pub fn device(&mut self, interface: u32) -> io::Result<Device> {
+        let mut ask = LinkMessage::default();
+        ask.header.index = interface;
+        let mut device = Device::default();
+        for answer in self.ask(RouteNetlinkMessage::GetLink(ask), 0)? {
+            if let RouteNetlinkMessage::NewLink(link) = answer {
+                device.take(link);
+            }
+        }
+        Ok(device)
+    }
+
+    /// The device that has an address of this host.
+    pub fn device_of(&mut self, address: IpAddr) -> io::Result<Option<u32>> {
+        let answers = self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        Ok(answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(entry) if local_address(entry) == Some(address) => Some(entry.header.index),
+            _ => None,
+        }))
+    }
+
+    /// This namespace's number of another one, if it has given it one.
+    pub fn number_of(&mut self, namespace: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+        let mut ask = NsidMessage::default();
+        ask.attributes.push(NsidAttribute::Fd(namespace.as_raw_fd().cast_unsigned()));
+        let answers = self.ask(RouteNetlinkMessage::GetNsId(ask), 0)?;
+        let number = |attribute: &NsidAttribute| match attribute {
+            NsidAttribute::Id(number) => Some(*number).filter(|number| *number >= 0),
+            _ => None,
+        };
+        Ok(answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewNsId(found) => found.attributes.iter().find_map(number),
+            _ => None,
+        }))
+    }
+
     /// The kernel's device for a VLAN of an interface (`ip link add link eth1 name eth1.7 type vlan id 7`), if there is
     /// one.
     pub fn vlan_device(&mut self, interface: u32, vlan: u16) -> io::Result<Option<u32>> {
@@ -227,6 +290,28 @@ impl LinkInfo {
             match attribute {
                 LinkAttribute::Address(bytes) => self.mac = mac(&bytes).unwrap_or_default(),
                 LinkAttribute::Mtu(mtu) => self.mtu = mtu,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Device {
+    fn take(&mut self, link: LinkMessage) {
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::Link(index) => self.peer = Some(index),
+                LinkAttribute::LinkNetNsId(number) => self.peer_namespace = Some(number),
+                LinkAttribute::Controller(index) => self.controller = Some(index),
+                LinkAttribute::LinkInfo(infos) => {
+                    for info in infos {
+                        match info {
+                            Kind::Kind(InfoKind::Veth) => self.kind = DeviceKind::Veth,
+                            Kind::Kind(InfoKind::Bridge) => self.kind = DeviceKind::Bridge,
+                            _ => {}
+                        }
+                    }
+                }
                 _ => {}
             }
         }

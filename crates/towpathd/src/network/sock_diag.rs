@@ -76,7 +76,12 @@ impl SockDiag {
 
     /// The listener that gets a SYN of this tuple, seen from the peer, within this host.
     pub fn listener_of(&mut self, tuple: &FourTuple) -> io::Result<KernelListener> {
-        Ok(match self.find(&tuple.reversed(), LOOPBACK, ANY)? {
+        self.listener_by(tuple, LOOPBACK)
+    }
+
+    /// The listener that gets a SYN of this tuple, seen from the peer, by the device of this index.
+    pub fn listener_by(&mut self, tuple: &FourTuple, interface: u32) -> io::Result<KernelListener> {
+        Ok(match self.find(&tuple.reversed(), interface, ANY)? {
             None => KernelListener::None,
             Some(found) if found.state == LISTEN => KernelListener::Cookie(found.cookie),
             Some(_) => KernelListener::Taken,

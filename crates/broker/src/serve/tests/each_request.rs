@@ -68,6 +68,10 @@ impl Privileges for Noted {
     fn renew_port(&mut self, number: u32) -> Result<(), i32> {
         self.note(format!("renew {number}"), ())
     }
+    fn join(&mut self, namespace: u32, process: i32, remote: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
+        let own = self.file(&format!("join {namespace} {process} {remote}"))?;
+        Ok((own, Held { addr: remote, port: 7, dual: false }, 9))
+    }
     fn forget(&mut self) {}
     fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32> {
         self.file(&format!("syns {number} {v6}"))
@@ -163,4 +167,11 @@ fn what_takes_long_is_done_apart_and_the_answer_comes_from_there() {
     }
     assert_eq!(asked(true, |broker| broker.start_stack(5)).0, Ok(()));
     assert_eq!(asked(false, |broker| broker.start_stack(5)).0, Err("stack 5 has no device".into()));
+    const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    let join =
+        |broker: &Broker| errno(broker.join(2, 42, REMOTE)).map(|(own, held, device)| (is_null(&own), held, device));
+    let held = Held { addr: REMOTE, port: 7, dual: false };
+    assert_eq!(asked(true, join).0, Ok((true, held, 9)));
+    assert_eq!(asked(false, join).0, Err(Some(libc::EXDEV)));
+    assert_eq!(asked(true, |broker| errno(broker.join(2, 0, REMOTE)).map(drop)).0, Err(Some(libc::ESRCH)));
 }
