@@ -78,7 +78,12 @@ pub trait Stack: Send + Sync {
     fn geometry(&self) -> Option<Geometry> {
         None
     }
-    /// Memory and doorbells for the next client, which is added (or dropped) after that.
+    /// Does a client make the memory of its region? So the kernel charges it to the client's control group. A stack must
+    /// share this host's memory with its clients, and no page of a region may have to be the service's own.
+    fn takes_client_memory(&self) -> bool {
+        false
+    }
+    /// Memory and doorbells for the next client, which is added (or dropped) after that. Only for clients that make none.
     fn client_memory(&self, geometry: Geometry) -> io::Result<ClientMemory> {
         ClientMemory::new(geometry)
     }
