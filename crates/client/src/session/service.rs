@@ -158,6 +158,9 @@ impl Session {
         control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
         match control::recv_reply(borrow(&control)).ok()? {
             (Reply::Context { context }, mut fds) if context < self.geometry.contexts => {
+                if self.makes_memory() {
+                    self.region.touch_events(context as usize);
+                }
                 fds.pop().map(|fd| (context, fd))
             }
             _ => {
