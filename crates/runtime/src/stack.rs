@@ -102,7 +102,7 @@ pub trait Stack: Send + Sync {
     /// are told. Sockets with which it was about to connect or listen (`CommandLine::holder`) are closed.
     fn departed(&self, client: ClientId, process: u32);
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are
-    /// drained. Returns when its memory is given up, but for what is still to be sent.
+    /// drained. Its memory is given up when this returns or soon after, but for what is still to be sent.
     fn remove_client(&self, client: ClientId);
     /// The files that it takes.
     fn files(&self) -> Files {

@@ -3,7 +3,11 @@
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use towpath_ring::command::{Command, op};
+use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::lines::pair_slot;
 use towpath_ring::wake;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, RawClient, Service, require_root, until};
@@ -161,41 +165,95 @@ fn a_client_that_holds_back_the_pages_of_its_region_holds_up_nobody() {
         echo(&service);
         assert_eq!(service.status()["clients"].as_array().expect("clients").len(), 1);
         drop(client);
-        until("the client is forgotten", 20, || service.status()["clients"].as_array().is_some_and(Vec::is_empty));
+        forgotten(&service);
         echo(&service);
     }
 }
 
-#[test]
-fn a_client_that_keeps_the_lock_of_its_memory_holds_up_nobody_and_is_forgotten() {
-    require_root();
-    for service in [Service::embedded(), Service::kernel()] {
-        let client = RawClient::new(&service);
-        let memory = client.memfd.try_clone().expect("a copy");
+/// A thread that is in a `write` to a file for as long as this lives. Whoever changes the file waits meanwhile.
+struct Locked {
+    missing: Option<Missing>,
+    writer: Option<std::thread::JoinHandle<isize>>,
+}
+
+impl Locked {
+    fn new(file: &OwnedFd) -> Self {
+        let file = file.try_clone().expect("a copy");
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing. It stays for good.
         let page = unsafe {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), 8192, prot, flags, -1, 0)
         };
         assert_ne!(page, libc::MAP_FAILED);
-        let missing = Missing::on(page.addr(), 8192);
-        let at = page.addr();
+        let (missing, at) = (Missing::on(page.addr(), 8192), page.expose_provenance());
         let writer = std::thread::spawn(move || {
             // SAFETY: the mapping stays for good. Its pages do not come before the userfaultfd is closed.
-            unsafe { libc::pwrite(memory.as_raw_fd(), std::ptr::with_exposed_provenance(at), 8192, 1 << 20) }
+            unsafe { libc::pwrite(file.as_raw_fd(), std::ptr::with_exposed_provenance(at), 8192, 1 << 20) }
         });
-        // Whoever changes the file waits from now on.
         until("the writer has the lock", 20, || is_in_a_call(libc::SYS_pwrite64));
-        ring_all(&client);
-        echo(&service);
-        drop(client);
-        until("the client is forgotten", 20, || service.status()["clients"].as_array().is_some_and(Vec::is_empty));
-        echo(&service);
+        Self { missing: Some(missing), writer: Some(writer) }
+    }
+    /// Lets go, and checks that the file was locked until now.
+    fn end(mut self) {
+        let writer = self.writer.take().expect("the writer");
         assert!(!writer.is_finished(), "the writer did not wait");
-        drop(missing);
+        drop(self.missing.take());
         assert_eq!(writer.join().expect("the writer"), 8192);
     }
 }
+
+fn forgotten(service: &Service) {
+    until("the client is forgotten", 20, || service.status()["clients"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn a_client_that_keeps_the_lock_of_its_memory_holds_up_nobody_and_is_forgotten() {
+    require_root();
+    let _one = ONE.lock();
+    for service in [Service::embedded(), Service::kernel()] {
+        let client = RawClient::new(&service);
+        let locked = Locked::new(&client.memfd);
+        ring_all(&client);
+        echo(&service);
+        drop(client);
+        forgotten(&service);
+        echo(&service);
+        locked.end();
+    }
+}
+
+#[test]
+fn a_client_that_keeps_the_lock_of_a_pairs_memory_holds_up_nobody_and_is_forgotten() {
+    require_root();
+    let _one = ONE.lock();
+    let service = Service::direct();
+    let mut client = RawClient::new(&service);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let (here, port) = (std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped(), listener.local_addr().expect("name").port());
+    client.show(0, client.next_seq(0), true, &listener);
+    let listen =
+        Command { op: op::LISTEN, local_addr: here, local_port: port.into(), backlog: 8, ..Command::default() };
+    assert_eq!(client.command(0, &listen), 0);
+    let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port.into(), ..Command::default() };
+    assert_eq!(client.command(1, &connect), 0);
+    let line = client.region.stack(client.region.slot(1).expect("slot"));
+    let (pair, word) = (line.pair.load(Ordering::Acquire), line.pair_slot.load(Ordering::Acquire));
+    assert_ne!(pair, 0, "the client is not joined to itself");
+    let ask = Request::Pair { place: pair_slot::place(word), pair };
+    control::send_request(client.socket.as_fd(), &ask, &[]).expect("request");
+    let (Reply::Pair { .. }, memory) = control::recv_reply(client.socket.as_fd()).expect("reply") else {
+        panic!("no pair")
+    };
+    let locked = Locked::new(&memory[0]);
+    drop((client, memory));
+    // The pair's rings are to be given back now.
+    forgotten(&service);
+    echo(&service);
+    locked.end();
+}
+
+/// One test at a time looks at what this process's threads do.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Is a thread of this process in this system call, asleep?
 fn is_in_a_call(number: i64) -> bool {
