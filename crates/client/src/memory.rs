@@ -55,9 +55,11 @@ pub(crate) fn is_short(private: &Private, head: u32) -> bool {
 #[inline(never)]
 pub(crate) fn read_to(session: &Session, slot: Slot, head: u32) {
     let all = if session.makes_memory() { session.geometry.rx_bytes } else { 0 };
-    // By steps, so that not every page is a call.
-    let to = head.saturating_add(2 * AHEAD);
-    if to < all { touch_to(session, slot, to) } else { touch_to(session, slot, all) }
+    let touched = session.private(slot).touched.load(Ordering::Relaxed);
+    // The stack that has come past what is touched will do so again. Else by steps, so that not every page is a call.
+    let overtaken = session.region.stack(slot).rx_tail.load(Ordering::Relaxed) > touched;
+    let to = if overtaken { all } else { head.saturating_add(2 * AHEAD).min(all) };
+    touch_to(session, slot, to);
 }
 
 fn touch_to(session: &Session, slot: Slot, to: u32) {

@@ -228,7 +228,7 @@ impl Layout {
     pub(crate) fn always_used(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (queues, stride) = (self.data_queues, self.data_stride);
         let words = (0..self.threads()).map(move |queue| queues + queue * stride..queues + queue * stride + PAGE);
-        [0..HEADER_BYTES].into_iter().chain(words)
+        core::iter::once(0..HEADER_BYTES).chain(words)
     }
 
     /// Where the rings begin, which lie at the end, bytes.

@@ -114,6 +114,41 @@ fn received_bytes_are_charged_to_the_program_that_receives_them_also_from_the_ke
     received_bytes_are_charged_to_the_receiver(Service::kernel(), 7432);
 }
 
+#[test]
+fn the_rings_of_closed_sockets_go_back_to_the_kernel() {
+    const SCRIPT: &str = "
+l = socket.create_server(('127.0.0.1', 0), backlog=100); pairs = []
+def used():
+    of = lambda f: f'/proc/{SERVICE}/fd/{f}'
+    return sum(os.stat(of(f)).st_blocks * 512 for f in os.listdir(of('')) if 'towpath-region' in link(of(f)))
+def link(path):
+    try: return os.readlink(path)
+    except OSError: return ''
+for n in range(64):
+    c = socket.create_connection(l.getsockname()); s, _ = l.accept(); pairs.append((c, s))
+    for piece in range(32):
+        c.sendall(b'x' * 4096); got = 0
+        while got < 4096: got += len(s.recv(4096))
+print(used() >= 64 * 2 * 131072)
+for c, s in pairs: c.close(); s.close()
+# The rings of 32 senders and of 32 receivers, and 16 KiB of all others.
+left = 2 * 32 * 131072 + 2 * 64 * 2 * 16384; end = time.monotonic() + 60
+while used() > left and time.monotonic() < end: time.sleep(0.01)
+print(used() <= left)
+# What was given back is whole again when it is used again.
+for n in range(40):
+    c = socket.create_connection(l.getsockname()); s, _ = l.accept(); pairs[n] = (c, s)
+    sent = os.urandom(4096) * 10; got = b''
+    for piece in range(10):
+        c.sendall(sent[:4096]); got += s.recv(4096, socket.MSG_WAITALL)
+    assert got == sent
+print('again')";
+    for service in [Service::embedded(), Service::kernel()] {
+        let script = format!("import os, socket, time\nSERVICE = {}{SCRIPT}", service.running.worker());
+        assert_eq!(service.accelerated("python3 -c").arg(script).run(120).ok(), "True\nTrue\nagain\n");
+    }
+}
+
 /// A userfaultfd on an address range: who touches a missing page there waits until this is closed.
 struct Missing(#[allow(dead_code, reason = "it is closed")] OwnedFd);
 
