@@ -8,10 +8,10 @@ use crate::socket::Socket;
 use core::sync::atomic::Ordering;
 use towpath_ring::{Geometry, Slot};
 
-/// How much of a receive ring is touched before the first byte comes: what a peer sends before it hears of us.
-const FIRST: u32 = 16_384;
-/// How far ahead of the reader a receive ring is touched.
-const AHEAD: u32 = 2 * FIRST;
+/// How much of a receive ring is touched before the first byte comes: a request. Most connections are idle, and pay for it.
+const FIRST: u32 = 8192;
+/// How far ahead of the reader a receive ring is touched at least.
+const AHEAD: u32 = FIRST / 2;
 /// How many connections that the stack has not made yet have their memory.
 const CHILDREN: u32 = 8;
 /// The first slots of both ranges keep what they have when they are closed. The stack uses the one that was freed last, so a
@@ -35,7 +35,8 @@ pub(crate) fn expect_children(session: &Session, accepted: Option<Slot>) {
     let Geometry { slots, app_slots, .. } = session.geometry;
     let done = accepted.map_or(0, |slot| slot.raw().saturating_sub(app_slots) + 1);
     let (children, to) = (&session.header().children_touched, (done + CHILDREN).min(slots - app_slots));
-    let from = children.fetch_max(to, Ordering::Relaxed);
+    // Those before were direct connections.
+    let from = children.fetch_max(to, Ordering::Relaxed).max(done.saturating_sub(1));
     if from < to {
         session.region.touch_lines(app_slots + from..app_slots + to);
         for slot in (app_slots + from..app_slots + to).filter_map(|raw| session.region.slot(raw)) {
@@ -56,10 +57,10 @@ pub(crate) fn is_short(private: &Private, head: u32) -> bool {
 pub(crate) fn read_to(session: &Session, slot: Slot, head: u32) {
     let all = if session.makes_memory() { session.geometry.rx_bytes } else { 0 };
     let touched = session.private(slot).touched.load(Ordering::Relaxed);
-    // The stack that has come past what is touched will do so again. Else by steps, so that not every page is a call.
-    let overtaken = session.region.stack(slot).rx_tail.load(Ordering::Relaxed) > touched;
-    let to = if overtaken { all } else { head.saturating_add(2 * AHEAD).min(all) };
-    touch_to(session, slot, to);
+    // By steps, so that not every page is a call. The stack that has come past what is touched will do so again.
+    let tail = session.region.stack(slot).rx_tail.load(Ordering::Relaxed);
+    let overtaken = if tail > touched { tail.saturating_mul(2) } else { 0 };
+    touch_to(session, slot, head.saturating_add(2 * AHEAD + FIRST).max(overtaken).min(all));
 }
 
 fn touch_to(session: &Session, slot: Slot, to: u32) {
@@ -79,7 +80,9 @@ pub(crate) fn close(socket: &Socket) {
     let number = if raw < app_slots { raw } else { raw - app_slots };
     let touched = private.touched.load(Ordering::Relaxed);
     let much = touched > FIRST || socket.app().tx_tail.load(Ordering::Relaxed) > FIRST;
-    if number < KEPT_SLOTS || !much || !session.makes_memory() || socket.is_gone() {
+    // The rings of a direct connection are the service's to give back.
+    let direct = socket.stack().pair.load(Ordering::Relaxed) != 0;
+    if number < KEPT_SLOTS || !much || direct || !session.makes_memory() || socket.is_gone() {
         return;
     }
     // A thread that is still in a call has them; then the memory stays until the slot's next use ends.

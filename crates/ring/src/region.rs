@@ -202,11 +202,12 @@ impl Region {
         self.mapping.touch(at(bytes.start) / PAGE * PAGE, at(bytes.end).next_multiple_of(PAGE));
     }
 
-    /// Application side: touches the event queues of a context, but for the words that the application writes.
+    /// Application side: touches the entries of a context's event queues, all of which are used in turn, and the sequence
+    /// words of the first slots.
     pub fn touch_events(&self, context: usize) {
         for thread in 0..self.layout.threads() {
-            let (_, acknowledged) = self.layout.event_words(context, thread, Slot(0));
-            self.mapping.touch(self.layout.event(context, thread), acknowledged.next_multiple_of(PAGE));
+            let (sequence, _) = self.layout.event_words(context, thread, Slot(0));
+            self.mapping.touch(self.layout.event(context, thread), (sequence + 1).next_multiple_of(PAGE));
         }
     }
 

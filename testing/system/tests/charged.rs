@@ -131,8 +131,8 @@ for n in range(64):
         while got < 4096: got += len(s.recv(4096))
 print(used() >= 64 * 2 * 131072)
 for c, s in pairs: c.close(); s.close()
-# The rings of 32 senders and of 32 receivers, and 16 KiB of all others.
-left = 2 * 32 * 131072 + 2 * 64 * 2 * 16384; end = time.monotonic() + 60
+# The rings of 32 senders and of 32 receivers, and 8 KiB of all others.
+left = 2 * 32 * 131072 + 2 * 64 * 2 * 8192 + (1 << 20); end = time.monotonic() + 60
 while used() > left and time.monotonic() < end: time.sleep(0.01)
 print(used() <= left)
 # What was given back is whole again when it is used again.
