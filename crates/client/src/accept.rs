@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::doorbell;
+use crate::memory;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,6 +30,10 @@ pub fn next(listener: &Socket, mut take: impl FnMut(&Socket)) -> Sys<Option<(Soc
         good.iter().for_each(&mut take);
         listener.view().consume(Accepted::BYTES as u32);
         if let Some(socket) = good {
+            // Who comes next comes by the same way, most often. A direct connection needs none of this memory.
+            if socket.stack().pair.load(Relaxed) == 0 {
+                memory::expect_children(session, Some(socket.slot));
+            }
             return Ok(Some((socket, (record.remote_addr, record.remote_port))));
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::doorbell;
 use crate::liveness::LIFE_CHECK;
+use crate::memory;
 use crate::private::used;
 use crate::session::Session;
 use crate::socket::Socket;
@@ -138,6 +139,9 @@ pub fn open_socket(
     }
     // From the stack's answer until the service has the socketpair, only this process knows of the socket.
     session.region.command(slot).holder.store(session.process(), Ordering::Relaxed);
+    if command.op == op::LISTEN {
+        memory::expect_children(session, None);
+    }
     match post(session, slot, command) {
         Ok(()) => {}
         // No answer for too long. The state of the slot is unknown, so it is not used again.
@@ -160,6 +164,7 @@ pub fn open_socket(
     let generation = session.region.stack(slot).generation.load(Ordering::Acquire);
     let socket = Socket { session, slot, generation };
     socket.adopt();
+    memory::begin(session, slot);
     if socket.is_out_of_reach() {
         socket.app().flags.store(app_flags::CLOSED | app_flags::ABORT, Ordering::Release);
         release(slot);

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod liveness;
 pub mod lock;
 pub mod locked;
+mod memory;
 pub mod private;
 pub mod process;
 pub mod query;

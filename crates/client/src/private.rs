@@ -40,6 +40,8 @@ pub struct Header {
     pub succeeding_ms: AtomicU64,
     /// After the service's end: the token of the region that the client has at the next one; 0 = none yet.
     pub successor: AtomicU64,
+    /// How many slots of the stack's range have been touched (see `memory`).
+    pub children_touched: AtomicU32,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }
@@ -126,6 +128,9 @@ pub struct Private {
     pub notified_head: AtomicU32,
     /// `SO_RCVLOWAT`, bytes; 0 = 1.
     pub low_water: AtomicU32,
+    /// How much of the receive ring has been touched, from its beginning; all ones: all (see `memory`). It outlives the use
+    /// of the slot.
+    pub touched: AtomicU32,
     /// `SO_RCVTIMEO`, µs; 0 = none.
     pub receive_timeout_us: AtomicU64,
     /// `SO_SNDTIMEO`, µs; 0 = none.

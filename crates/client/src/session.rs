@@ -244,6 +244,11 @@ impl Session {
         self.features & features::LISTENS_IN_KERNEL != 0
     }
 
+    /// Has the library made the region's memory?
+    pub(crate) fn makes_memory(&self) -> bool {
+        self.features & features::CLIENT_MEMORY != 0
+    }
+
     /// Has the service stacks for other network namespaces?
     pub(crate) fn finds_stacks(&self) -> bool {
         self.features & features::OTHER_NAMESPACES != 0

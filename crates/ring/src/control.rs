@@ -1,7 +1,8 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack`, `StackOf` and `Stats` have
-//! an answer. `Adopt` may also come before `Hello`, from a process that has received a socket before it has a region.
+//! The application speaks first. Only `Hello`, `Region`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack`, `StackOf` and
+//! `Stats` have an answer. `Adopt` may also come before `Hello`, from a process that has received a socket before it has a
+//! region. `Region` comes only as the answer to `Make`.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), the fields in the order of their declaration, then
 //! zeros. Each field has 4 or 8 bytes in the machine's byte order, at a multiple of 4. Any other packet, or one without
@@ -39,6 +40,8 @@ pub enum Request {
         /// Bits of [`features`] that the library knows.
         features: u32,
     },
+    /// The memory of the client's new region (one descriptor), as `Make` has asked for it. It is answered by `Welcome`.
+    Region,
     /// The stack's end of the socketpair of a slot (one descriptor). Its hang-up means that every descriptor of that
     /// socket, in every process, is closed.
     Attach {
@@ -133,7 +136,7 @@ pub enum Request {
 /// Service to application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Answer to `Hello`: descriptors are the region memfd, then one doorbell eventfd per data queue (core), then the
+    /// Answer to `Hello` or `Region`: descriptors are the region memfd, then one doorbell eventfd per data queue (core), then the
     /// command queue's doorbell eventfd.
     Welcome {
         /// The region's sizes.
@@ -148,6 +151,12 @@ pub enum Reply {
         features: u32,
         /// With [`features::ONE_NAMESPACE`]: that namespace, as SO_NETNS_COOKIE names it; else 0.
         namespace: u64,
+    },
+    /// Answer to `Hello` without a `join`, of services with [`features::CLIENT_MEMORY`]: the library makes the memory of
+    /// a region of these sizes ([`crate::memory::new_memory`]) and sends it as `Region`.
+    Make {
+        /// The region's sizes.
+        geometry: Geometry,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell
     /// ([`crate::wake::doorbell_pipe`]).
@@ -218,6 +227,7 @@ mod kind {
     pub const STATS: u32 = 13;
     pub const STACK_OF: u32 = 14;
     pub const JOIN: u32 = 15;
+    pub const REGION: u32 = 16;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -228,6 +238,7 @@ mod kind {
     pub const ADOPTED_AT: u32 = 108;
     pub const FILE_REPLY: u32 = 109;
     pub const STATS_REPLY: u32 = 110;
+    pub const MAKE: u32 = 111;
 }
 
 impl Request {
@@ -235,7 +246,8 @@ impl Request {
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
-            Request::Adopt | Request::NameAt { .. } | Request::File { .. } | Request::Join { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
+            Request::Join { .. } | Request::Region => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Doorbell { .. } | Request::Stats => 0,
             Request::Stack { .. } | Request::StackOf { .. } => 0,
@@ -270,6 +282,7 @@ impl Request {
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
             Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
             Request::Stats => Packet::new(kind::STATS).bytes,
+            Request::Region => Packet::new(kind::REGION).bytes,
         }
     }
 
@@ -300,6 +313,7 @@ impl Request {
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
             kind::FILE => Request::File { replaces: fields.word() },
             kind::STATS => Request::Stats,
+            kind::REGION => Request::Region,
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -312,6 +326,7 @@ impl Reply {
             Reply::Welcome { geometry, .. } => (geometry.flow_groups as usize).saturating_add(2),
             Reply::Context { .. } | Reply::Pair { .. } | Reply::Doorbell { .. } => 1,
             Reply::Stack { .. } | Reply::Stats => 1,
+            Reply::Make { .. } => 0,
             Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::File { .. } | Reply::Refused { .. } => 0,
         }
     }
@@ -319,19 +334,11 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry: g, token, process, offset, features, namespace } => {
-                let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
-                packet
-                    .word(g.rx_bytes)
-                    .word(g.contexts)
-                    .word(g.flow_groups)
-                    .long(token)
-                    .word(process)
-                    .long(offset)
-                    .word(features)
-                    .long(namespace)
-                    .bytes
+            Reply::Welcome { geometry, token, process, offset, features, namespace } => {
+                let packet = Packet::new(kind::WELCOME).geometry(geometry).long(token).word(process);
+                packet.long(offset).word(features).long(namespace).bytes
             }
+            Reply::Make { geometry } => Packet::new(kind::MAKE).geometry(geometry).bytes,
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
             Reply::Pair { pair, geometry: PairGeometry { slots, ring_bytes } } => {
                 Packet::new(kind::PAIR_REPLY).word(pair).word(slots).word(ring_bytes).bytes
@@ -357,18 +364,12 @@ impl Reply {
         }
         Ok(match kind {
             kind::WELCOME => {
-                let geometry = Geometry {
-                    slots: fields.word(),
-                    app_slots: fields.word(),
-                    tx_bytes: fields.word(),
-                    rx_bytes: fields.word(),
-                    contexts: fields.word(),
-                    flow_groups: fields.word(),
-                };
+                let geometry = fields.geometry();
                 let (token, process, offset) = (fields.long(), fields.word(), fields.long());
                 let (features, namespace) = (fields.word(), fields.long());
                 Reply::Welcome { geometry, token, process, offset, features, namespace }
             }
+            kind::MAKE => Reply::Make { geometry: fields.geometry() },
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
             kind::PAIR_REPLY => {
                 let pair = fields.word();
@@ -404,6 +405,9 @@ impl Packet {
         self.at += 4;
         self
     }
+    fn geometry(self, g: Geometry) -> Self {
+        self.word(g.slots).word(g.app_slots).word(g.tx_bytes).word(g.rx_bytes).word(g.contexts).word(g.flow_groups)
+    }
     fn long(mut self, value: u64) -> Self {
         self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_ne_bytes());
         self.at += 8;
@@ -420,6 +424,16 @@ struct Fields<'a> {
 impl Fields<'_> {
     fn word(&mut self) -> u32 {
         u32::from_ne_bytes(self.take())
+    }
+    fn geometry(&mut self) -> Geometry {
+        Geometry {
+            slots: self.word(),
+            app_slots: self.word(),
+            tx_bytes: self.word(),
+            rx_bytes: self.word(),
+            contexts: self.word(),
+            flow_groups: self.word(),
+        }
     }
     fn long(&mut self) -> u64 {
         u64::from_ne_bytes(self.take())

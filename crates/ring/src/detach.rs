@@ -7,7 +7,7 @@
 
 use crate::layout::Header;
 use crate::mapping::{Access, Mapping};
-use crate::region::unsealed_memfd;
+use crate::memory::unsealed_memfd;
 use crate::shared_bytes::copy;
 use crate::{Region, Slot};
 use core::sync::atomic::{AtomicU64, Ordering};

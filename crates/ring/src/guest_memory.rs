@@ -7,7 +7,7 @@
 
 use crate::layout::VERSION;
 use crate::mapping::{Access, Mapping, put_header};
-use crate::region::{SEALS, unsealed_memfd};
+use crate::memory::{SEALS, unsealed_memfd};
 use crate::{Geometry, Layout, MapError, Region};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

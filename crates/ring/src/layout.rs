@@ -1,6 +1,7 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
 use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
@@ -14,7 +15,7 @@ pub const PRIVATE_HEADER_BYTES: usize = 4096;
 /// Bytes of the private area for each slot.
 pub const PRIVATE_SLOT_BYTES: usize = 128;
 /// Parts of a region start at multiples of this, so that one part's pages hold nothing else.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// The sizes a region is built from. The service fixes them; the application reads them once at mapping time and
 /// checks them.
@@ -220,6 +221,14 @@ impl Layout {
     /// Bytes of the whole region, a multiple of 4096.
     pub fn total_bytes(&self) -> usize {
         self.total
+    }
+
+    /// The pages that every client and its stack use, from their first to their last byte: the header, and the words of the
+    /// queues. Entries of queues are written by the application, which so touches them first.
+    pub(crate) fn always_used(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (queues, stride) = (self.data_queues, self.data_stride);
+        let words = (0..self.threads()).map(move |queue| queues + queue * stride..queues + queue * stride + PAGE);
+        core::iter::once(0..HEADER_BYTES).chain(words)
     }
 
     /// Where the rings begin, which lie at the end, bytes.

@@ -10,6 +10,7 @@
 //! own connections.
 //!
 //! - [`region`], [`layout`], [`lines`], [`options`]: the memory, and the words of a slot in it;
+//! - [`memory`]: who makes the memory, and what is checked of it;
 //! - [`address`]: the form of addresses in it;
 //! - [`bytes`], [`shared_bytes`]: the byte rings, and the one way to copy to and from them;
 //! - [`dirty`], [`word`]: dirty sets, and the word and fences that they are made of;
@@ -38,6 +39,7 @@ pub mod guest_memory;
 pub mod layout;
 pub mod lines;
 mod mapping;
+pub mod memory;
 pub mod metrics;
 pub mod options;
 pub mod pair;
@@ -53,6 +55,7 @@ pub mod word;
 pub use bytes::ByteRing;
 pub use layout::{Geometry, GeometryError, Layout, Slot};
 pub use lines::{AppLine, CommandLine, CountsLine, InfoLine, StackLine};
+pub use memory::MapError;
 pub use options::OptionsLine;
 pub use pair::{PairGeometry, PairRegion};
-pub use region::{MapError, Region};
+pub use region::Region;

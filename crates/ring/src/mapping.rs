@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Writes the fields of a header where a new mapping begins. A whole struct would take its padding along, which is old
 /// memory of this process, and clients read it.
 ///
-/// The caller vouches that the mapping is page-aligned and longer than the header, and that nobody else has it yet.
+/// The caller vouches that the mapping is page-aligned and longer than the header, and that nobody else in this process has
+/// it yet.
 macro_rules! put_header {
     ($mapping:expr, $header:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         let at = $mapping.base.cast::<$header>();
@@ -103,6 +104,17 @@ impl Mapping {
         // SAFETY: the range is our own mapping, and keeps what is in it.
         let _ = unsafe { rustix::mm::madvise(self.base.cast(), self.bytes, Advice::LinuxDontDump) };
         Ok(())
+    }
+
+    /// Touches the pages from byte `from` to byte `to`, both multiples of the page, so that they are charged to this process.
+    /// What is in them stays. Kernels before 5.14 cannot do it without a write: there nothing happens.
+    pub(crate) fn touch(&self, from: usize, to: usize) {
+        let to = to.min(self.bytes);
+        if from < to {
+            // SAFETY: the range is inside our own mapping, and what is in it stays. An error leaves the pages to whoever
+            // touches them first.
+            let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxPopulateWrite) };
+        }
     }
 
     /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel.

@@ -10,7 +10,7 @@
 
 use crate::MapError;
 use crate::mapping::{Access, Mapping, put_header};
-use crate::region::{SEALS, check_sealed, unsealed_memfd};
+use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SealFlags;

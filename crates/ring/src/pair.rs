@@ -4,7 +4,7 @@
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
 use crate::mapping::{Access, Mapping, put_header};
-use crate::region::{SEALS, check_sealed, unsealed_memfd};
+use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -1,42 +1,16 @@
 //! One client's region: a sealed memfd, mapped by the service and by the client's processes.
 
 use crate::dirty::DirtySet;
-use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
+use crate::layout::{HEADER_BYTES, Header, MAGIC, PAGE, QueueWords, SlotLines, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
-use crate::{
-    AppLine, ByteRing, CommandLine, CountsLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine,
-};
+use crate::memory::{MapError, check_brought, check_sealed, new_memory};
+use crate::{AppLine, ByteRing, CommandLine, CountsLine, Geometry, InfoLine, Layout, OptionsLine, Slot, StackLine};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::Arc;
-
-/// Why a region cannot be mapped.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// memfd or mmap failed.
-    #[error("region: {0}")]
-    Io(#[from] io::Error),
-    /// The sizes are no good.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// It is not a Towpath region, of another version, unsealed, or of another size.
-    #[error("region: {0}")]
-    Format(&'static str),
-}
-
-impl From<MapError> for io::Error {
-    /// The kernel's own error keeps its number, so that a caller can tell a lack of memory from a wrong format.
-    fn from(error: MapError) -> Self {
-        match error {
-            MapError::Io(error) => error,
-            other => io::Error::new(io::ErrorKind::InvalidData, other),
-        }
-    }
-}
 
 /// A mapped region.
 pub struct Region {
@@ -49,11 +23,17 @@ pub struct Region {
 impl Region {
     /// Service side: makes and seals a memfd (no shrinking, no growing, no further seals) and maps it.
     pub fn create(geometry: Geometry) -> Result<(Self, OwnedFd), MapError> {
+        let memfd = new_memory(geometry)?;
+        Self::create_on(memfd.as_fd(), geometry).map(|region| (region, memfd))
+    }
+
+    /// Service side: makes a region of the memory that a client has made, if that is as [`new_memory`] makes it. The client
+    /// may change every byte of it at any time.
+    pub fn create_on(memfd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
-        let memfd = unsealed_memfd("towpath-region", layout.total_bytes())?;
-        rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
-        let mapping = Mapping::new(memfd.as_fd(), layout.total_bytes(), Access::ReadWrite)?;
-        Self::begin(mapping, layout, 0).map(|region| (region, memfd))
+        check_brought(memfd, layout.total_bytes())?;
+        let mapping = Mapping::new(memfd, layout.total_bytes(), Access::ReadWrite)?;
+        Self::begin(mapping, layout, 0)
     }
 
     /// Service side: makes a region from byte `offset` (a multiple of the page) of a memfd that has others too. That
@@ -68,7 +48,8 @@ impl Region {
     fn begin(mapping: Mapping, layout: Layout, offset: u64) -> Result<Self, MapError> {
         let geometry = layout.geometry();
         let (total_bytes, token) = (layout.total_bytes() as u64, random_token()?);
-        // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long, and nobody else has it yet.
+        // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long. Nobody reads what is written here before
+        // `Welcome`, but for a client that breaks the contract and harms itself.
         unsafe {
             put_header!(
                 mapping,
@@ -207,6 +188,48 @@ impl Region {
         unsafe { ByteRing::over(self.at(self.layout.rx(slot)), self.geometry().rx_bytes) }
     }
 
+    /// Application side: touches the lines of these slots before the stack does.
+    pub fn touch_lines(&self, slots: Range<u32>) {
+        let last = self.geometry().slots;
+        let lines = |slot: u32| HEADER_BYTES + slot.min(last) as usize * size_of::<SlotLines>();
+        self.mapping.touch(lines(slots.start) / PAGE * PAGE, lines(slots.end).next_multiple_of(PAGE));
+    }
+
+    /// Application side: touches these bytes of a slot's receive ring, from the ring's beginning, before the stack does.
+    pub fn touch_receive_ring(&self, slot: Slot, bytes: Range<u32>) {
+        let (ring, most) = (self.layout.rx(slot), self.geometry().rx_bytes);
+        let at = |byte: u32| ring + byte.min(most) as usize;
+        self.mapping.touch(at(bytes.start) / PAGE * PAGE, at(bytes.end).next_multiple_of(PAGE));
+    }
+
+    /// Application side: touches the entries of a context's event queues, all of which are used in turn, and the sequence
+    /// words of the first slots.
+    pub fn touch_events(&self, context: usize) {
+        for thread in 0..self.layout.threads() {
+            let (sequence, _) = self.layout.event_words(context, thread, Slot(0));
+            self.mapping.touch(self.layout.event(context, thread), (sequence + 1).next_multiple_of(PAGE));
+        }
+    }
+
+    /// Application side: gives back what is free of a slot's rings, but for the first `kept` bytes of each. It reads as
+    /// zeros afterwards. Nobody may use the slot's rings meanwhile but the stack, which goes on with what is queued.
+    ///
+    /// The service never does this to the memory of a client: the call waits for a lock of the file, which any process that
+    /// has the file can keep for ever.
+    pub fn give_back_rings(&self, slot: Slot, kept: u32) {
+        let (app, stack, geometry) = (self.app(slot), self.stack(slot), self.geometry());
+        let (tail, head) = (app.tx_tail.load(Ordering::Relaxed), app.rx_head.load(Ordering::Relaxed));
+        let queued = (stack.tx_head.load(Ordering::Acquire), tail);
+        let unread = (head, stack.rx_tail.load(Ordering::Acquire));
+        let rings =
+            [(self.layout.tx(slot), geometry.tx_bytes, queued), (self.layout.rx(slot), geometry.rx_bytes, unread)];
+        for (ring, bytes, (from, to)) in rings {
+            for part in free_parts(bytes, kept, from, to.wrapping_sub(from)).into_iter().flatten() {
+                self.mapping.give_back(ring + part.start, ring + part.end);
+            }
+        }
+    }
+
     /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per
     /// slot.
     #[inline]
@@ -305,31 +328,22 @@ impl Region {
     }
 }
 
-/// The seals that make a mapped memfd safe to touch: its size stays as it is, so no access can raise SIGBUS.
-pub(crate) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// A zeroed memfd that can still be sealed.
-pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memfd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Kernels before 6.3 do not know the flag.
-        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
-        other => other?,
-    };
-    rustix::fs::ftruncate(&memfd, bytes as u64)?;
-    Ok(memfd)
-}
-
-/// Checks that a descriptor is a memfd whose size cannot change any more, and returns that size.
-pub(crate) fn check_sealed(fd: BorrowedFd<'_>) -> Result<usize, MapError> {
-    match rustix::fs::fcntl_get_seals(fd) {
-        Ok(seals) if seals.contains(SEALS) => {}
-        Ok(_) => return Err(MapError::Format("not sealed")),
-        Err(rustix::io::Errno::INVAL) => return Err(MapError::Format("no memfd")),
-        Err(error) => return Err(MapError::Io(error.into())),
+/// The free pages behind the first `kept` bytes of a ring of `bytes` bytes in which `len` from position `from` on are in use.
+fn free_parts(bytes: u32, kept: u32, from: u32, len: u32) -> [Option<Range<usize>>; 2] {
+    let (ring, kept) = (bytes as usize, (kept as usize).next_multiple_of(PAGE));
+    let part = |from: usize, to: usize| (from < to).then_some(from..to);
+    if len == 0 {
+        return [part(kept, ring), None];
     }
-    let stat = rustix::fs::fstat(fd).map_err(io::Error::from)?;
-    usize::try_from(stat.st_size).map_err(|_| MapError::Format("its size is no size"))
+    let (begin, end) = ((from & (bytes - 1)) as usize, (from & (bytes - 1)) as usize + len as usize);
+    let down = |at: usize| at / PAGE * PAGE;
+    match end.checked_sub(ring) {
+        // An impossible length is more than the ring.
+        _ if len >= bytes => [None, None],
+        // They go on at the ring's beginning.
+        Some(over) if over > 0 => [part(over.next_multiple_of(PAGE).max(kept), down(begin)), None],
+        _ => [part(kept, down(begin)), part(end.next_multiple_of(PAGE).max(kept), ring)],
+    }
 }
 
 /// A random number other than 0.

@@ -8,7 +8,7 @@
 
 use crate::MapError;
 use crate::mapping::{Access, Mapping, put_header};
-use crate::region::{SEALS, check_sealed, unsealed_memfd};
+use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 

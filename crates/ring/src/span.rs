@@ -2,7 +2,7 @@
 
 use crate::Region;
 use crate::mapping::{Access, Mapping};
-use crate::region::unsealed_memfd;
+use crate::memory::unsealed_memfd;
 use crate::shared_bytes::copy;
 use core::ptr;
 use rustix::fd::AsFd;

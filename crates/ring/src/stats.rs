@@ -9,7 +9,7 @@
 
 use crate::MapError;
 use crate::mapping::{Access, Mapping, put_header};
-use crate::region::{SEALS, check_sealed, unsealed_memfd};
+use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -58,6 +58,7 @@ fn requests_arrive_with_their_descriptors() {
         Request::NameAt { stack: 3 },
         Request::File { replaces: 11 },
         Request::Stats,
+        Request::Region,
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -90,6 +91,7 @@ fn replies_arrive_with_their_descriptors() {
             features: 5,
             namespace: u64::MAX - 7,
         },
+        Reply::Make { geometry },
         Reply::Context { context: 5 },
         Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
         Reply::Doorbell { context: 7 },
@@ -201,7 +203,7 @@ fn a_tcp_socket_of_a_wrong_message_does_not_linger() {
 
 #[test]
 fn a_library_fits_a_service_of_its_version_whose_features_it_knows() {
-    assert_eq!(features::ALL, 7);
+    assert_eq!(features::ALL, 15);
     for (known, needed) in [(0, 0), (3, 0), (3, 1), (3, 3), (u32::MAX, 2)] {
         assert_eq!(features::mismatch((VERSION, known), (VERSION, needed)), None);
     }

@@ -4,7 +4,7 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 13] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 14] {
     [
         Request::Hello { version: a, join: long, features: u32::MAX },
         Request::Attach { slot: a, generation: b },
@@ -19,6 +19,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 13] {
         Request::NameAt { stack: b },
         Request::File { replaces: a },
         Request::Stats,
+        Request::Region,
     ]
 }
 
@@ -43,7 +44,7 @@ fn fuzz_registration_messages() {
             let mut packet = requests[usize::from(*nth) % requests.len()].encode();
             check(&packet);
             // Kinds and versions that exist, and anything.
-            packet[4] = [packet[4], 101, 102, 103, 107, 108, *nth][usize::from(*nth) % 7];
+            packet[4] = [packet[4], 101, 102, 103, 107, 108, 111, *nth][usize::from(*nth) % 8];
             for (at, byte) in edits.iter().take(6) {
                 packet[usize::from(*at) % MESSAGE_BYTES] = *byte;
             }

@@ -2,7 +2,7 @@
 
 use crate::ClientNamespace;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use towpath_ring::{Geometry, Region, Slot};
 
@@ -59,10 +59,20 @@ impl ClientMemory {
     /// A memfd for this client alone and fresh doorbells.
     pub fn new(geometry: Geometry) -> io::Result<Self> {
         let (region, memfd) = Region::create(geometry)?;
-        let doorbells =
-            (0..=geometry.flow_groups).map(|_| towpath_ring::wake::doorbell()).collect::<io::Result<_>>()?;
-        Ok(Self { region, memfd, doorbells })
+        Ok(Self { region, memfd, doorbells: doorbells(geometry)? })
     }
+
+    /// The memfd that the client has made, if it is good, and fresh doorbells. See [`Stack::takes_client_memory`].
+    ///
+    /// [`Stack::takes_client_memory`]: crate::Stack::takes_client_memory
+    pub fn brought(memfd: OwnedFd, geometry: Geometry) -> io::Result<Self> {
+        let region = Region::create_on(memfd.as_fd(), geometry)?;
+        Ok(Self { region, memfd, doorbells: doorbells(geometry)? })
+    }
+}
+
+fn doorbells(geometry: Geometry) -> io::Result<Vec<OwnedFd>> {
+    (0..=geometry.flow_groups).map(|_| towpath_ring::wake::doorbell()).collect()
 }
 
 /// A client, by number; never used twice.

@@ -9,6 +9,7 @@
 //! - [`events`]: telling an application that something has happened;
 //! - [`capture`]: frames of a stack for the operator to look at;
 //! - [`departure`], [`orphans`]: what clients that have ended leave, and its bounds;
+//! - [`memory_return`]: memory of clients that is given back by threads which may wait;
 //! - [`execute`]: a program in a stack's kernel;
 //! - [`log_throttle`]: a limit on log lines that others can provoke;
 //! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
@@ -32,6 +33,7 @@ pub mod group_times;
 pub mod info;
 pub mod log_throttle;
 pub mod mailbox;
+pub mod memory_return;
 pub mod named_counts;
 pub mod orphans;
 pub mod peer_rules;

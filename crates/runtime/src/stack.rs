@@ -78,7 +78,12 @@ pub trait Stack: Send + Sync {
     fn geometry(&self) -> Option<Geometry> {
         None
     }
-    /// Memory and doorbells for the next client, which is added (or dropped) after that.
+    /// Does a client make the memory of its region? So the kernel charges it to the client's control group. A stack must
+    /// share this host's memory with its clients, and no page of a region may have to be the service's own.
+    fn takes_client_memory(&self) -> bool {
+        false
+    }
+    /// Memory and doorbells for the next client, which is added (or dropped) after that. Only for clients that make none.
     fn client_memory(&self, geometry: Geometry) -> io::Result<ClientMemory> {
         ClientMemory::new(geometry)
     }
@@ -97,7 +102,7 @@ pub trait Stack: Send + Sync {
     /// are told. Sockets with which it was about to connect or listen (`CommandLine::holder`) are closed.
     fn departed(&self, client: ClientId, process: u32);
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are
-    /// drained. Returns when its memory is given up, but for what is still to be sent.
+    /// drained. Its memory is given up when this returns or soon after, but for what is still to be sent.
     fn remove_client(&self, client: ClientId);
     /// The files that it takes.
     fn files(&self) -> Files {

@@ -151,8 +151,13 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     let identity = peer.identity(socket);
     let namespace = peer.namespace(socket, state.stack.namespace());
     let (membership, descriptors) = if join == 0 {
-        match state.new_client(identity, namespace) {
+        match state.new_client(identity, namespace, || brought(state, socket)) {
             Ok(client) => client,
+            // A client that dies while it is asked is not worth a warning.
+            Err(Refusal { errno, why }) if errno == GONE => {
+                tracing::debug!(pid = peer.pid, "client has gone: {why}");
+                return None;
+            }
             Err(Refusal { errno, why }) => return refuse(errno, &why),
         }
     } else {
@@ -171,6 +176,35 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     }
     tracing::debug!(pid = peer.pid, uid = peer.uid, client = membership.id.0, "client admitted");
     Some(membership)
+}
+
+/// The errno of a refusal that nobody is there to hear.
+const GONE: i32 = Errno::PIPE.raw_os_error();
+
+/// Asks a client for the memory of its region, and waits for it. What it sends is not checked yet.
+fn brought(state: &ServiceState, socket: BorrowedFd<'_>) -> Result<OwnedFd, Refusal> {
+    let refused = |errno: Errno, why: &str| Refusal { errno: errno.raw_os_error(), why: why.to_owned() };
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal { errno: GONE, why: error.to_string() },
+        _ => refused(Errno::PROTO, &error.to_string()),
+    };
+    send_reply(socket, &Reply::Make { geometry: state.settings.geometry }, &[]).map_err(failed)?;
+    let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&state.stop_fd, PollFlags::IN)];
+    if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
+        return Err(refused(Errno::TIMEDOUT, "it did not send the memory of its region"));
+    }
+    match recv_request(socket) {
+        Ok(Some((Request::Region, mut descriptors))) => {
+            descriptors.iter().for_each(received::end_linger);
+            descriptors.pop().ok_or_else(|| refused(Errno::PROTO, "its memory is missing"))
+        }
+        Ok(Some((_, descriptors))) => {
+            descriptors.iter().for_each(received::end_linger);
+            Err(refused(Errno::PROTO, "it sent something else than the memory of its region"))
+        }
+        Ok(None) => Err(Refusal { errno: GONE, why: "without the memory of its region".to_owned() }),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// The stack's end of a socket's pair.

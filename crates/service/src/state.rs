@@ -142,7 +142,8 @@ impl ServiceState {
         let listens = if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
         let one = if self.stack.namespace().is_some() { features::ONE_NAMESPACE } else { 0 };
         let others = if self.settings.stacks.have_namespaces() { features::OTHER_NAMESPACES } else { 0 };
-        listens | one | others
+        let memory = if self.stack.takes_client_memory() { features::CLIENT_MEMORY } else { 0 };
+        listens | one | others | memory
     }
 
     /// Takes descriptors of the service's table for a user. False: he has his share.
@@ -221,11 +222,13 @@ impl ServiceState {
         }
     }
 
-    /// Registers a client with a new region. The descriptors are those of `Welcome`.
+    /// Registers a client with a new region. The descriptors are those of `Welcome`. Where clients make the memory of their
+    /// regions, `ask` gets it, after the client's place has been found free.
     pub fn new_client(
         &self,
         identity: Identity,
         namespace: Option<u64>,
+        ask: impl FnOnce() -> Result<OwnedFd, Refusal>,
     ) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
         let live = self.settings.live.values();
         let (uid, most, operator) = (identity.uid, live.clients_per_user, live.admission.is_operator(identity.uid));
@@ -244,7 +247,8 @@ impl ServiceState {
                 Refusal { errno: Errno::USERS.raw_os_error(), why }
             }
         })?;
-        self.make_client(identity, namespace, lease)
+        let memory = self.stack.takes_client_memory().then(ask).transpose()?;
+        self.make_client(identity, namespace, lease, memory)
             .map_err(|error| Refusal { errno: errno_of(&error), why: error.to_string() })
     }
 
@@ -253,9 +257,14 @@ impl ServiceState {
         identity: Identity,
         namespace: Option<u64>,
         lease: ClientLease,
+        memory: Option<OwnedFd>,
     ) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
-        let ClientMemory { region, memfd, doorbells } = self.stack.client_memory(self.settings.geometry)?;
+        let geometry = self.settings.geometry;
+        let ClientMemory { region, memfd, doorbells } = match memory {
+            Some(memfd) => ClientMemory::brought(memfd, geometry)?,
+            None => self.stack.client_memory(geometry)?,
+        };
         let region = Arc::new(region);
         let copies: Vec<OwnedFd> = doorbells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let descriptors: Arc<Vec<OwnedFd>> = Arc::new([memfd].into_iter().chain(doorbells).collect());

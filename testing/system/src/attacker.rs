@@ -53,7 +53,13 @@ impl Attacker {
     pub fn joined(service: &Service, join: u64) -> Result<Self, Answer> {
         let mut this = Self::connect(service);
         this.send(&Request::Hello { version: VERSION, join, features: u32::MAX }, &[]).expect("hello");
-        match this.received(ANSWER_TIME) {
+        let mut answer = this.received(ANSWER_TIME);
+        if let Ok(Some((Reply::Make { geometry }, _))) = answer {
+            let memory = towpath_ring::memory::new_memory(geometry).expect("memory");
+            this.send(&Request::Region, &[memory.as_fd()]).expect("region");
+            answer = this.received(ANSWER_TIME);
+        }
+        match answer {
             Ok(Some((Reply::Welcome { geometry, .. }, mut doorbells))) => {
                 let memfd = doorbells.remove(0);
                 let region = Region::map(memfd.as_fd(), geometry).expect("region");
@@ -135,6 +141,7 @@ pub fn requests(random: &mut Rng) -> Vec<Request> {
         Request::NameAt { stack: word() },
         Request::File { replaces: word() },
         Request::Stats,
+        Request::Region,
     ]
 }
 

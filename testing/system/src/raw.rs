@@ -35,10 +35,13 @@ impl RawClient {
     pub fn on(socket: OwnedFd) -> Self {
         let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0, features: u32::MAX };
         control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
-        let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")
-        else {
-            panic!("refused");
-        };
+        let mut answer = control::recv_reply(socket.as_fd()).expect("an answer");
+        if let Reply::Make { geometry } = answer.0 {
+            let memory = towpath_ring::memory::new_memory(geometry).expect("memory");
+            control::send_request(socket.as_fd(), &Request::Region, &[memory.as_fd()]).expect("region");
+            answer = control::recv_reply(socket.as_fd()).expect("welcome");
+        }
+        let (Reply::Welcome { geometry, .. }, mut doorbells) = answer else { panic!("refused") };
         let memfd = doorbells.remove(0);
         let region = Region::map(memfd.as_fd(), geometry).expect("region");
         Self { socket, memfd, region, doorbells, tail: 0 }

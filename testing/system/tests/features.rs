@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use towpath_ring::control::features::CLIENT_MEMORY;
 use towpath_system_tests::{Program, Scratch, Service, bin};
 
 /// A connection to itself, with bytes.
@@ -11,20 +12,20 @@ l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(1)
 c = socket.create_connection(l.getsockname()); s, _ = l.accept()
 c.sendall(b'bytes'); print(s.recv(9))";
 
-/// `towpath run` of a program whose library knows no feature.
-fn masked(service: &Service, require: &[&str]) -> Program {
+/// `towpath run` of a program whose library does not know these features.
+fn masked(service: &Service, features: u32, require: &[&str]) -> Program {
     let run = require.iter().fold(Program::new(&[bin("towpath")]).arg("run"), Program::arg);
     let run = run.arg("--socket").arg(&service.socket).arg("--");
-    run.arg("env").arg("TOWPATH_MASK_FEATURES=4294967295").arg("python3").arg("-c").arg(ECHO)
+    run.arg("env").arg(format!("TOWPATH_MASK_FEATURES={features}")).arg("python3").arg("-c").arg(ECHO)
 }
 
 #[test]
 fn a_library_that_lacks_a_feature_of_the_service_is_told_and_its_program_is_the_kernels() {
     let mut service = Service::embedded();
-    assert_eq!(masked(&service, &[]).run(60).ok(), "b'bytes'\n");
+    assert_eq!(masked(&service, u32::MAX, &[]).run(60).ok(), "b'bytes'\n");
     assert_eq!(service.segments(), 0, "the stack has carried something");
-    service.running.wait_for("the library does not know features 0x3 of the service; install one version of both", 20);
-    let required = masked(&service, &["--require"]).run(60);
+    service.running.wait_for("the library does not know features 0xb of the service; install one version of both", 20);
+    let required = masked(&service, u32::MAX, &["--require"]).run(60);
     assert!(required.code != 0 && required.err.contains("install one version of both"), "{}", required.err);
     // The service goes on with others.
     assert_eq!(service.accelerated("python3 -c").arg(ECHO).run(60).ok(), "b'bytes'\n");
@@ -33,9 +34,11 @@ fn a_library_that_lacks_a_feature_of_the_service_is_told_and_its_program_is_the_
 
 #[test]
 fn features_that_the_service_does_not_have_are_needed_by_nobody() {
-    let service = Service::kernel();
-    assert_eq!(masked(&service, &["--require"]).run(60).ok(), "b'bytes'\n");
+    let mut service = Service::kernel();
+    assert_eq!(masked(&service, !CLIENT_MEMORY, &["--require"]).run(60).ok(), "b'bytes'\n");
     assert!(service.stage("sends") > 0, "the stack has carried nothing");
+    assert_ne!(masked(&service, CLIENT_MEMORY, &["--require"]).run(60).code, 0);
+    service.running.wait_for("the library does not know features 0x8 of the service; install one version of both", 20);
 }
 
 #[test]

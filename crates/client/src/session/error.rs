@@ -101,6 +101,9 @@ impl fmt::Display for SessionError {
             Self::Memory(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 write!(f, "the program locks its memory, and its limit is below the region's size; raise `ulimit -l`")
             }
+            Self::Memory(error) if error.raw_os_error() == Some(libc::EFBIG) => {
+                write!(f, "the program may make no file as long as its region; raise `ulimit -f`")
+            }
             Self::Memory(error) => write!(
                 f,
                 "no memory for the region: {error}; raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer` and \
@@ -122,6 +125,7 @@ mod tests {
         let os = io::Error::from_raw_os_error;
         let reasons = [
             (SessionError::from(MapError::Io(os(libc::ENOMEM))), Count::NoMemory),
+            (SessionError::from(MapError::Io(os(libc::EFBIG))), Count::NoMemory),
             (SessionError::from(MapError::Format("of another version")), Count::WrongVersion),
             (SessionError::conversation(ErrorKind::UnexpectedEof.into()), Count::ServiceGone),
             (SessionError::conversation(os(libc::ECONNRESET)), Count::ServiceGone),

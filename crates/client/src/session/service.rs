@@ -108,7 +108,16 @@ pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError>
     // A service that refuses may have answered and hung up before the request was sent. Its answer says more than
     // EPIPE.
     let answer = control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)));
-    match answer.map_err(SessionError::conversation)? {
+    let answer = match answer.map_err(SessionError::conversation)? {
+        (Reply::Make { geometry }, _) if join == 0 => {
+            let memory = towpath_ring::memory::new_memory(geometry)?;
+            let sent = control::send_request(socket.as_fd(), &Request::Region, &[memory.as_fd()]);
+            let answer = control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)));
+            answer.map_err(SessionError::conversation)?
+        }
+        answer => answer,
+    };
+    match answer {
         (Reply::Welcome { geometry, token, process, offset, features, namespace }, fds) => {
             Ok(Welcome { socket, geometry, token, process, offset, features, namespace, fds })
         }
@@ -149,6 +158,9 @@ impl Session {
         control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
         match control::recv_reply(borrow(&control)).ok()? {
             (Reply::Context { context }, mut fds) if context < self.geometry.contexts => {
+                if self.makes_memory() {
+                    self.region.touch_events(context as usize);
+                }
                 fds.pop().map(|fd| (context, fd))
             }
             _ => {

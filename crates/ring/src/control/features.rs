@@ -8,8 +8,11 @@ pub const LISTENS_IN_KERNEL: u32 = 1;
 pub const ONE_NAMESPACE: u32 = 2;
 /// The service has stacks for other network namespaces, which `StackOf` finds.
 pub const OTHER_NAMESPACES: u32 = 4;
+/// A client makes the memory of its region, and the service only checks it (`Make`, `Region`). So the kernel charges the
+/// memory to whom it serves.
+pub const CLIENT_MEMORY: u32 = 8;
 /// All that this version knows.
-pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE | OTHER_NAMESPACES;
+pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE | OTHER_NAMESPACES | CLIENT_MEMORY;
 
 /// What speaks against a library with `version` and these features at a service with its own; `None` = they fit.
 pub fn mismatch((version, known): (u32, u32), (own, needed): (u32, u32)) -> Option<String> {

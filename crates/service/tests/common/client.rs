@@ -54,12 +54,18 @@ impl Client {
     }
     pub fn welcomed(socket: OwnedFd) -> Result<Self, i32> {
         match recv_reply(socket.as_fd()).unwrap() {
+            (Reply::Make { geometry }, _) => Self::bring(socket, &towpath_ring::memory::new_memory(geometry).unwrap()),
             (Reply::Welcome { geometry, token, process, .. }, descriptors) => {
                 Ok(Self { socket, token, process, geometry, descriptors })
             }
             (Reply::Refused { errno }, _) => Err(errno),
             other => panic!("{other:?}"),
         }
+    }
+    /// Sends this as the memory of its region.
+    pub fn bring(socket: OwnedFd, memory: &OwnedFd) -> Result<Self, i32> {
+        send_request(socket.as_fd(), &Request::Region, &[memory.as_fd()]).unwrap();
+        Self::welcomed(socket)
     }
     pub fn send(&self, request: &Request, fds: &[&OwnedFd]) -> io::Result<()> {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();

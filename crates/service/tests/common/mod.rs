@@ -45,6 +45,8 @@ pub struct RecordingStack {
     pub drains: Arc<AtomicBool>,
     /// Listeners stay the kernel's.
     pub listens_in_kernel: Arc<AtomicBool>,
+    /// Clients make the memory of their regions.
+    pub takes_client_memory: Arc<AtomicBool>,
 }
 
 impl RecordingStack {
@@ -99,6 +101,9 @@ impl Stack for RecordingStack {
     }
     fn listens_in_kernel(&self) -> bool {
         self.listens_in_kernel.load(Ordering::Relaxed)
+    }
+    fn takes_client_memory(&self) -> bool {
+        self.takes_client_memory.load(Ordering::Relaxed)
     }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let id = ClientId(self.next.fetch_add(1, Ordering::Relaxed));

@@ -5,7 +5,7 @@ use crate::direct_end::DirectEnd;
 use crate::host::SlowHost;
 use crate::pairs::{Pair, reset};
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_ring::lines::app_flags;
 use towpath_ring::pair::{Unread, release, release_all_but};
@@ -52,13 +52,15 @@ impl SlowHost {
             let pair = self.pairs.all.get(*at).and_then(Option::as_ref);
             pair.is_some_and(|pair| pair.clients == ids || pair.clients == [ids[1], ids[0]])
         });
-        if known.is_some() {
-            return known;
+        match known {
+            Some(at) if self.is_returning(at) => self.drop_pair(at),
+            Some(at) => return Some(at),
+            None => {}
         }
         let places = [self.free_place(a)?, self.free_place(b)?];
         let client = self.client(a)?;
         // Its user asks for the pair.
-        let _share = client.shared.take_descriptor()?;
+        let share = Arc::new(client.shared.take_descriptor()?);
         let geometry = PairGeometry::of(&client.shared.region.geometry());
         self.pairs.last = self.pairs.last.wrapping_add(1).max(1);
         let number = self.pairs.last;
@@ -69,8 +71,19 @@ impl SlowHost {
                 }
             })
             .ok()?;
-        let (ends, free) = (HashMap::new(), Vec::new());
-        let pair = Pair { number, clients: ids, places, region, memfd, _share, ends, free, fresh: 0, idle_since: None };
+        let pair = Pair {
+            number,
+            clients: ids,
+            places,
+            region,
+            memfd: Arc::new(memfd),
+            share,
+            returning: Arc::default(),
+            ends: HashMap::new(),
+            free: Vec::new(),
+            fresh: 0,
+            idle_since: None,
+        };
         let at = self.pairs.all.iter().position(Option::is_none).unwrap_or(self.pairs.all.len());
         if at == self.pairs.all.len() {
             self.pairs.all.push(None);
@@ -80,6 +93,12 @@ impl SlowHost {
             self.client(index)?.own.pairs[place as usize] = Some(at);
         }
         Some(at)
+    }
+
+    /// Is memory of the pair being given back? A thread that waits for its clients may take for ever.
+    fn is_returning(&self, at: usize) -> bool {
+        let pair = self.pairs.all.get(at).and_then(Option::as_ref);
+        pair.is_some_and(|pair| pair.returning.load(Ordering::Acquire))
     }
 
     /// A free place of a client. If there is none, a pair without connections is dropped.
@@ -97,7 +116,7 @@ impl SlowHost {
     /// Forgets a pair without connections. Its memory is freed even where it is still mapped.
     fn drop_pair(&mut self, at: usize) {
         let Some(pair) = self.pairs.all.get_mut(at).and_then(Option::take) else { return };
-        release(pair.memfd.as_fd(), pair.region.geometry(), false);
+        pair.give_back(|memfd, geometry| release(memfd, geometry, false));
         for client in self.clients.iter_mut().flatten() {
             for place in client.own.pairs.iter_mut().filter(|place| **place == Some(at)) {
                 *place = None;
@@ -123,7 +142,7 @@ impl SlowHost {
                 Some(Unread { slot: *slot, side, from, len: to.wrapping_sub(from) })
             });
             let unread: Vec<Unread> = unread.collect();
-            release_all_but(pair.memfd.as_fd(), pair.region.geometry(), &unread);
+            pair.give_back(move |memfd, geometry| release_all_but(memfd, geometry, &unread));
         }
     }
 

@@ -2,13 +2,14 @@
 
 use crate::direct_end::DirectEnd;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use towpath_ring::pair::{PairLines, release};
 use towpath_ring::wake::futex_wake;
-use towpath_ring::{AppLine, OptionsLine, PairRegion, Slot};
-use towpath_runtime::ClientId;
+use towpath_ring::{AppLine, OptionsLine, PairGeometry, PairRegion, Slot};
 use towpath_runtime::clients::DescriptorShare;
+use towpath_runtime::{ClientId, memory_return};
 use towpath_tcp::time::Micros;
 
 /// How long the rings of a pair without connections keep their memory, µs. A program that opens one connection after
@@ -21,9 +22,11 @@ pub struct Pair {
     pub clients: [ClientId; 2],
     pub places: [u32; 2],
     pub region: PairRegion,
-    pub memfd: OwnedFd,
+    pub memfd: Arc<OwnedFd>,
     /// The memfd's part of a user's share of descriptors.
-    pub _share: DescriptorShare,
+    pub share: Arc<DescriptorShare>,
+    /// Its memory is being given back. It takes no connection meanwhile.
+    pub returning: Arc<AtomicBool>,
     /// Client index and slot of both ends of each connection.
     pub ends: HashMap<u32, [Option<(u32, Slot)>; 2]>,
     pub free: Vec<u32>,
@@ -35,6 +38,15 @@ pub struct Pair {
 impl Pair {
     pub fn side_of(&self, client: ClientId) -> Option<usize> {
         self.clients.iter().position(|c| *c == client)
+    }
+
+    /// Gives memory back by a thread that may wait: both clients have the memfd. It counts to its user until then.
+    pub fn give_back(&self, how: impl FnOnce(BorrowedFd<'_>, PairGeometry) + Send + 'static) {
+        let (memfd, share, geometry) = (Arc::clone(&self.memfd), Arc::clone(&self.share), self.region.geometry());
+        memory_return::later(move || {
+            how(memfd.as_fd(), geometry);
+            drop((memfd, share));
+        });
     }
 }
 
@@ -79,8 +91,13 @@ impl Pairs {
     /// Gives back the rings of a pair without connections.
     pub fn give_back_rings(&mut self, at: usize) {
         if let Some(Some(pair)) = self.all.get_mut(at) {
-            release(pair.memfd.as_fd(), pair.region.geometry(), true);
             pair.idle_since = None;
+            pair.returning.store(true, Ordering::Relaxed);
+            let returning = Arc::clone(&pair.returning);
+            pair.give_back(move |memfd, geometry| {
+                release(memfd, geometry, true);
+                returning.store(false, Ordering::Release);
+            });
         }
     }
 

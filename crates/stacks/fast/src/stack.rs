@@ -195,6 +195,9 @@ impl Stack for FastStack {
     fn namespace(&self) -> Option<u64> {
         self.namespace
     }
+    fn takes_client_memory(&self) -> bool {
+        true
+    }
     fn listens_in_kernel(&self) -> bool {
         self.listens_in_kernel
     }

@@ -144,6 +144,9 @@ impl Stack for Kernel {
     fn shares_ports(&self) -> bool {
         true
     }
+    fn takes_client_memory(&self) -> bool {
+        true
+    }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         self.groups[turn % self.groups.len()].add_client(setup)

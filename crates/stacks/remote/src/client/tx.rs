@@ -112,7 +112,7 @@ impl ClientTx {
                 if let Some(served) = find(&mut self.served, &client) {
                     served.send_all(&mut self.sender)?;
                     // The server has all that is still to be sent.
-                    client.served.region.vacate(&[]);
+                    client.served.vacate_all();
                 }
                 self.served.retain(|served| served.client.index != client.index);
                 lock(&self.shared.watched).retain(|(index, _)| *index != client.index);

@@ -1,0 +1,168 @@
+//! The memory of a region: what a client may bring, which pages are touched, and what is given back.
+#![allow(clippy::unwrap_used)]
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_ring::memory::new_memory;
+use towpath_ring::{Geometry, MapError, Region};
+
+const RING: u32 = 65_536;
+const GEOMETRY: Geometry =
+    Geometry { slots: 64, app_slots: 32, tx_bytes: RING, rx_bytes: RING, contexts: 4, flow_groups: 2 };
+const ALL: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+fn pages(memfd: &OwnedFd) -> u64 {
+    rustix::fs::fstat(memfd).unwrap().st_blocks as u64 / 8
+}
+
+fn refusal(fd: impl AsFd) -> String {
+    match Region::create_on(fd.as_fd(), GEOMETRY) {
+        Err(error) => error.to_string(),
+        Ok(_) => String::new(),
+    }
+}
+
+fn memfd(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> OwnedFd {
+    let memfd = rustix::fs::memfd_create("brought", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags).unwrap();
+    rustix::fs::ftruncate(&memfd, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&memfd, seals).unwrap();
+    memfd
+}
+
+#[test]
+fn what_a_client_brings_is_a_memfd_of_small_pages_with_exactly_these_seals_and_this_size() {
+    let good = new_memory(GEOMETRY).unwrap();
+    let bytes = rustix::fs::fstat(&good).unwrap().st_size as u64;
+    assert_eq!(refusal(&good), "");
+    assert_eq!(refusal(memfd(MemfdFlags::empty(), bytes, ALL)), "", "whoever has made it");
+    let seals = "region: its seals are not those against shrinking, growing and further seals alone";
+    for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+        assert_eq!(refusal(memfd(MemfdFlags::empty(), bytes, ALL.difference(missing))), seals, "without {missing:?}");
+    }
+    for more in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        assert_eq!(refusal(memfd(MemfdFlags::empty(), bytes, ALL | more)), seals, "with {more:?}");
+    }
+    for other in [0, bytes - 4096, bytes + 4096] {
+        let why = "region: its size is not the announced one";
+        assert_eq!(refusal(memfd(MemfdFlags::empty(), other, ALL)), why, "{other}");
+    }
+    let huge = bytes.next_multiple_of(2 << 20);
+    assert_eq!(refusal(memfd(MemfdFlags::HUGETLB, huge, ALL)), "region: its memory has huge pages");
+    let directory = std::env::temp_dir().join(format!("towpath-brought-{}", std::process::id()));
+    let file = std::fs::File::create_new(&directory).unwrap();
+    file.set_len(bytes).unwrap();
+    assert_eq!(refusal(&file), "region: no memfd");
+    std::fs::remove_file(&directory).unwrap();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    assert_eq!(refusal(&writer), "region: no memfd");
+    use rustix::fd::AsRawFd;
+    let again = |flags| rustix::fs::open(format!("/proc/self/fd/{}", good.as_raw_fd()), flags, Mode::empty()).unwrap();
+    assert_eq!(refusal(again(OFlags::RDONLY)), "region: Permission denied (os error 13)");
+    assert_eq!(refusal(again(OFlags::PATH)), "region: Bad file descriptor (os error 9)");
+}
+
+#[test]
+fn what_both_sides_always_use_is_there_before_the_service_has_it() {
+    let memfd = new_memory(GEOMETRY).unwrap();
+    let before = pages(&memfd);
+    assert_eq!(before, 1 + 3, "the header, two data queues and the command queue");
+    let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    for queue in 0..2 {
+        assert!(region.data_queue(queue).is_empty(0));
+    }
+    assert!(region.commands().is_empty(0));
+    assert_eq!(pages(&memfd), before, "the service has touched a page");
+    // A region of another client on the same memory is this client's own trouble.
+    let again = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    assert_ne!(again.token(), region.token());
+}
+
+#[test]
+fn exactly_the_pages_that_are_asked_for_are_touched_and_keep_what_is_in_them() {
+    let memfd = new_memory(GEOMETRY).unwrap();
+    let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    let mut last = pages(&memfd);
+    let mut touched = |what: &str, expected: u64| {
+        let now = pages(&memfd);
+        assert_eq!(now - last, expected, "{what}");
+        last = now;
+    };
+    let slot = region.slot(40).unwrap();
+    region.touch_receive_ring(slot, 0..16_384);
+    touched("the ring's beginning", 4);
+    region.touch_receive_ring(slot, 16_384..20_000);
+    touched("the next page", 1);
+    region.rx(slot).write(16_384, b"bytes");
+    region.touch_receive_ring(slot, 0..u32::MAX);
+    touched("the rest, and no other ring", u64::from(RING) / 4096 - 5);
+    let mut got = [0; 5];
+    region.rx(slot).read(16_384, &mut got);
+    assert_eq!(&got, b"bytes");
+    region.touch_lines(32..40);
+    touched("lines of eight slots, which begin at the end of the header's page", 1);
+    region.touch_lines(48..u32::MAX);
+    touched("up to the last slot", 2);
+    region.touch_events(3);
+    touched("three event queues of a context", 3);
+    region.touch_events(3);
+    touched("nothing twice", 0);
+}
+
+/// Fills both rings of a slot and says which bytes are queued and unread.
+fn filled(region: &Region, raw: u32, queued: (u32, u32), unread: (u32, u32)) {
+    let slot = region.slot(raw).unwrap();
+    region.tx(slot).write(0, &[1; RING as usize]);
+    region.rx(slot).write(0, &[1; RING as usize]);
+    region.stack(slot).tx_head.store(queued.0, Relaxed);
+    region.app(slot).tx_tail.store(queued.0.wrapping_add(queued.1), Relaxed);
+    region.app(slot).rx_head.store(unread.0, Relaxed);
+    region.stack(slot).rx_tail.store(unread.0.wrapping_add(unread.1), Relaxed);
+}
+
+#[test]
+fn rings_give_back_what_is_free_and_keep_every_byte_in_use() {
+    const KEPT: u32 = 8192;
+    let memfd = new_memory(GEOMETRY).unwrap();
+    let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    let parts = [0, 1, 4095, 4096, 4097, 8191, 8192, 12_288, RING - 4097, RING - 1, RING];
+    let begins = [0, 1, 4096, 8192, 8193, 20_000, RING - 1, RING, u32::MAX - 10_000, u32::MAX];
+    for (nth, (from, len)) in begins.iter().flat_map(|from| parts.map(|len| (*from, len))).enumerate() {
+        let raw = nth as u32 % 64;
+        let slot = region.slot(raw).unwrap();
+        filled(&region, raw, (from, len), (from, len));
+        let before = pages(&memfd);
+        region.give_back_rings(slot, KEPT);
+        let given = before - pages(&memfd);
+        for ring in [region.tx(slot), region.rx(slot)] {
+            let mut got = vec![0; len as usize];
+            ring.read(from, &mut got);
+            assert_eq!(got, vec![1; len as usize], "{len} bytes from {from}");
+            let mut first = [0; KEPT as usize];
+            ring.read(0, &mut first);
+            assert_eq!(first, [1; KEPT as usize], "{len} bytes from {from}");
+        }
+        let used: std::collections::HashSet<u32> =
+            (0..len).map(|at| (from.wrapping_add(at) % RING) / 4096).chain(0..KEPT / 4096).collect();
+        // Pages that the bytes in use share with a free part count as used.
+        assert_eq!(given, 2 * u64::from(RING / 4096 - used.len() as u32), "{len} bytes from {from}");
+    }
+}
+
+#[test]
+fn rings_whose_words_contradict_the_contract_give_nothing_back() {
+    let memfd = new_memory(GEOMETRY).unwrap();
+    let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    filled(&region, 3, (5, RING + 1), (7, u32::MAX));
+    let before = pages(&memfd);
+    region.give_back_rings(region.slot(3).unwrap(), 0);
+    assert_eq!(pages(&memfd), before);
+}
+
+#[test]
+fn memory_of_impossible_sizes_is_not_made() {
+    let bad = Geometry { slots: 17, ..GEOMETRY };
+    assert!(matches!(new_memory(bad), Err(MapError::Geometry(_))));
+    let memfd = new_memory(GEOMETRY).unwrap();
+    assert!(matches!(Region::create_on(memfd.as_fd(), bad), Err(MapError::Geometry(_))));
+}

@@ -1,0 +1,17 @@
+//! A program that may make no large files. The limit is the process's, so this test has a program of its own.
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use towpath_ring::memory::new_memory;
+use towpath_ring::{Geometry, MapError};
+
+#[test]
+fn a_limit_of_file_sizes_refuses_the_region_and_sends_no_signal() {
+    let whole = getrlimit(Resource::Fsize);
+    setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), maximum: whole.maximum }).unwrap();
+    let refused = new_memory(Geometry::DEFAULT);
+    setrlimit(Resource::Fsize, whole).unwrap();
+    let Err(MapError::Io(error)) = refused else { panic!("the memory was made") };
+    assert_eq!(error.raw_os_error(), Some(27), "EFBIG");
+    assert!(new_memory(Geometry::DEFAULT).is_ok());
+}
