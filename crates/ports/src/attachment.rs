@@ -6,7 +6,7 @@ use crate::interface::Interface;
 use crate::link::Link;
 use crate::object::{LoadError, MAPS, OBJECT, load_filter, map_descriptors, refused};
 use crate::steer_error::{PROGRAMS, SteerError, explain, os_error};
-use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket};
+use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket, receives_super_segments};
 use aya::Ebpf;
 use aya::maps::{Array, MapData, XskMap};
 use aya::programs::links::FdLink;
@@ -30,9 +30,24 @@ pub const QUEUES: u32 = 256;
 pub enum SteerMode {
     /// In the driver ("native").
     Driver,
-    /// In the kernel's receive path, after a socket buffer has been allocated ("generic"). It works with every driver,
-    /// but is slow. The sender's segmentation offloads and GRO must be off. Sockets must be opened with `copy`.
+    /// In the kernel's receive path, after a socket buffer has been allocated ("generic"). It works with every driver.
+    /// Super-segments come whole if the sockets take them; else they are lost. Sockets must be opened with `copy`.
     Generic,
+}
+
+/// The frames of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frames {
+    /// They carry an IEEE 802.1Q tag.
+    pub tagged: bool,
+    /// Where the program is to run. A driver that cannot gets generic mode.
+    pub mode: SteerMode,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self { tagged: false, mode: SteerMode::Driver }
+    }
 }
 
 /// Why an interface could not be prepared.
@@ -209,8 +224,13 @@ impl Tables {
     }
 
     /// Attaches one of the programs.
-    fn attach(&self, which: usize, interface: &Interface) -> Result<(FdLink, SteerMode), SteerError> {
-        attach(program(&mut self.get().object, &interface.name, which)?, interface)
+    fn attach(
+        &self,
+        which: usize,
+        interface: &Interface,
+        wanted: SteerMode,
+    ) -> Result<(FdLink, SteerMode), SteerError> {
+        attach(program(&mut self.get().object, &interface.name, which)?, interface, wanted)
     }
 }
 
@@ -224,6 +244,8 @@ pub struct Attachment {
     /// Its place in the tables.
     place: u32,
     interface: Interface,
+    /// The mode that was asked for.
+    wanted: SteerMode,
     mode: SteerMode,
     config: XskConfig,
     queues: Vec<XskSocket>,
@@ -235,22 +257,24 @@ impl Attachment {
     /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
     /// All frames pass to the kernel until flows are added.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
-        Self::attach_at(&Tables::load(interface)?, 0, interface)
+        Self::attach_at(&Tables::load(interface)?, 0, interface, SteerMode::Driver)
     }
 
-    fn attach_at(tables: &Tables, place: u32, interface: &str) -> Result<Self, SteerError> {
+    fn attach_at(tables: &Tables, place: u32, interface: &str, wanted: SteerMode) -> Result<Self, SteerError> {
         let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
-        let (link, mode) = tables.attach(0, &found)?;
+        let (link, mode) = tables.attach(0, &found, wanted)?;
         tables.put(place, &found)?;
         let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
+        let config = XskConfig { super_segments: takes_super_segments(&found, mode), ..config };
         let (tables, queues) = (tables.clone(), Vec::new());
-        Ok(Self { link: Some(link), tables, attached: 0, place, interface: found, mode, config, queues, expected: 0 })
+        let (interface, link) = (found, Some(link));
+        Ok(Self { link, tables, attached: 0, place, interface, wanted, mode, config, queues, expected: 0 })
     }
 
-    /// Attaches the program, and opens a socket for each of this many queues. `tagged`: frames carry an IEEE 802.1Q tag.
-    pub fn open(interface: &str, tagged: bool, queues: usize) -> Result<Self, AttachError> {
-        Self::open_at(&Tables::load(interface)?, 0, interface, tagged, queues)
+    /// Attaches the program, and opens a socket for each of this many queues.
+    pub fn open(interface: &str, frames: Frames, queues: usize) -> Result<Self, AttachError> {
+        Self::open_at(&Tables::load(interface)?, 0, interface, frames, queues)
     }
 
     /// [`Attachment::open`] for one of several interfaces that have the same tables, each at a place of its own.
@@ -258,11 +282,11 @@ impl Attachment {
         tables: &Tables,
         place: u32,
         interface: &str,
-        tagged: bool,
+        frames: Frames,
         queues: usize,
     ) -> Result<Self, AttachError> {
-        let mut attachment = Self::attach_at(tables, place, interface)?;
-        attachment.config.tagged = tagged;
+        let mut attachment = Self::attach_at(tables, place, interface, frames.mode)?;
+        attachment.config.tagged = frames.tagged;
         for queue in 0..queues {
             attachment.add(XskSocket::open(interface, queue as u32, attachment.config)?)?;
         }
@@ -335,10 +359,11 @@ impl Attachment {
         let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
         self.expected = queues;
         (self.link, self.queues) = (None, Vec::new());
-        let (link, mode) = self.tables.attach(self.attached, &found)?;
+        let (link, mode) = self.tables.attach(self.attached, &found, self.wanted)?;
         // Not before: an interface that cannot be attached to may have another place.
         self.tables.put(self.place, &found)?;
         self.config.copy = mode == SteerMode::Generic;
+        self.config.super_segments = takes_super_segments(&found, mode);
         for queue in 0..queues {
             self.add(open_when_free(&name, queue as u32, self.config)?)?;
         }
@@ -434,18 +459,25 @@ fn try_attach(xdp: &mut Xdp, interface: &Interface, mode: XdpMode) -> Result<FdL
     FdLink::try_from(link).map_err(|_| TryError::NotALink)
 }
 
-/// Attaches in the driver, else generic. Never replaces another program, or runs beside one.
-fn attach(xdp: &mut Xdp, interface: &Interface) -> Result<(FdLink, SteerMode), SteerError> {
+/// Do super-segments come from this interface? Their checksums are known only where frames may have partial ones.
+fn takes_super_segments(interface: &Interface, mode: SteerMode) -> bool {
+    mode == SteerMode::Generic && interface.is_virtual && receives_super_segments()
+}
+
+/// Attaches in the driver if that is wanted and possible, else generic. Never replaces another program, or runs beside one.
+fn attach(xdp: &mut Xdp, interface: &Interface, wanted: SteerMode) -> Result<(FdLink, SteerMode), SteerError> {
     let name = &interface.name;
     let final_error = |error| match error {
         TryError::NotALink => SteerError::OldKernel(name.clone()),
         TryError::Refused(error) => explain(name, "attaching in the driver or generic", &error),
     };
-    match try_attach(xdp, interface, XdpMode::Driver) {
-        Ok(link) => return Ok((link, SteerMode::Driver)),
-        Err(TryError::Refused(error))
-            if !matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {}
-        Err(error) => return Err(final_error(error)),
+    if wanted == SteerMode::Driver {
+        match try_attach(xdp, interface, XdpMode::Driver) {
+            Ok(link) => return Ok((link, SteerMode::Driver)),
+            Err(TryError::Refused(error))
+                if !matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {}
+            Err(error) => return Err(final_error(error)),
+        }
     }
     let link = try_attach(xdp, interface, XdpMode::Skb).map_err(final_error)?;
     Ok((link, SteerMode::Generic))

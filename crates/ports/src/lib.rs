@@ -1,5 +1,6 @@
 //! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
+mod assembly;
 pub mod attachment;
 pub mod first_syn;
 mod interface;

@@ -174,15 +174,18 @@ impl<T: Copy + Send> Ring<T> {
         self.produced.wrapping_sub(self.consumed).min(self.size)
     }
 
+    /// As consumer: the next of [`Ring::readable`] entries, which stays.
+    #[inline]
+    pub fn peek(&mut self) -> Option<T> {
+        // SAFETY: the acquire load of the producer's position orders the kernel's write of this entry before this read.
+        // The kernel does not write it again before `give_back`. Every bit pattern is a valid T (u64 or xdp_desc).
+        (self.readable() != 0).then(|| unsafe { self.entry(self.consumed).read() })
+    }
+
     /// As consumer: takes the next of [`Ring::readable`] entries. [`Ring::give_back`] returns them.
     #[inline]
     pub fn next(&mut self) -> Option<T> {
-        if self.readable() == 0 {
-            return None;
-        }
-        // SAFETY: the acquire load of the producer's position orders the kernel's write of this entry before this read.
-        // The kernel does not write it again before `give_back`. Every bit pattern is a valid T (u64 or xdp_desc).
-        let entry = unsafe { self.entry(self.consumed).read() };
+        let entry = self.peek()?;
         self.consumed = self.consumed.wrapping_add(1);
         Some(entry)
     }

@@ -1,5 +1,6 @@
 //! AF_XDP: one socket on one queue of an interface.
 
+use crate::assembly::{Added, Assembly};
 use crate::mapping::{Mapping, Ring};
 use crate::super_sender::{GSO_MAX_BYTES, Outcome, SuperSender};
 use crate::xsk_socket::{Rings, XskSocket, get_option};
@@ -30,6 +31,8 @@ pub struct XskPort {
     rx_frames: u32,
     /// For each receiving frame: is it between `receive` and `release`?
     held: Vec<bool>,
+    /// Received super-segments.
+    assembly: Assembly,
     /// Sending frames that may be reserved.
     free: Vec<u32>,
     reserved: Option<u32>,
@@ -82,6 +85,7 @@ impl XskPort {
             frame_bytes: shape.frame_bytes,
             rx_frames: per_way as u32,
             held: vec![false; per_way],
+            assembly: Assembly::new(),
             free: (shape.frames_per_way()..shape.frames).rev().filter(|frame| !busy[*frame as usize]).collect(),
             reserved: None,
             queue,
@@ -106,6 +110,43 @@ impl XskPort {
 
     fn frame_of(&self, address: u64) -> u64 {
         address / u64::from(self.frame_bytes)
+    }
+
+    /// The frame that a descriptor of the receive ring gives to us. `None`: its bytes are not within one frame for
+    /// receiving that is the kernel's.
+    fn given(&self, descriptor: &libc::xdp_desc) -> Option<usize> {
+        let frame = self.frame_of(descriptor.addr) as usize;
+        let end = descriptor.addr % u64::from(self.frame_bytes) + u64::from(descriptor.len);
+        (self.held.get(frame) == Some(&false) && end <= u64::from(self.frame_bytes)).then_some(frame)
+    }
+
+    /// Copies a part of a super-segment, and gives its frame back. Returns the super-segment if it is whole now.
+    #[inline(never)]
+    fn assemble(&mut self, part: &libc::xdp_desc) -> Option<RxFrame> {
+        let last = part.options & libc::XDP_PKT_CONTD == 0;
+        let added = match self.given(part) {
+            Some(frame) => {
+                // SAFETY: the range lies within one receiving frame of the mapping, as `given` has found. The kernel will
+                // not write it before it is in the fill ring again.
+                let bytes = unsafe { bytes_at(&self.memory, part.addr, part.len) };
+                let added = self.assembly.add(bytes, last);
+                // The ring has room for every receiving frame, so it is never full.
+                self.fill.push(frame as u64 * u64::from(self.frame_bytes));
+                added
+            }
+            None => {
+                self.rx_bad += 1;
+                self.assembly.add(&[], last)
+            }
+        };
+        match added {
+            Added::Whole(handle, len) => Some(RxFrame { handle, len, checksum: self.checksum }),
+            Added::Unfinished => None,
+            Added::Dropped => {
+                self.rx_bad += 1;
+                None
+            }
+        }
     }
 
     /// Has the kernel send the frames of the ring.
@@ -189,6 +230,15 @@ impl XskPort {
     }
 }
 
+/// Bytes of the frame memory that the kernel has written.
+///
+/// # Safety
+/// The range lies in the mapping. Neither the kernel nor we write it as long as the slice is there.
+unsafe fn bytes_at(memory: &Mapping, address: u64, len: u32) -> &[u8] {
+    // SAFETY: as promised by the caller.
+    unsafe { std::slice::from_raw_parts(memory.start().as_ptr().add(address as usize), len as usize) }
+}
+
 impl AsFd for XskPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -202,25 +252,39 @@ impl Port for XskPort {
     }
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
-        let before = frames.len();
+        let (before, mut assembled) = (frames.len(), false);
         while frames.len() - before < max {
-            let Some(descriptor) = self.rx.next() else { break };
-            let frame = self.frame_of(descriptor.addr);
-            let end = descriptor.addr % u64::from(self.frame_bytes) + u64::from(descriptor.len);
-            match self.held.get_mut(frame as usize) {
-                Some(held) if !*held && end <= u64::from(self.frame_bytes) => {
-                    *held = true;
+            let Some(descriptor) = self.rx.peek() else { break };
+            if descriptor.options & libc::XDP_PKT_CONTD != 0 || self.assembly.is_unfinished() {
+                if !self.assembly.has_room() {
+                    break;
+                }
+                self.rx.next();
+                frames.extend(self.assemble(&descriptor));
+                assembled = true;
+                continue;
+            }
+            self.rx.next();
+            match self.given(&descriptor) {
+                Some(frame) => {
+                    self.held[frame] = true;
                     frames.push(RxFrame { handle: descriptor.addr, len: descriptor.len, checksum: self.checksum });
                 }
-                _ => self.rx_bad += 1,
+                None => self.rx_bad += 1,
             }
         }
         self.rx.give_back();
+        if assembled {
+            self.fill.publish();
+        }
         self.counted.rx_frames += (frames.len() - before) as u64;
         self.wake_receiver();
     }
 
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
+        if Assembly::has(frame.handle) {
+            return self.assembly.bytes(frame.handle, frame.len);
+        }
         let index = self.frame_of(frame.handle);
         let end = frame.handle % u64::from(self.frame_bytes) + u64::from(frame.len);
         let held = self.held.get(index as usize) == Some(&true) && end <= u64::from(self.frame_bytes);
@@ -229,22 +293,24 @@ impl Port for XskPort {
             return &[];
         }
         // SAFETY: the range lies within one receiving frame of the mapping, as checked here. The frame is held: the
-        // kernel will not write it before `release`, which needs `&mut self`. We never write receiving frames.
-        unsafe {
-            std::slice::from_raw_parts(self.memory.start().as_ptr().add(frame.handle as usize), frame.len as usize)
-        }
+        // kernel will not write it before `release`, which needs `&mut self`.
+        unsafe { bytes_at(&self.memory, frame.handle, frame.len) }
     }
 
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
-            let index = self.frame_of(frame.handle);
-            let held = self.held.get_mut(index as usize).filter(|held| **held);
-            debug_assert!(held.is_some(), "a frame that was not received or is released");
-            if let Some(held) = held {
-                *held = false;
-                // The ring has room for every receiving frame, so it is never full.
-                self.fill.push(index * u64::from(self.frame_bytes));
-            }
+            let held = if Assembly::has(frame.handle) {
+                self.assembly.release(frame.handle)
+            } else {
+                let index = self.frame_of(frame.handle);
+                let held = self.held.get_mut(index as usize).is_some_and(std::mem::take);
+                if held {
+                    // The ring has room for every receiving frame, so it is never full.
+                    self.fill.push(index * u64::from(self.frame_bytes));
+                }
+                held
+            };
+            debug_assert!(held, "a frame that was not received or is released");
         }
         self.fill.publish();
     }

@@ -29,6 +29,9 @@ pub struct XskConfig {
     pub ring: u32,
     /// Do not try zero-copy. Needed where the steering program is attached in generic mode.
     pub copy: bool,
+    /// Receive super-segments too, each in several frame buffers. The kernel must be able to
+    /// ([`receives_super_segments`]).
+    pub super_segments: bool,
     /// Frames carry an IEEE 802.1Q tag, which takes four more bytes.
     pub tagged: bool,
 }
@@ -42,7 +45,7 @@ impl XskConfig {
 impl Default for XskConfig {
     /// 2,048 frames each way: 1.6 ms of full frames at 15 Gbit/s, 8 MiB of memory.
     fn default() -> Self {
-        Self { frames: 4096, frame_bytes: 0, ring: 2048, copy: false, tagged: false }
+        Self { frames: 4096, frame_bytes: 0, ring: 2048, copy: false, super_segments: false, tagged: false }
     }
 }
 
@@ -187,7 +190,9 @@ impl XskSocket {
             _ => system("XDP_UMEM_REG")(error),
         })?;
         set_rings(&socket, shape.frames_per_way(), shape.ring).map_err(system("rings"))?;
-        bind(&socket, found.index, queue, config.copy).map_err(|error| match error.raw_os_error() {
+        let how = if config.copy { libc::XDP_COPY } else { 0 };
+        let how = how | if config.super_segments { libc::XDP_USE_SG } else { 0 };
+        bind(&socket, found.index, queue, how).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => XskError::QueueBusy(interface.into(), queue),
             Some(libc::EINVAL | libc::ENETDOWN | libc::EOPNOTSUPP) => XskError::NoQueue(interface.into(), queue),
             Some(libc::EPERM) => XskError::Permission(interface.into()),
@@ -298,7 +303,8 @@ fn frame_memory(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
 fn check(interface: &Interface, config: &XskConfig) -> Result<u32, XskError> {
     let wanted = interface.mtu_bytes.saturating_add(config.header_bytes() + HEADROOM_BYTES);
     let frame_bytes = match config.frame_bytes {
-        0 if wanted <= 2048 => 2048,
+        // A super-segment needs fewer of the larger ones.
+        0 if wanted <= 2048 && !config.super_segments => 2048,
         0 => 4096,
         other => other,
     };
@@ -314,6 +320,13 @@ fn check(interface: &Interface, config: &XskConfig) -> Result<u32, XskError> {
         return wrong("frames must be an even number from 128 to 131072");
     }
     Ok(frame_bytes)
+}
+
+/// Can this kernel put a received super-segment into several frame buffers? (`XDP_USE_SG`, Linux 6.6.)
+pub(crate) fn receives_super_segments() -> bool {
+    // It looks at the flags before it looks for the interface, of which there is none with this number.
+    let error = new_socket().and_then(|socket| bind(&socket, 0, 0, libc::XDP_COPY | libc::XDP_USE_SG));
+    error.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -348,11 +361,11 @@ fn set_rings(socket: &OwnedFd, frames: u32, ring: u32) -> io::Result<()> {
     set_option(socket, libc::SOL_XDP, libc::XDP_TX_RING, &ring)
 }
 
-fn bind(socket: &OwnedFd, index: u32, queue: u32, copy: bool) -> io::Result<()> {
+fn bind(socket: &OwnedFd, index: u32, queue: u32, how: u16) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         // Without XDP_COPY the kernel tries zero-copy and falls back by itself.
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | if copy { libc::XDP_COPY } else { 0 },
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | how,
         sxdp_ifindex: index,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,

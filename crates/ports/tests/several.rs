@@ -7,7 +7,7 @@ use network::{Network, OUR_IF, OUR_MAC, OURS, PEER, PEER_IF, PEER_MAC, Raw, ip, 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::attachment::{Attachment, Tables};
+use towpath_ports::attachment::{Attachment, Frames, Tables};
 use towpath_ports::steering::{Segments, Steering};
 use towpath_ports::xsk::XskPort;
 use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
@@ -77,9 +77,9 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     second_pair(&network);
     let (tables, first, second) = within(&network.ours, || {
         let tables = Tables::load(OUR_IF).unwrap();
-        let first = Attachment::open_at(&tables, 0, OUR_IF, false, 1).unwrap();
+        let first = Attachment::open_at(&tables, 0, OUR_IF, Frames::default(), 1).unwrap();
         // It has no sockets, so its frames come as strays.
-        let second = Attachment::open_at(&tables, 1, SECOND_IF, false, 0).unwrap();
+        let second = Attachment::open_at(&tables, 1, SECOND_IF, Frames::default(), 0).unwrap();
         (tables, first, second)
     });
     let (mut steering, mut sockets) = Steering::over(OUR_IF, first.parts().unwrap()).unwrap();

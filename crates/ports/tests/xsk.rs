@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use towpath_ports::attachment::{Attachment, Tables};
+use towpath_ports::attachment::{Attachment, Frames, Tables};
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
@@ -386,7 +386,7 @@ fn numbers(attachment: &Attachment) -> Vec<u64> {
 #[test]
 fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
     let network = Network::new();
-    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, false, 1).unwrap());
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, Frames::default(), 1).unwrap());
     let link = || ip(&format!("-n {} -d link show {OUR_IF}", network.ours));
     let (raw, local) = (within(&network.peer, || Raw::open(PEER_IF, 0)), SocketAddr::new(OURS, 9000));
     let before = numbers(&attachment);
@@ -441,7 +441,7 @@ fn spoil_fill_ring(attachment: &Attachment) {
 #[test]
 fn a_socket_with_frames_in_the_kernels_hands_is_replaced_under_the_same_link() {
     let network = Network::new();
-    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, false, 1).unwrap());
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, Frames::default(), 1).unwrap());
     let before = numbers(&attachment);
     let (steering, port) = over(&attachment);
     drop((steering, port));

@@ -13,8 +13,8 @@ use reserve::HeldPort;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::AddressFamily;
 use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -409,8 +409,10 @@ impl<'a> ClientConnection<'a> {
 
     fn attach(&mut self, slot: u32, generation: u32, end: OwnedFd) -> io::Result<()> {
         self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
-        if sockopt::socket_domain(&end).ok() != Some(AddressFamily::UNIX) {
-            return Err(invalid("not an AF_UNIX socket"));
+        // A pair's end is of this kind, and a client's own connection is not. Kept here, it would never hang up.
+        let (family, kind) = (sockopt::socket_domain(&end).ok(), sockopt::socket_type(&end).ok());
+        if (family, kind) != (Some(AddressFamily::UNIX), Some(SocketType::STREAM)) {
+            return Err(invalid("no end of a pair of AF_UNIX sockets"));
         }
         // An older end of this slot is dropped. Its connection is over, or the stack would not have freed the slot.
         self.sockets.remove(&slot);

@@ -3,10 +3,11 @@
 use crate::health::receive_queues;
 use rustix::thread::CapabilitySet;
 use std::io;
-use towpath_ports::attachment::{AttachError, Attachment, Tables};
+use towpath_ports::attachment::{AttachError, Attachment, Frames, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_ports::steering::SteerError;
 use towpath_ports::xsk::XskError;
+use towpath_service::config::XdpSetting;
 use towpath_service::paths;
 
 /// The broker's answer if another service serves the interface.
@@ -146,7 +147,7 @@ pub fn attach(
     tables: &mut Option<Tables>,
     place: u32,
     name: &str,
-    vlan: Option<u16>,
+    frames: Frames,
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
@@ -157,7 +158,15 @@ pub fn attach(
     }
     check_privileges(name)?;
     let tables = tables_of(tables, name)?;
-    Ok(Attachment::open_at(&tables, place, name, vlan.is_some(), receive_queues(name).max(least))?)
+    Ok(Attachment::open_at(&tables, place, name, frames, receive_queues(name).max(least))?)
+}
+
+/// The mode that the configuration asks for.
+pub fn mode_of(xdp: XdpSetting) -> SteerMode {
+    match xdp {
+        XdpSetting::Driver => SteerMode::Driver,
+        XdpSetting::Generic => SteerMode::Generic,
+    }
 }
 
 /// The number of an interface.

@@ -1,7 +1,7 @@
 //! Starts the fast stack: a loopback port and the queues of the interface for each flow group, and the slow path's
 //! settings.
 
-use crate::attach::InterfaceError;
+use crate::attach::{InterfaceError, mode_of};
 use crate::health;
 use crate::interface::{self, Opened};
 use crate::network::held_ports::HeldPorts;
@@ -100,10 +100,11 @@ fn serve_interfaces(
     if has_broker {
         before_threads();
     }
-    let mut opened = interface::open(&config.interface, vlan, ports).map_err(|error| match error {
-        InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
-        error => StackError::of(error),
-    })?;
+    let mut opened =
+        interface::open(&config.interface, vlan, mode_of(config.xdp), ports).map_err(|error| match error {
+            InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
+            error => StackError::of(error),
+        })?;
     if !has_broker {
         before_threads();
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_broker::Refusal;
-use towpath_ports::attachment::{Attachment, Description, Parts, Tables};
+use towpath_ports::attachment::{Attachment, Description, Frames, Parts, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_service::privileged;
 
@@ -15,10 +15,11 @@ use towpath_service::privileged;
 const MOST_QUEUES: u32 = towpath_ports::attachment::QUEUES;
 
 /// The interfaces of the configuration, by their numbers there.
-#[derive(Default)]
 pub struct HeldInterfaces {
     /// The tag of their frames.
     pub vlan: Option<u16>,
+    /// Where the XDP program is to run.
+    mode: SteerMode,
     /// Of the worker that lives now; `None`: it has not opened anything.
     tables: Option<Tables>,
     all: Vec<HeldInterface>,
@@ -34,9 +35,9 @@ struct HeldInterface {
 
 impl HeldInterfaces {
     /// Those of these names, which are not attached to yet.
-    pub fn new(names: &[String], vlan: Option<u16>) -> Self {
+    pub fn new(names: &[String], vlan: Option<u16>, mode: SteerMode) -> Self {
         let held = |name: &String| HeldInterface { name: name.clone(), attachment: None, given: false };
-        Self { vlan, tables: None, all: names.iter().map(held).collect() }
+        Self { vlan, mode, tables: None, all: names.iter().map(held).collect() }
     }
 
     /// Is there none?
@@ -66,14 +67,15 @@ impl HeldInterfaces {
     pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
         let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
+        let frames = Frames { tagged: self.vlan.is_some(), mode: self.mode };
         let attachment = match held.attachment.take() {
             Some(attachment) if held.given => {
                 let attachment = held.attachment.insert(attachment);
                 follow(attachment, &held.name, least)?;
                 return Ok(attachment.description().encode());
             }
-            Some(left) => again(left, &mut self.tables, number, self.vlan, &held.name, least),
-            None => attach(&mut self.tables, number, &held.name, self.vlan, least),
+            Some(left) => again(left, &mut self.tables, number, frames, &held.name, least),
+            None => attach(&mut self.tables, number, &held.name, frames, least),
         };
         let attachment = attachment.map_err(|error| error.told())?;
         let description = held.attachment.insert(attachment).description().encode();
@@ -122,7 +124,7 @@ fn again(
     mut left: Attachment,
     tables: &mut Option<Tables>,
     number: u32,
-    vlan: Option<u16>,
+    frames: Frames,
     name: &str,
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
@@ -135,7 +137,7 @@ fn again(
     }
     left.wait_for_it(&now);
     if is_up(name) {
-        match attach(tables, number, name, vlan, least) {
+        match attach(tables, number, name, frames, least) {
             Ok(attachment) => return Ok(attachment),
             Err(error) => tracing::error!(%error, "it is served when that is over"),
         }
@@ -172,8 +174,8 @@ pub enum Holder {
 
 impl Holder {
     /// Of each interface in the configuration.
-    pub fn of_all(names: &[String], vlan: Option<u16>) -> Vec<Self> {
-        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlan)));
+    pub fn of_all(names: &[String], vlan: Option<u16>, mode: SteerMode) -> Vec<Self> {
+        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlan, mode)));
         let holder = |number| match privileged::broker() {
             Some(_) => Self::Broker(number),
             None => Self::Own(Arc::clone(&own), number),

@@ -40,12 +40,17 @@ pub struct Opened {
 }
 
 /// Opens the interfaces of these names, and deals their queues out to the flow groups' ports. Nothing is steered yet. `vlan`:
-/// only frames with this IEEE 802.1Q tag are ours.
-pub fn open(names: &[String], vlan: Option<u16>, ports: &mut [Vec<Box<dyn Port>>]) -> Result<Opened, InterfaceError> {
+/// only frames with this IEEE 802.1Q tag are ours. `mode`: where the XDP program is to run.
+pub fn open(
+    names: &[String],
+    vlan: Option<u16>,
+    mode: SteerMode,
+    ports: &mut [Vec<Box<dyn Port>>],
+) -> Result<Opened, InterfaceError> {
     let (mut steering, mut each) = (None, Vec::new());
     let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
     let (groups, mut first_port) = (ports.len(), ports.first().map_or(0, Vec::len));
-    for (name, holder) in names.iter().zip(Holder::of_all(names, vlan)) {
+    for (name, holder) in names.iter().zip(Holder::of_all(names, vlan, mode)) {
         let (number, parts) = (holder.number(), holder.open(groups)?);
         let holder = Arc::new(holder);
         let description = parts.description();

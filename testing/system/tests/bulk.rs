@@ -1,8 +1,8 @@
 //! Bulk transfers over an interface, with a plain Linux peer: the kernel cuts what the stack sends into segments.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::namespace::{SERVER, SERVER6};
-use towpath_system_tests::{Lab, Program, Service, require_program};
+use towpath_system_tests::namespace::{CLIENT, CLIENT6, SERVER, SERVER6};
+use towpath_system_tests::{Lab, Program, Scratch, Service, require_program};
 
 const BYTES: u64 = 20_000_000;
 /// Payload of a full segment with timestamps over IPv4.
@@ -30,12 +30,12 @@ for _ in range(left // len(data)): shall.update(data)
 print(count, got.digest() == shall.digest())
 "#;
 
-/// Frames that the interface's ports have sent.
-fn frames(service: &Service) -> u64 {
+/// Frames that the interface's ports have sent (`tx_frames`) or received (`rx_frames`).
+fn frames(service: &Service, which: &str) -> u64 {
     let status = service.status();
     let groups = status["flow_groups"].as_array().expect("flow groups");
     let ports = groups.iter().flat_map(|group| group["ports"].as_array().expect("ports").iter().skip(1));
-    ports.map(|port| port["tx_frames"].as_u64().expect("tx_frames")).sum()
+    ports.map(|port| port[which].as_u64().expect("a number of frames")).sum()
 }
 
 #[test]
@@ -52,11 +52,37 @@ fn much_is_sent_in_few_frames_and_arrives_whole() {
         let mut server = lab.on_server(sending).start(service.scratch.path("sending.log"));
         server.wait_for("ready", 20);
         for _ in 0..2 {
-            let before = frames(&service);
+            let before = frames(&service, "tx_frames");
             let client = Program::new(&["python3", "-c", RECEIVING, address, &bytes]);
             assert_eq!(lab.on_client(client).run(100).ok().trim(), format!("{bytes} True"), "{address}, {device}");
-            let sent = frames(&service) - before;
+            let sent = frames(&service, "tx_frames") - before;
             assert!(sent < BYTES / MSS / 2, "{address}, device {device}: {sent} frames");
+        }
+    }
+}
+
+/// With the XDP program in the driver, the peer's kernel cuts what it sends.
+#[test]
+fn much_comes_in_few_frames_where_the_program_is_generic() {
+    let lab = Lab::new();
+    lab.add_ipv6();
+    let files = Scratch::new("generic");
+    let file = files.path("towpath.toml");
+    std::fs::write(&file, "interface = \"eth1\"\nxdp = \"generic\"\n").expect("configuration");
+    let config = |program: Program| program.arg("--admit").arg("all").arg("--config").arg(&file);
+    let service = Service::start(|program| lab.on_server(config(program)));
+    assert_eq!(service.status()["interfaces"][0]["mode"], "generic");
+    let bytes = (BYTES + 12_345).to_string();
+    for address in [CLIENT, CLIENT6] {
+        let sending = Program::new(&["python3", "-c", SENDING, address, &bytes]);
+        let mut server = lab.on_client(sending).start(files.path("sending.log"));
+        server.wait_for("ready", 20);
+        for _ in 0..2 {
+            let before = frames(&service, "rx_frames");
+            let client = service.accelerated("python3 -c").arg(RECEIVING).arg(address).arg(&bytes);
+            assert_eq!(lab.on_server(client).run(100).ok().trim(), format!("{bytes} True"), "{address}");
+            let come = frames(&service, "rx_frames") - before;
+            assert!(come > 0 && come < BYTES / MSS / 2, "{address}: {come} frames");
         }
     }
 }

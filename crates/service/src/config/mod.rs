@@ -19,12 +19,14 @@ mod one_or_more;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
+mod xdp_setting;
 
 pub use cores_setting::CoresSetting;
 pub use difference::CHANGEABLE;
 pub use firewall_setting::FirewallSetting;
 pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
+pub use xdp_setting::XdpSetting;
 
 /// All keys. `Config::default()` serves the user that starts the service, on this machine only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,6 +77,9 @@ pub struct Config {
     pub interface: Vec<String>,
     /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
     pub vlan: u16,
+    /// Where the XDP program of an interface runs: in its `"driver"` (the default), or in the kernel's `"generic"` receive
+    /// path. There a virtual device's super-segments come whole, which is for bulk.
+    pub xdp: XdpSetting,
     /// `"respect"`: the kernel's firewall judges the first SYN of every connection over the interface. Default: respect,
     /// because nobody expects less.
     pub firewall: FirewallSetting,
@@ -161,6 +166,7 @@ impl Default for Config {
             socket: None,
             interface: Vec::new(),
             vlan: 0,
+            xdp: XdpSetting::Driver,
             firewall: FirewallSetting::Respect,
             cores: CoresSetting::Fixed(1),
             cpus: Vec::new(),
@@ -190,7 +196,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 40] = [
+pub const KEYS: [&str; 41] = [
     "stack",
     "netns",
     "stacks",
@@ -207,6 +213,7 @@ pub const KEYS: [&str; 40] = [
     "socket",
     "interface",
     "vlan",
+    "xdp",
     "firewall",
     "cores",
     "cpus",
