@@ -282,7 +282,11 @@ impl Backend for DirectBackend<'_> {
         let status = self.lines.stack.status.load(Ordering::Acquire);
         match self.direct.peer_flags() & TOLD {
             0 if !self.lines.has(flag::SENT_TO_NOBODY) => status,
-            flags => status | status_of(flags, self.lines.has(flag::SENT_TO_NOBODY)),
+            flags => {
+                // After the flags: the stack stores the error of both sides before either can close because of it.
+                let cut = self.lines.stack.error.load(Ordering::Acquire) != 0;
+                status | status_of(flags, self.lines.has(flag::SENT_TO_NOBODY), cut)
+            }
         }
     }
 
@@ -395,13 +399,14 @@ fn sent_with_held(socket: Socket, line: &AppLine, shown: u32) -> u32 {
 /// The flags of the other side of a direct connection that stand for a status.
 const TOLD: u32 = app_flags::ABORT | app_flags::CLOSED | app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::URGENT;
 
-/// The other side's flags of a direct connection as `status` bits. `to_nobody`: bytes were sent after its end.
+/// The other side's flags of a direct connection as `status` bits. `to_nobody`: bytes were sent after its end. `cut`: the
+/// stack has ended the connection, so that a close after it is no end of the stream.
 #[cold]
-fn status_of(flags: u32, to_nobody: bool) -> u32 {
+fn status_of(flags: u32, to_nobody: bool, cut: bool) -> u32 {
     let has = |bits| flags & bits != 0;
     let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
     // A reset is no end of the stream, but one may have come before it.
-    let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
+    let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted && !cut;
     (if ended { status::RX_EOF } else { 0 })
         | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
         | (if aborted || to_nobody { status::RESET | status::TX_CLOSED } else { 0 })
@@ -456,4 +461,20 @@ fn in_register<T>(reference: &T) -> &T {
     }
     #[cfg(not(target_arch = "x86_64"))]
     reference
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_is_the_end_of_the_stream_unless_the_connection_was_cut_before() {
+        let ended = |flags, cut| status_of(flags, false, cut) & status::RX_EOF != 0;
+        assert!(ended(app_flags::CLOSED, false));
+        assert!(!ended(app_flags::CLOSED, true));
+        assert!(!ended(app_flags::CLOSED | app_flags::ABORT, false));
+        // A FIN that came before it stays.
+        assert!(ended(app_flags::CLOSED | app_flags::SHUT_WR, true));
+        assert!(ended(app_flags::CLOSED | app_flags::SHUT_WR | app_flags::ABORT, false));
+    }
 }

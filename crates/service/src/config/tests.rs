@@ -29,6 +29,7 @@ fn every_key_is_read() {
         socket = "/run/towpath/towpath.sock"
         interface = "eth1"
         vlan = 7
+        xdp = "generic"
         cores = 2
         cpus = [2, 3]
         admit = ["uid:1000", "all"]
@@ -65,6 +66,7 @@ fn every_key_is_read() {
     assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
     assert_eq!((config.sandbox, config.firewall), (SandboxSetting::Off, FirewallSetting::Respect));
+    assert_eq!(config.xdp, XdpSetting::Generic);
     // The list of keys for messages is the list of fields.
     for key in KEYS {
         assert!(line_of(text, key) > 1, "{key}");

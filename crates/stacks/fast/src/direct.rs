@@ -220,11 +220,17 @@ impl SlowThread {
         }
         let other = self.host.pairs.other(&end);
         let ends = [(Some((index, slot)), end, libc::ECONNABORTED), (other, end.opposite(), libc::ECONNRESET)];
-        for (at, end, errno) in ends {
+        // The errors of both first: who sees his may close at once, and the other must not take that for the end of the
+        // stream.
+        for (at, _, errno) in ends {
+            let Some((index, slot)) = at else { continue };
+            let Some(client) = self.host.client(index) else { continue };
+            client.line(slot).error.store(errno as u32, Ordering::Release);
+        }
+        for (at, end, _) in ends {
             let Some((index, slot)) = at else { continue };
             let Some(client) = self.host.client(index) else { continue };
             let line = client.line(slot);
-            line.error.store(errno as u32, Ordering::Release);
             line.status.store(status::RESET | status::TX_CLOSED | status::PEER_CLOSED, Ordering::Release);
             line.state.store(state::CLOSED, Ordering::Release);
             client.raise(slot);
