@@ -7,6 +7,7 @@ use common::client::{a_moment, is_lost, until};
 use common::{Client, GEOMETRY, Service, StackCall};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{Ipv4Addr, TcpListener};
 use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
@@ -214,12 +215,18 @@ fn a_hostile_client_loses_its_connection_only() {
     let good = service.client();
     let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let udp = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    // A client's own connection is of this kind.
+    let packets = || {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        pair.unwrap().0
+    };
     let bad: Vec<(Request, Vec<OwnedFd>)> = vec![
         (Request::Hello { version: VERSION, join: 0, features: u32::MAX }, vec![]),
         (Request::Attach { slot: 64, generation: 1 }, vec![file()]),
         (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![udp()]),
+        (Request::Attach { slot: 1, generation: 1 }, vec![packets()]),
         (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![file()]),
         (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![udp()]),
         // A slot that only the stack may allocate.
@@ -230,18 +237,20 @@ fn a_hostile_client_loses_its_connection_only() {
         (Request::DropContext { context: 0 }, vec![]),
         (Request::DropContext { context: u32::MAX }, vec![]),
     ];
+    let wrong_requests = bad.len();
     for (request, descriptors) in bad {
         let client = service.client();
         client.send(&request, &descriptors.iter().collect::<Vec<_>>()).unwrap();
         until(&format!("the connection is lost after {request:?}"), || client.lost());
     }
     // Packets of every length that are no messages, and more descriptors than any message has.
-    for length in [1, 8, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 1, 4000] {
+    let lengths = [1, 8, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 1, 4000];
+    for length in lengths {
         let client = service.client();
         rustix::net::send(&client.socket, &vec![0xa5; length], rustix::net::SendFlags::NOSIGNAL).unwrap();
         until(&format!("the connection is lost after {length} bytes"), || client.lost());
     }
-    let removed = 16;
+    let removed = wrong_requests + lengths.len();
     until("they are all removed", || service.stack.removed() == removed);
     assert!(!good.lost());
     assert!(good.context().is_ok(), "an honest client is still served");
