@@ -35,16 +35,16 @@ pub enum SteerMode {
     Generic,
 }
 
-/// The frames of an interface.
+/// How to attach to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frames {
-    /// They carry an IEEE 802.1Q tag.
+pub struct AttachConfig {
+    /// Frames carry an IEEE 802.1Q tag.
     pub tagged: bool,
     /// Where the program is to run. A driver that cannot gets generic mode.
     pub mode: SteerMode,
 }
 
-impl Default for Frames {
+impl Default for AttachConfig {
     fn default() -> Self {
         Self { tagged: false, mode: SteerMode::Driver }
     }
@@ -273,8 +273,8 @@ impl Attachment {
     }
 
     /// Attaches the program, and opens a socket for each of this many queues.
-    pub fn open(interface: &str, frames: Frames, queues: usize) -> Result<Self, AttachError> {
-        Self::open_at(&Tables::load(interface)?, 0, interface, frames, queues)
+    pub fn open(interface: &str, config: AttachConfig, queues: usize) -> Result<Self, AttachError> {
+        Self::open_at(&Tables::load(interface)?, 0, interface, config, queues)
     }
 
     /// [`Attachment::open`] for one of several interfaces that have the same tables, each at a place of its own.
@@ -282,11 +282,11 @@ impl Attachment {
         tables: &Tables,
         place: u32,
         interface: &str,
-        frames: Frames,
+        config: AttachConfig,
         queues: usize,
     ) -> Result<Self, AttachError> {
-        let mut attachment = Self::attach_at(tables, place, interface, frames.mode)?;
-        attachment.config.tagged = frames.tagged;
+        let mut attachment = Self::attach_at(tables, place, interface, config.mode)?;
+        attachment.config.tagged = config.tagged;
         for queue in 0..queues {
             attachment.add(XskSocket::open(interface, queue as u32, attachment.config)?)?;
         }

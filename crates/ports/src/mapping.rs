@@ -186,8 +186,14 @@ impl<T: Copy + Send> Ring<T> {
     #[inline]
     pub fn next(&mut self) -> Option<T> {
         let entry = self.peek()?;
-        self.consumed = self.consumed.wrapping_add(1);
+        self.advance();
         Some(entry)
+    }
+
+    /// As consumer: takes the entry that [`Ring::peek`] has returned.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.consumed = self.consumed.wrapping_add(1);
     }
 
     /// As consumer: lets the kernel overwrite all entries that [`Ring::next`] has returned.

@@ -259,12 +259,12 @@ impl Port for XskPort {
                 if !self.assembly.has_room() {
                     break;
                 }
-                self.rx.next();
+                self.rx.advance();
                 frames.extend(self.assemble(&descriptor));
                 assembled = true;
                 continue;
             }
-            self.rx.next();
+            self.rx.advance();
             match self.given(&descriptor) {
                 Some(frame) => {
                     self.held[frame] = true;

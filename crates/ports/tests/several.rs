@@ -3,14 +3,14 @@
 
 mod network;
 
-use network::{Network, OUR_IF, OUR_MAC, OURS, PEER, PEER_IF, PEER_MAC, Raw, ip, within};
+use network::{Network, OUR_IF, OURS, PEER, PEER_IF, Raw, ip, peer_header, within};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::attachment::{Attachment, Frames, Tables};
+use towpath_ports::attachment::{AttachConfig, Attachment, Tables};
 use towpath_ports::steering::{Segments, Steering};
 use towpath_ports::xsk::XskPort;
-use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
+use towpath_wire::{emit, fill_checksum, parse};
 
 const SECOND_IF: &str = "wrvd";
 const SECOND_PEER_IF: &str = "wrvc";
@@ -19,24 +19,7 @@ const REMOTE: SocketAddr = SocketAddr::new(PEER, 5555);
 
 /// A segment of the steered connection, as the peer sends it.
 fn segment(seq: u32) -> Vec<u8> {
-    let header = Header {
-        source_mac: PEER_MAC,
-        destination_mac: OUR_MAC,
-        vlan: None,
-        source: REMOTE.ip(),
-        destination: LOCAL.ip(),
-        source_port: REMOTE.port(),
-        destination_port: LOCAL.port(),
-        seq,
-        ack: 1,
-        flags: flags::ACK,
-        window: 60_000,
-        ident: 0,
-        tos: 0,
-        ttl: towpath_wire::TTL,
-        urgent: 0,
-        options: Options::default(),
-    };
+    let header = peer_header(REMOTE.port(), LOCAL, seq);
     let mut frame = vec![0; 54];
     emit(&header, 0, &mut frame).unwrap();
     fill_checksum(&mut frame);
@@ -77,9 +60,9 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     second_pair(&network);
     let (tables, first, second) = within(&network.ours, || {
         let tables = Tables::load(OUR_IF).unwrap();
-        let first = Attachment::open_at(&tables, 0, OUR_IF, Frames::default(), 1).unwrap();
+        let first = Attachment::open_at(&tables, 0, OUR_IF, AttachConfig::default(), 1).unwrap();
         // It has no sockets, so its frames come as strays.
-        let second = Attachment::open_at(&tables, 1, SECOND_IF, Frames::default(), 0).unwrap();
+        let second = Attachment::open_at(&tables, 1, SECOND_IF, AttachConfig::default(), 0).unwrap();
         (tables, first, second)
     });
     let (mut steering, mut sockets) = Steering::over(OUR_IF, first.parts().unwrap()).unwrap();

@@ -5,59 +5,22 @@ mod network;
 
 use network::*;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use towpath_ports::attachment::{Attachment, Frames};
+use std::time::Duration;
+use towpath_ports::attachment::{AttachConfig, Attachment};
 use towpath_ports::steering::{Segments, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskPort};
 use towpath_ports::{Port, TxOffload};
-use towpath_wire::{Header, Options, Segment, checksum_ok, emit, flags, parse};
+use towpath_wire::{emit, parse};
 
-/// How long to wait for a frame, ms. It comes at once, unless the machine is busy.
-const SOON: i32 = 30_000;
+/// How long to wait for a frame. It comes at once, unless the machine is busy.
+const SOON: Duration = Duration::from_secs(30);
 /// The ports of the connection: the peer's and ours.
 const FROM: u16 = 5000;
 const TO: u16 = 9000;
 
-fn wait(port: &mut XskPort) {
-    let fd = port.wait_fd().unwrap().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is to one complete pollfd that outlives the call.
-    let ready = port.pending() || unsafe { libc::poll(&raw mut poll, 1, SOON) } > 0;
-    assert!(ready && port.pending(), "no frame has come");
-}
-
-/// The next segment, with its payload, after checking its checksum.
-fn receive(port: &mut XskPort) -> (Segment, Vec<u8>) {
-    wait(port);
-    let mut frames = Vec::new();
-    port.receive(&mut frames, 1);
-    let bytes = port.bytes(&frames[0]).to_vec();
-    port.release(&frames);
-    let segment = parse(&bytes).unwrap();
-    assert!(checksum_ok(&bytes, &segment, frames[0].checksum));
-    (segment, bytes[segment.payload_offset as usize..][..segment.payload_len as usize].to_vec())
-}
-
 /// A super-segment of `len` bytes of payload from the peer's port, which the peer's kernel may cut.
 fn send_super(port: &mut XskPort, seq: u32, len: usize) {
-    let header = Header {
-        source_mac: PEER_MAC,
-        destination_mac: OUR_MAC,
-        source: PEER,
-        destination: OURS,
-        source_port: FROM,
-        destination_port: TO,
-        vlan: None,
-        seq,
-        ack: 1,
-        flags: flags::ACK,
-        window: 60_000,
-        ident: 0,
-        tos: 0,
-        ttl: towpath_wire::TTL,
-        urgent: 0,
-        options: Options::default(),
-    };
+    let header = peer_header(FROM, SocketAddr::new(OURS, TO), seq);
     let buffer = port.reserve_super().unwrap();
     let made = emit::make(&header, len, buffer).unwrap();
     for (at, byte) in buffer[made.payload_offset..made.end].iter_mut().enumerate() {
@@ -71,7 +34,7 @@ fn send_super(port: &mut XskPort, seq: u32, len: usize) {
 #[test]
 fn super_segments_come_whole_in_generic_mode() {
     let network = Network::new();
-    let generic = Frames { mode: SteerMode::Generic, ..Frames::default() };
+    let generic = AttachConfig { mode: SteerMode::Generic, ..AttachConfig::default() };
     let attachment = within(&network.ours, || Attachment::open(OUR_IF, generic, 1).unwrap());
     let (mut steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
     let mut port = XskPort::over(sockets.remove(0)).unwrap();
@@ -82,7 +45,7 @@ fn super_segments_come_whole_in_generic_mode() {
     // More in all than there are buffers for, and small ones between them.
     for (seq, len) in [(1, 3000), (2, 65_000), (3, 100), (4, 64_000)].into_iter().cycle().take(80) {
         send_super(&mut peer, seq, len);
-        let (segment, payload) = receive(&mut port);
+        let (segment, payload) = receive(&mut port, SOON).unwrap();
         assert_eq!((segment.seq, payload.len()), (seq, len));
         assert!(payload.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
     }
@@ -90,7 +53,7 @@ fn super_segments_come_whole_in_generic_mode() {
     (1..=40).for_each(|seq| send_super(&mut peer, seq, 10_000));
     let (mut frames, mut seqs) = (Vec::new(), Vec::new());
     while seqs.len() < 40 {
-        wait(&mut port);
+        assert!(wait(&mut port, SOON));
         port.receive(&mut frames, 64);
         assert!(!frames.is_empty() && frames.len() <= 32, "{} held", frames.len());
         seqs.extend(frames.iter().map(|frame| parse(port.bytes(frame)).unwrap().seq));

@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use towpath_ports::attachment::{Attachment, Frames, Tables};
+use towpath_ports::attachment::{AttachConfig, Attachment, Tables};
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
-use towpath_wire::{Header, Options, Segment, checksum_ok, emit, fill_checksum, flags, parse};
+use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
 
 /// How long to wait for a frame that should not come.
 const TICK: Duration = Duration::from_millis(100);
@@ -52,31 +52,6 @@ fn refused(network: &Network, to: IpAddr, port: u16) -> bool {
 
 fn silent(network: &Network, to: IpAddr, port: u16) -> bool {
     matches!(connect(network, to, port, TICK), Err(e) if e.kind() == ErrorKind::TimedOut)
-}
-
-/// Waits with poll, as a worker does.
-fn wait(port: &mut XskPort, time: Duration) -> bool {
-    if port.pending() {
-        return true;
-    }
-    let fd = port.wait_fd().unwrap().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is to one complete pollfd that outlives the call.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, time.as_millis() as i32) };
-    ready > 0 && port.pending()
-}
-
-/// The next segment, with its payload, after checking its checksum.
-fn receive(port: &mut XskPort, time: Duration) -> Option<(Segment, Vec<u8>)> {
-    wait(port, time).then(|| {
-        let mut frames = Vec::new();
-        port.receive(&mut frames, 1);
-        let bytes = port.bytes(&frames[0]).to_vec();
-        port.release(&frames);
-        let segment = parse(&bytes).unwrap();
-        assert!(checksum_ok(&bytes, &segment, frames[0].checksum));
-        (segment, bytes[segment.payload_offset as usize..][..segment.payload_len as usize].to_vec())
-    })
 }
 
 fn drain(port: &mut XskPort) -> usize {
@@ -119,16 +94,7 @@ fn send(port: &mut XskPort, header: &Header, payload: &[u8]) {
 
 /// A segment from the peer, written by hand.
 fn peer_frame(source_port: u16, destination: SocketAddr, seq: u32) -> Vec<u8> {
-    let header = Header {
-        source_mac: PEER_MAC,
-        destination_mac: OUR_MAC,
-        vlan: None,
-        source: PEER,
-        destination: destination.ip(),
-        source_port,
-        destination_port: destination.port(),
-        ..header(seq, 0, flags::SYN)
-    };
+    let header = Header { ack: 0, flags: flags::SYN, ..peer_header(source_port, destination, seq) };
     let mut frame = vec![0; 54];
     emit(&header, 0, &mut frame).unwrap();
     fill_checksum(&mut frame);
@@ -386,7 +352,7 @@ fn numbers(attachment: &Attachment) -> Vec<u64> {
 #[test]
 fn a_successor_has_the_same_link_and_sockets_and_nothing_is_reset_meanwhile() {
     let network = Network::new();
-    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, Frames::default(), 1).unwrap());
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, AttachConfig::default(), 1).unwrap());
     let link = || ip(&format!("-n {} -d link show {OUR_IF}", network.ours));
     let (raw, local) = (within(&network.peer, || Raw::open(PEER_IF, 0)), SocketAddr::new(OURS, 9000));
     let before = numbers(&attachment);
@@ -441,7 +407,7 @@ fn spoil_fill_ring(attachment: &Attachment) {
 #[test]
 fn a_socket_with_frames_in_the_kernels_hands_is_replaced_under_the_same_link() {
     let network = Network::new();
-    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, Frames::default(), 1).unwrap());
+    let mut attachment = within(&network.ours, || Attachment::open(OUR_IF, AttachConfig::default(), 1).unwrap());
     let before = numbers(&attachment);
     let (steering, port) = over(&attachment);
     drop((steering, port));

@@ -3,7 +3,7 @@
 use crate::health::receive_queues;
 use rustix::thread::CapabilitySet;
 use std::io;
-use towpath_ports::attachment::{AttachError, Attachment, Frames, SteerMode, Tables};
+use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_ports::steering::SteerError;
 use towpath_ports::xsk::XskError;
@@ -147,7 +147,7 @@ pub fn attach(
     tables: &mut Option<Tables>,
     place: u32,
     name: &str,
-    frames: Frames,
+    config: AttachConfig,
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
@@ -158,7 +158,7 @@ pub fn attach(
     }
     check_privileges(name)?;
     let tables = tables_of(tables, name)?;
-    Ok(Attachment::open_at(&tables, place, name, frames, receive_queues(name).max(least))?)
+    Ok(Attachment::open_at(&tables, place, name, config, receive_queues(name).max(least))?)
 }
 
 /// The mode that the configuration asks for.

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_broker::Refusal;
-use towpath_ports::attachment::{Attachment, Description, Frames, Parts, SteerMode, Tables};
+use towpath_ports::attachment::{AttachConfig, Attachment, Description, Parts, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_service::privileged;
 
@@ -67,15 +67,15 @@ impl HeldInterfaces {
     pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
         let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
-        let frames = Frames { tagged: self.vlan.is_some(), mode: self.mode };
+        let config = AttachConfig { tagged: self.vlan.is_some(), mode: self.mode };
         let attachment = match held.attachment.take() {
             Some(attachment) if held.given => {
                 let attachment = held.attachment.insert(attachment);
                 follow(attachment, &held.name, least)?;
                 return Ok(attachment.description().encode());
             }
-            Some(left) => again(left, &mut self.tables, number, frames, &held.name, least),
-            None => attach(&mut self.tables, number, &held.name, frames, least),
+            Some(left) => again(left, &mut self.tables, number, config, &held.name, least),
+            None => attach(&mut self.tables, number, &held.name, config, least),
         };
         let attachment = attachment.map_err(|error| error.told())?;
         let description = held.attachment.insert(attachment).description().encode();
@@ -124,7 +124,7 @@ fn again(
     mut left: Attachment,
     tables: &mut Option<Tables>,
     number: u32,
-    frames: Frames,
+    config: AttachConfig,
     name: &str,
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
@@ -137,7 +137,7 @@ fn again(
     }
     left.wait_for_it(&now);
     if is_up(name) {
-        match attach(tables, number, name, frames, least) {
+        match attach(tables, number, name, config, least) {
             Ok(attachment) => return Ok(attachment),
             Err(error) => tracing::error!(%error, "it is served when that is over"),
         }

@@ -8,6 +8,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_ports::Port;
+use towpath_ports::xsk::XskPort;
+use towpath_wire::{Header, Options, Segment, checksum_ok, flags, parse};
 
 /// The interface on the kernel's side.
 pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
@@ -232,4 +235,51 @@ pub fn tso(interface: &str) -> bool {
         check(libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request).into()).expect("ETHTOOL_GTSO");
     }
     value[1] != 0
+}
+
+/// Waits with poll, as a worker does.
+pub fn wait(port: &mut XskPort, time: Duration) -> bool {
+    if port.pending() {
+        return true;
+    }
+    let fd = port.wait_fd().unwrap().as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is to one complete pollfd that outlives the call.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, time.as_millis() as i32) };
+    ready > 0 && port.pending()
+}
+
+/// The next segment, with its payload, after checking its checksum.
+pub fn receive(port: &mut XskPort, time: Duration) -> Option<(Segment, Vec<u8>)> {
+    wait(port, time).then(|| {
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 1);
+        let bytes = port.bytes(&frames[0]).to_vec();
+        port.release(&frames);
+        let segment = parse(&bytes).unwrap();
+        assert!(checksum_ok(&bytes, &segment, frames[0].checksum));
+        (segment, bytes[segment.payload_offset as usize..][..segment.payload_len as usize].to_vec())
+    })
+}
+
+/// The header of a segment from the peer, which acknowledges nothing new.
+pub fn peer_header(from: u16, to: SocketAddr, seq: u32) -> Header {
+    Header {
+        source_mac: PEER_MAC,
+        destination_mac: OUR_MAC,
+        vlan: None,
+        source: PEER,
+        destination: to.ip(),
+        source_port: from,
+        destination_port: to.port(),
+        seq,
+        ack: 1,
+        flags: flags::ACK,
+        window: 60_000,
+        ident: 0,
+        tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
+        options: Options::default(),
+    }
 }

@@ -53,7 +53,7 @@ pub struct LinkInfo {
     pub mtu: u32,
 }
 
-/// What kind of device it is, as far as that matters for its segment.
+/// A device's kind. Only those that lead to other devices are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
     /// One end of a veth pair.
