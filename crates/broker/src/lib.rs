@@ -63,9 +63,9 @@ pub trait Privileges {
     /// A raw socket that sends packets over the device of an interface of the configuration, and over no other.
     fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32>;
     /// Binds a socket in another network namespace of the configuration, at the address from which its kernel reaches
-    /// `remote`, if that way leads to the service's namespace and the process is there. Returns the socket, where it is
-    /// bound, and the index of the service's device with the address. This is called in a process of its own, which enters
-    /// that namespace.
+    /// `remote`. The process must be there, and the way must lead to the service's namespace. Returns the socket, where it
+    /// is bound, and the index of the service's device with the address. This is called in a process of its own, which
+    /// enters that namespace.
     fn join(&mut self, namespace: u32, process: i32, remote: IpAddr) -> Result<(OwnedFd, Held, u32), i32>;
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);

@@ -388,20 +388,22 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
         Program::line(&line).run(10).ok();
     }
     let files = towpath_system_tests::Scratch::new("vlan");
-    let config = |vlan: u16| {
-        let file = files.path(&format!("{vlan}.toml"));
-        std::fs::write(&file, format!("interface = \"eth1\"\nvlan = {vlan}\n")).expect("configuration");
+    // The server's program runs in the kernel's receive path, the clients' in the driver.
+    let config = |vlan: u16, xdp: &str| {
+        let file = files.path(&format!("{vlan}-{xdp}.toml"));
+        let text = format!("interface = \"eth1\"\nvlan = {vlan}\nxdp = {xdp:?}\n");
+        std::fs::write(&file, text).expect("configuration");
         file
     };
     let python = |service: &Service, script: &str, seconds: &str| {
         service.accelerated("python3 -u -c").arg(script).arg(SERVER).arg("6431").arg(seconds)
     };
-    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config(7))));
+    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config(7, "generic"))));
     let mut echo = lab.on_server(python(&server, ECHO, "0")).start(files.path("echo.log"));
     echo.wait_for("up", 20);
     let plain = |port: u16| Program::line("python3 -u -c").arg(ASK).arg(SERVER).arg(port.to_string()).arg("60");
     {
-        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config(7))));
+        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config(7, "driver"))));
         assert_eq!(lab.on_client(python(&client, ASK, "60")).run(60).ok().trim(), "same");
         // 2 MB each way in segments of 1,500 bytes.
         assert!(server.segments() > 1000 && client.segments() > 1000);
@@ -415,7 +417,7 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
         kernel.wait_for("up", 20);
         assert_eq!(lab.on_client(plain(6432)).run(60).ok().trim(), "same");
     }
-    let other = Service::start(|program| lab.on_client(program.arg("--config").arg(config(8))));
+    let other = Service::start(|program| lab.on_client(program.arg("--config").arg(config(8, "driver"))));
     assert_eq!(lab.on_client(python(&other, ASK, "3")).run(30).ok().trim(), "TimeoutError", "another VLAN");
 }
 

@@ -76,7 +76,7 @@ fn a_client_moves_under_a_transfer_in_both_directions_and_no_byte_is_lost() {
             done.store(true, Ordering::Release);
         });
         let mut id = app.id;
-        // What a move loses is sent again after a time-out, which the next move begins anew. So the moves must end.
+        // A segment that a move loses is sent again after a time-out. Each move begins that time anew, so the moves must end.
         while moves.load(Ordering::Relaxed) < MOVES && !done.load(Ordering::Acquire) && !serve.is_finished() {
             let (from, to) = if moves.load(Ordering::Relaxed).is_multiple_of(2) { (&one, &two) } else { (&two, &one) };
             let (now, count) = carry(&app, id, from, to);
