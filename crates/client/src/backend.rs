@@ -6,7 +6,7 @@ use crate::lock::{Guard, Quick};
 use crate::private::{Private, flag};
 use crate::session::Session;
 use crate::socket::Socket;
-use crate::{cork, doorbell, held, memory, violation};
+use crate::{cork, doorbell, held, memory, ring_growth, violation};
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
@@ -113,16 +113,14 @@ pub trait Backend: Copy {
     fn taken_to(&self) -> u32;
     /// The send ring.
     fn send_ring(&self) -> ByteRing<'static>;
-    /// The receive ring.
+    /// The receive ring. Load the position that the other side has sent to first.
     fn receive_ring(&self) -> ByteRing<'static>;
-    /// The size of the send ring.
-    fn send_bytes(&self) -> u32;
-    /// The size of the receive ring.
+    /// The size of the receive ring. Load the position that the other side has sent to first.
     fn receive_bytes(&self) -> u32;
-    /// Where the byte at this position lies in the send ring.
-    fn send_place(&self, at: u32) -> Option<*mut u8>;
-    /// Where the byte at this position lies in the receive ring.
-    fn receive_place(&self, at: u32) -> Option<*mut u8>;
+    /// Where `len` bytes from this position on lie in the send ring, if they are in one piece there.
+    fn send_span(&self, at: u32, len: usize) -> Option<*mut u8>;
+    /// The same in the receive ring.
+    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8>;
     /// Usable bytes of the send ring when it is empty.
     fn send_limit(&self) -> u32;
     /// Moves the send tail by `count` bytes to `tail` and notifies the reader. `urgent`: the last byte is. Returns
@@ -205,23 +203,18 @@ impl Backend for StackBackend<'_> {
     }
 
     #[inline(always)]
-    fn send_bytes(&self) -> u32 {
-        self.0.session.region.geometry().tx_bytes
-    }
-
-    #[inline(always)]
     fn receive_bytes(&self) -> u32 {
-        self.0.session.region.geometry().rx_bytes
+        self.receive_ring().capacity()
     }
 
     #[inline(always)]
-    fn send_place(&self, at: u32) -> Option<*mut u8> {
-        Some(self.send_ring().place(at))
+    fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        self.send_ring().span(at, len)
     }
 
     #[inline(always)]
-    fn receive_place(&self, at: u32) -> Option<*mut u8> {
-        Some(self.receive_ring().place(at))
+    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        self.receive_ring().span(at, len)
     }
 
     #[inline(always)]
@@ -248,6 +241,7 @@ impl Backend for StackBackend<'_> {
         if !is_news(unread, head, private) {
             return count;
         }
+        ring_growth::look(self.0.session, self.0.slot, self.0.stack, private);
         private.notified_head.store(head, Ordering::Relaxed);
         receiving.notify(self.0, count)
     }
@@ -315,23 +309,18 @@ impl Backend for DirectBackend<'_> {
     }
 
     #[inline(always)]
-    fn send_bytes(&self) -> u32 {
-        self.direct.ring_bytes()
-    }
-
-    #[inline(always)]
     fn receive_bytes(&self) -> u32 {
         self.direct.ring_bytes()
     }
 
     #[inline(always)]
-    fn send_place(&self, at: u32) -> Option<*mut u8> {
-        Some(self.direct.send_ring()?.place(at))
+    fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        self.direct.send_ring()?.span(at, len)
     }
 
     #[inline(always)]
-    fn receive_place(&self, at: u32) -> Option<*mut u8> {
-        Some(self.direct.receive_ring()?.place(at))
+    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        self.direct.receive_ring()?.span(at, len)
     }
 
     #[inline(always)]

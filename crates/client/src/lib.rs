@@ -30,6 +30,7 @@ pub mod private;
 pub mod process;
 pub mod query;
 pub mod rejoin;
+mod ring_growth;
 pub mod session;
 pub mod sessions;
 pub mod signals;

@@ -2,7 +2,7 @@
 
 use crate::private::used;
 use crate::socket::Socket;
-use crate::stack_info;
+use crate::{ring_growth, stack_info};
 use core::sync::atomic::Ordering;
 
 impl Socket {
@@ -25,15 +25,18 @@ pub fn apply(socket: &Socket) {
         private.send_limit.store(geometry.ring_bytes - send, Ordering::Relaxed);
         return direct.withhold(send, receive);
     }
-    let geometry = socket.session.geometry;
-    // The lock orders this with a reader, which notifies the stack either by the old limit or by the new one.
-    let _receiving = private.receiving.lock();
-    private.receive_limit.store(geometry.receive_limit(receive), Ordering::Relaxed);
-    if receive != 0 {
-        private.low_water.fetch_min(geometry.receive_limit(receive), Ordering::Relaxed);
+    {
+        // The lock orders this with a reader, which notifies the stack either by the old limit or by the new one.
+        let _receiving = private.receiving.lock();
+        ring_growth::limit_receive(socket.session, socket.slot);
+        if receive != 0 {
+            private.low_water.fetch_min(private.receive_limit.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
     // The fast stack holds nothing outside the ring.
-    let behind = stack_info::has_buffers(socket);
-    let limit = if behind { geometry.send_limit(send) } else { geometry.only_send_limit(send) };
-    private.send_limit.store(limit, Ordering::Relaxed);
+    if stack_info::has_buffers(socket) {
+        private.send_limit.store(socket.session.geometry.send_limit(send), Ordering::Relaxed);
+    } else {
+        ring_growth::limit_send(socket.session, socket.slot);
+    }
 }

@@ -83,7 +83,11 @@ pub(crate) fn close(socket: &Socket) {
     let much = touched > FIRST || socket.app().tx_tail.load(Ordering::Relaxed) > FIRST;
     // The rings of a direct connection are the service's to give back.
     let direct = socket.stack().pair.load(Ordering::Relaxed) != 0;
-    if number < KEPT_SLOTS || !much || direct || !session.makes_memory() || socket.is_gone() {
+    // What it has grown by is given back in any case.
+    let kept = if number < KEPT_SLOTS { session.geometry.tx_bytes.max(session.geometry.rx_bytes) } else { FIRST };
+    let (send, receive) = (session.region.tx(slot).capacity(), session.region.rx(slot).capacity());
+    let much = much && send.max(receive) > kept;
+    if !much || direct || !session.makes_memory() || socket.is_gone() {
         return;
     }
     // Whoever has no id yet locks nothing at one look.
@@ -92,12 +96,12 @@ pub(crate) fn close(socket: &Socket) {
     let (Some(_receiving), Some(_sending)) = (private.receiving.try_lock(true), private.sending.try_lock(true)) else {
         return;
     };
-    session.region.give_back_rings(slot, FIRST);
-    private.touched.store(FIRST.min(touched), Ordering::Relaxed);
+    session.region.give_back_rings(slot, kept);
+    private.touched.fetch_min(if kept == FIRST { FIRST } else { u32::MAX }, Ordering::Relaxed);
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::private::used;
@@ -106,42 +110,45 @@ mod tests {
     use towpath_ring::control::{Reply, Request, features, recv_request, send_reply};
     use towpath_ring::{Region, wake};
 
-    const RING: u32 = 65_536;
-    const GEOMETRY: Geometry =
-        Geometry { slots: 256, app_slots: 128, tx_bytes: RING, rx_bytes: RING, contexts: 1, flow_groups: 1 };
+    pub const RING: u32 = 65_536;
+    const GEOMETRY: Geometry = Geometry {
+        slots: 256,
+        app_slots: 128,
+        tx_bytes: RING,
+        rx_bytes: RING,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 1,
+    };
 
     /// A session, and what its service has of it: its region and the file.
-    fn session(features: u32) -> (&'static Session, Region, OwnedFd) {
+    pub fn session(features: u32, most: u32) -> (&'static Session, Region, OwnedFd) {
+        let geometry = Geometry { tx_most: most, rx_most: most, ..GEOMETRY };
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let service = std::thread::spawn(move || {
             assert!(matches!(recv_request(theirs.as_fd()), Ok(Some((Request::Hello { join: 0, .. }, _)))));
             let (region, memfd) = if features & features::CLIENT_MEMORY == 0 {
-                Region::create(GEOMETRY).unwrap()
+                Region::create(geometry).unwrap()
             } else {
-                send_reply(theirs.as_fd(), &Reply::Make { geometry: GEOMETRY }, &[]).unwrap();
+                send_reply(theirs.as_fd(), &Reply::Make { geometry }, &[]).unwrap();
                 let (request, mut memory) = recv_request(theirs.as_fd()).unwrap().unwrap();
                 assert_eq!(request, Request::Region);
                 let memfd = memory.pop().unwrap();
-                (Region::create_on(memfd.as_fd(), GEOMETRY).unwrap(), memfd)
+                (Region::create_on(memfd.as_fd(), geometry).unwrap(), memfd)
             };
             let doorbells = [wake::doorbell().unwrap(), wake::doorbell().unwrap()];
-            let welcome = Reply::Welcome {
-                geometry: GEOMETRY,
-                token: region.token(),
-                process: 1,
-                offset: 0,
-                features,
-                namespace: 0,
-            };
+            let welcome =
+                Reply::Welcome { geometry, token: region.token(), process: 1, offset: 0, features, namespace: 0 };
             send_reply(theirs.as_fd(), &welcome, &[memfd.as_fd(), doorbells[0].as_fd(), doorbells[1].as_fd()]).unwrap();
             (region, memfd)
         });
         let session = Session::register(b"/nowhere", ours, 0).unwrap();
         let (region, memfd) = service.join().unwrap();
         // So that only rings are counted.
-        region.touch_lines(0..GEOMETRY.slots);
-        (0..GEOMETRY.slots).for_each(|raw| session.private(region.slot(raw).unwrap()).used.store(0, Ordering::Relaxed));
+        region.touch_lines(0..geometry.slots);
+        (0..geometry.slots).for_each(|raw| session.private(region.slot(raw).unwrap()).used.store(0, Ordering::Relaxed));
         (Box::leak(Box::new(session)), region, memfd)
     }
 
@@ -153,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_touched_once_and_stays_ahead_of_its_reader() {
-        let (session, region, memfd) = session(features::CLIENT_MEMORY);
+        let (session, region, memfd) = session(features::CLIENT_MEMORY, 0);
         let slot = region.slot(7).unwrap();
         let private = session.private(slot);
         let before = pages(&memfd);
@@ -179,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_the_stack_has_come_past_grows_faster() {
-        let (session, region, memfd) = session(features::CLIENT_MEMORY);
+        let (session, region, memfd) = session(features::CLIENT_MEMORY, 0);
         let slot = region.slot(7).unwrap();
         begin(session, slot);
         region.rx(slot).write(0, &[1; 20_000]);
@@ -191,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_next_connections_of_a_listener_have_their_memory_and_direct_ones_none() {
-        let (session, region, memfd) = session(features::CLIENT_MEMORY);
+        let (session, region, memfd) = session(features::CLIENT_MEMORY, 0);
         let child = |nth: u32| region.slot(GEOMETRY.app_slots + nth).unwrap();
         let before = pages(&memfd);
         expect_children(session, None);
@@ -212,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_closed_socket_gives_its_rings_back_unless_its_slot_is_used_again_at_once() {
-        let (session, region, memfd) = session(features::CLIENT_MEMORY);
+        let (session, region, memfd) = session(features::CLIENT_MEMORY, 0);
         for (raw, given) in [(KEPT_SLOTS - 1, false), (KEPT_SLOTS, true), (128, false), (128 + KEPT_SLOTS, true)] {
             let slot = region.slot(raw).unwrap();
             let socket = Socket { session, slot, generation: 0 };
@@ -232,7 +239,7 @@ mod tests {
 
     #[test]
     fn memory_of_the_service_is_left_alone() {
-        let (session, region, memfd) = session(0);
+        let (session, region, memfd) = session(0, 0);
         let slot = region.slot(KEPT_SLOTS).unwrap();
         let before = pages(&memfd);
         begin(session, slot);

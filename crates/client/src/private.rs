@@ -42,6 +42,8 @@ pub struct Header {
     pub successor: AtomicU64,
     /// How many slots of the stack's range have been touched (see `memory`).
     pub children_touched: AtomicU32,
+    /// KiB that all rings together have beyond their first sizes (see `ring_growth`).
+    pub grown: AtomicU32,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }
@@ -156,11 +158,15 @@ pub struct Private {
     pub soft_error: AtomicU32,
     /// Accepts on a listener with a kernel half, which take turns by it.
     pub accepts: AtomicU32,
+    /// What the stack last said of the rings' sizes (see `ring_growth`). Under `receiving`.
+    pub sizes: AtomicU32,
     /// Direct connection: bytes sent. Others: bytes of files that have been given to the stack. Under `sending`.
     pub sent: AtomicU64,
     /// Direct connection: bytes read, under `receiving`. Others: how much of a file is given to the stack at a time
     /// (see `files` in `towpath-posix`), under `sending`.
     pub read: AtomicU64,
+    /// KiB of [`Header::grown`] that are this slot's.
+    pub grown: AtomicU32,
 }
 
 impl Private {

@@ -3,10 +3,11 @@
 
 use crate::direct::{self, Direct};
 use crate::private::{Private, flag};
+use crate::ring_growth;
 use crate::session::{self, Session};
 use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::want;
-use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine, wake};
+use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine, ring_size, wake};
 
 /// Bits of a slot's number within its session.
 pub const SLOT_BITS: u32 = 21;
@@ -94,7 +95,9 @@ impl Socket {
         app.flags.store(app_flags, Ordering::Relaxed);
         app.ctx_mask.store(0, Ordering::Relaxed);
         app.exclusive.store(0, Ordering::Relaxed);
-        app.want.store(0, Ordering::Relaxed);
+        let (send, receive) = session.geometry.first_halvings();
+        let sizes = ring_size::SEND.word(send) | ring_size::RECEIVE_GRANTED.word(receive);
+        app.want.store(sizes, Ordering::Relaxed);
         app.urgent_doorbell.store(0, Ordering::Relaxed);
         let private = session.private(slot);
         private.flags.store(0, Ordering::Relaxed);
@@ -109,6 +112,9 @@ impl Socket {
         for word in [&private.send_limit, &private.receive_limit, &private.kept, &private.users, &private.accepts] {
             word.store(0, Ordering::Relaxed);
         }
+        ring_growth::forget(session, slot);
+        // No stack says so.
+        private.sizes.store(u32::MAX, Ordering::Relaxed);
         private.sent.store(0, Ordering::Relaxed);
         private.read.store(0, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@
 use crate::backend::{Backend, DirectBackend, Kept, Lines, StackBackend};
 use crate::direct::{self, Direct};
 use crate::private::flag;
+use crate::ring_growth;
 use crate::session::Session;
 use crate::socket::Socket;
 use core::ops::Deref;
@@ -121,7 +122,7 @@ impl View {
     pub fn ring_bytes(&self) -> (u32, u32) {
         match &self.direct {
             Some(direct) => (direct.ring_bytes(), direct.ring_bytes()),
-            None => (self.session.geometry.tx_bytes, self.session.geometry.rx_bytes),
+            None => (self.send_ring().capacity(), self.receive_ring().capacity()),
         }
     }
 
@@ -161,6 +162,16 @@ impl View {
         }
     }
 
+    /// Free bytes of the send ring for one who has `wanted` bytes. The ring is doubled if it has less room and that is of use. The
+    /// caller keeps its exclusive access to the send tail.
+    #[inline]
+    pub fn room_for(&self, wanted: usize) -> u32 {
+        let room = self.room();
+        let grown =
+            (room as usize) < wanted && self.direct.is_none() && ring_growth::double_send_ring(self.session, self.slot);
+        if grown { self.room() } else { room }
+    }
+
     /// Usable bytes of the send ring when it is empty.
     #[inline(always)]
     pub fn send_limit(&self) -> u32 {
@@ -193,7 +204,7 @@ impl View {
     /// Bytes in the send ring that the stack has not taken out. An impossible send head counts as a full ring.
     pub fn queued(&self) -> u32 {
         let head = self.stack.tx_head.load(Ordering::Acquire);
-        self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.session.geometry.tx_bytes)
+        self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.session.geometry.tx_space())
     }
 
     /// The words that change with every event of the connection: bytes received, room to send, status and flags.

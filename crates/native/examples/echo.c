@@ -17,7 +17,7 @@ static void check(int result, const char *what) {
 }
 
 /* Copies the beginning of what was received into the room. */
-static void copy(const struct towpath_span from[2], const struct towpath_span to[2], size_t count) {
+static void copy(const struct towpath_span from[3], const struct towpath_span to[3], size_t count) {
     size_t in = 0, out = 0, in_at = 0, out_at = 0;
     while (count > 0) {
         size_t piece = from[in].len - in_at < to[out].len - out_at ? from[in].len - in_at : to[out].len - out_at;
@@ -28,16 +28,16 @@ static void copy(const struct towpath_span from[2], const struct towpath_span to
         in_at += piece;
         out_at += piece;
         if (in_at == from[in].len)
-            in = 1, in_at = 0;
+            in++, in_at = 0;
         if (out_at == to[out].len)
-            out = 1, out_at = 0;
+            out++, out_at = 0;
     }
 }
 
 /* Sends back all that is there, as far as there is room; 0: the connection is done with. */
 static int echo(struct towpath_connection *connection) {
     for (;;) {
-        struct towpath_span received[2], room[2];
+        struct towpath_span received[3], room[3];
         ssize_t count = towpath_received(connection, received);
         if (count <= 0)
             return count == -EAGAIN;

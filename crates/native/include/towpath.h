@@ -19,7 +19,7 @@ struct towpath;            /* a thread's way to the stack */
 struct towpath_listener;
 struct towpath_connection;
 
-/* A piece of a ring. Two make up what there is, because a ring has an end; the second may be empty. */
+/* A piece of a ring. Three make up what there is: a ring has an end, and one that has grown lies in two parts. The last may be empty. */
 struct towpath_span {
     void *base;
     size_t len;
@@ -54,12 +54,12 @@ int towpath_established(struct towpath_connection *);
 
 /* What has come and has not been consumed, in place: how many bytes; 0 is the end of the peer's stream. The spans hold until bytes are
  * consumed or the connection is closed. With towpath_is_direct the peer's program can still change them: check copies, not the spans. */
-ssize_t towpath_received(struct towpath_connection *, struct towpath_span spans[2]);
+ssize_t towpath_received(struct towpath_connection *, struct towpath_span spans[3]);
 void towpath_consume(struct towpath_connection *, size_t);
 
 /* Room for up to `most` bytes to be sent, in place: how many. If that is less than `most` (or -EAGAIN: none), TOWPATH_WRITABLE will tell
  * when a third of the ring is free. towpath_commit sends the first `count` bytes of it, once. */
-ssize_t towpath_reserve(struct towpath_connection *, size_t most, struct towpath_span spans[2]);
+ssize_t towpath_reserve(struct towpath_connection *, size_t most, struct towpath_span spans[3]);
 int towpath_commit(struct towpath_connection *, size_t count);
 
 /* The same with a copy, as recv and send have it. */

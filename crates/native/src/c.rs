@@ -9,6 +9,7 @@ use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use towpath_ring::bytes::Pieces;
 use towpath_ring::shared_bytes::copy;
 
 /// `struct towpath_span`.
@@ -204,14 +205,14 @@ pub unsafe extern "C" fn towpath_established(opened: *mut Opened) -> c_int {
     }
 }
 
-fn pieces(spans: [(*mut u8, usize); 2]) -> [Piece; 2] {
+fn pieces(spans: Pieces) -> [Piece; 3] {
     spans.map(|(base, len)| Piece { base: base.cast(), len })
 }
 
 /// # Safety
-/// `opened` is a connection of this library, and `out` is valid for two spans.
+/// `opened` is a connection of this library, and `out` is valid for three spans.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towpath_received(opened: *mut Opened, out: *mut [Piece; 2]) -> isize {
+pub unsafe extern "C" fn towpath_received(opened: *mut Opened, out: *mut [Piece; 3]) -> isize {
     // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     match opened.connection.received() {
@@ -234,15 +235,15 @@ pub unsafe extern "C" fn towpath_consume(opened: *mut Opened, count: usize) {
 }
 
 /// # Safety
-/// `opened` is a connection of this library, and `out` is valid for two spans.
+/// `opened` is a connection of this library, and `out` is valid for three spans.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towpath_reserve(opened: *mut Opened, most: usize, out: *mut [Piece; 2]) -> isize {
+pub unsafe extern "C" fn towpath_reserve(opened: *mut Opened, most: usize, out: *mut [Piece; 3]) -> isize {
     // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     opened.reserved = 0;
     match opened.connection.rings().room(most) {
         Ok(spans) => {
-            opened.reserved = spans[0].1 + spans[1].1;
+            opened.reserved = spans.iter().map(|(_, len)| len).sum();
             // SAFETY: the caller keeps the contract above.
             unsafe { out.write(pieces(spans)) };
             opened.reserved as isize

@@ -5,10 +5,8 @@ use core::sync::atomic::Ordering;
 use std::io;
 use towpath_client::socket::Socket;
 use towpath_client::view::View;
+use towpath_ring::bytes::Pieces;
 use towpath_ring::lines::{state, status};
-
-/// A piece of a ring, and its continuation at the ring's begin.
-pub(crate) type Spans = [(*mut u8, usize); 2];
 
 /// The rings and their words. A thread that moves their positions has exclusive access to the connection.
 pub(crate) struct Rings {
@@ -23,7 +21,7 @@ impl Rings {
     }
 
     #[inline]
-    pub fn received(&self) -> io::Result<Spans> {
+    pub fn received(&self) -> io::Result<Pieces> {
         let unread = self.view.readable();
         if unread == 0 || self.view.is_gone() {
             return self.nothing_received();
@@ -32,12 +30,12 @@ impl Rings {
     }
 
     #[inline]
-    fn spans(&self, unread: u32) -> Spans {
+    fn spans(&self, unread: u32) -> Pieces {
         self.view.receive_ring().spans(self.view.app.rx_head.load(Ordering::Relaxed), unread)
     }
 
     #[cold]
-    fn nothing_received(&self) -> io::Result<Spans> {
+    fn nothing_received(&self) -> io::Result<Pieces> {
         let state = self.view.state();
         if state == state::CONNECTING {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -67,17 +65,17 @@ impl Rings {
     }
 
     #[inline]
-    pub fn room(&self, most: usize) -> io::Result<[(*mut u8, usize); 2]> {
+    pub fn room(&self, most: usize) -> io::Result<Pieces> {
         let state = self.view.state();
         let closed = state != state::ESTABLISHED || self.view.send_closed_in(state);
         if closed || self.view.status() & status::PEER_CLOSED != 0 {
             return Err(self.cannot_send(state));
         }
         let most = most.min(self.view.send_limit() as usize) as u32;
-        let mut room = self.view.room();
+        let mut room = self.view.room_for(most as usize);
         if room < most {
             self.socket.want_room();
-            room = self.view.room();
+            room = self.view.room_for(most as usize);
             if room == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

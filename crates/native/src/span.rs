@@ -4,9 +4,11 @@
 use crate::rings::Rings;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use towpath_ring::bytes::Pieces;
 use towpath_ring::shared_bytes::{copy, copy_overlapping};
 
-/// A contiguous piece of received bytes. There are at most two of them, because a ring has an end.
+/// A contiguous piece of received bytes. There are at most three of them, because a ring has an end, and one that has grown
+/// lies in two parts.
 ///
 /// If the peer of a direct connection misbehaves, a byte may change between two reads. Copy the bytes, or decide on
 /// each of them once.
@@ -73,19 +75,19 @@ impl<'a> Span<'a> {
 /// Received bytes that have not been consumed.
 #[derive(Clone, Copy)]
 pub struct Received<'a> {
-    spans: [Span<'a>; 2],
+    spans: [Span<'a>; 3],
 }
 
 impl<'a> Received<'a> {
     #[inline]
-    pub(crate) fn new(spans: [(*mut u8, usize); 2]) -> Self {
+    pub(crate) fn new(spans: Pieces) -> Self {
         Self { spans: spans.map(|(base, len)| Span { base, len, ring: PhantomData }) }
     }
 
     /// How many bytes. 0 = the peer has ended its stream, and nothing more will come.
     #[inline]
     pub fn len(&self) -> usize {
-        self.spans[0].len + self.spans[1].len
+        self.spans[0].len + self.spans[1].len + self.spans[2].len
     }
 
     /// Has the stream ended?
@@ -93,44 +95,47 @@ impl<'a> Received<'a> {
         self.len() == 0
     }
 
-    /// The pieces in order. The second is empty unless the bytes continue at the ring's begin.
-    pub fn spans(&self) -> [Span<'a>; 2] {
+    /// The pieces in order. The last ones may be empty.
+    pub fn spans(&self) -> [Span<'a>; 3] {
         self.spans
     }
 
     /// Copies as many bytes as fit into `to`. Returns how many.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
-        let first = self.spans[0].copy_to(to);
-        match self.spans[1].len {
-            0 => first,
-            _ => first + self.spans[1].copy_to(&mut to[first..]),
+        let mut done = self.spans[0].copy_to(to);
+        for span in &self.spans[1..] {
+            if span.len == 0 {
+                break;
+            }
+            done += span.copy_to(&mut to[done..]);
         }
+        done
     }
 
     /// The bytes in order, each loaded once.
     pub fn iter(&self) -> impl Iterator<Item = u8> + use<'a> {
-        self.spans[0].iter().chain(self.spans[1].iter())
+        self.spans.into_iter().flat_map(|span| span.iter())
     }
 }
 
 /// Free room of the send ring, to be written and then sent by [`Room::commit`]. Dropping it sends nothing.
 pub struct Room<'a> {
-    spans: [(*mut u8, usize); 2],
+    spans: Pieces,
     written: usize,
     rings: &'a Rings,
 }
 
 impl<'a> Room<'a> {
     #[inline]
-    pub(crate) fn new(spans: [(*mut u8, usize); 2], rings: &'a Rings) -> Self {
+    pub(crate) fn new(spans: Pieces, rings: &'a Rings) -> Self {
         Self { spans, written: 0, rings }
     }
 
     /// How many bytes; at most as many as were asked for.
     #[inline]
     pub fn len(&self) -> usize {
-        self.spans[0].1 + self.spans[1].1
+        self.spans[0].1 + self.spans[1].1 + self.spans[2].1
     }
 
     /// Never true: no room is an error.
@@ -139,8 +144,8 @@ impl<'a> Room<'a> {
     }
 
     /// The pieces in order, to be written. Do not read them back: the peer of a direct connection may write them,
-    /// too. The second is empty unless the room continues at the ring's begin.
-    pub fn spans(&mut self) -> [(*mut MaybeUninit<u8>, usize); 2] {
+    /// too. The last ones may be empty.
+    pub fn spans(&mut self) -> [(*mut MaybeUninit<u8>, usize); 3] {
         self.spans.map(|(base, len)| (base.cast(), len))
     }
 
@@ -166,8 +171,10 @@ impl<'a> Room<'a> {
     #[inline]
     fn append(&mut self, from: *const u8, len: usize) -> usize {
         let mut done = 0;
-        for (begin, (base, room)) in [(0, self.spans[0]), (self.spans[0].1, self.spans[1])] {
+        let mut begin = 0;
+        for (base, room) in self.spans {
             let at = (self.written + done).saturating_sub(begin).min(room);
+            begin += room;
             let count = (room - at).min(len - done);
             // SAFETY: `from` has `len` readable bytes. The rest is inside the span, which is writable memory of the
             // ring. Two ends in one process may share a ring, so they may overlap, which this copy allows.

@@ -5,9 +5,16 @@ use core::marker::PhantomData;
 
 /// The bytes of one ring. Another process shares the memory and may write it at any moment. So bytes are copied in or
 /// out, and never borrowed as a slice.
+///
+/// The memory is in two parts, because most rings never grow: the first parts of all rings lie side by side, and the rest of each
+/// elsewhere. So a ring that has not grown takes no page table of its own.
 #[derive(Clone, Copy)]
 pub struct ByteRing<'a> {
     base: *mut u8,
+    /// Where the second part would begin if it began at offset 0.
+    more: *mut u8,
+    /// Bytes of the first part.
+    first: u32,
     mask: u32,
     mapping: PhantomData<&'a ()>,
 }
@@ -18,6 +25,9 @@ unsafe impl Send for ByteRing<'_> {}
 // SAFETY: all methods take `&self`, and a ring has no state but its address and size, which never change.
 unsafe impl Sync for ByteRing<'_> {}
 
+/// Some bytes of a ring in their order: pieces of memory. Those behind the last are empty.
+pub type Pieces = [(*mut u8, usize); 3];
+
 impl ByteRing<'_> {
     /// A ring over the `capacity` bytes at `base`.
     ///
@@ -27,7 +37,25 @@ impl ByteRing<'_> {
     #[inline]
     pub unsafe fn over(base: *mut u8, capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two());
-        Self { base, mask: capacity - 1, mapping: PhantomData }
+        Self { base, more: base, first: capacity, mask: capacity - 1, mapping: PhantomData }
+    }
+
+    /// A ring over the `first` bytes at `base`, and behind them those at `more`, up to `capacity`.
+    ///
+    /// # Safety
+    /// Both are powers of two, `first` is no more than `capacity`, and `base..base + first` and `more..more + capacity - first`
+    /// are valid for reads and writes as long as the result's lifetime lasts.
+    #[inline]
+    pub unsafe fn over_two(base: *mut u8, first: u32, more: *mut u8, capacity: u32) -> Self {
+        debug_assert!(capacity.is_power_of_two() && first.is_power_of_two() && first <= capacity);
+        let more = more.wrapping_sub(first as usize);
+        Self { base, more, first, mask: capacity - 1, mapping: PhantomData }
+    }
+
+    /// The ring that is so many times half as large, and begins at the same place. It has one byte at least.
+    #[inline(always)]
+    pub fn halved(self, times: u32) -> Self {
+        Self { mask: self.mask >> (times & 31), ..self }
     }
 
     /// Size in bytes.
@@ -39,60 +67,72 @@ impl ByteRing<'_> {
     /// Copies `from` into the ring at position `at` (wraps). Never panics; a `from` longer than the ring is cut.
     #[inline]
     pub fn write(&self, at: u32, from: &[u8]) {
-        let len = from.len().min(self.capacity() as usize);
-        let [(first, first_len), (second, second_len)] = self.split(at, len);
-        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= from.len()`. `from` is a Rust
-        // slice of this process's own memory, so it does not overlap the shared mapping.
-        unsafe {
-            copy(from.as_ptr(), first, first_len);
-            copy(from.as_ptr().add(first_len), second, second_len);
+        if let Some(to) = self.span(at, from.len()) {
+            // SAFETY: from `to` on `from.len()` bytes are in the ring. `from` is a Rust slice of this process's own memory, so
+            // it does not overlap the shared mapping.
+            return unsafe { copy(from.as_ptr(), to, from.len()) };
+        }
+        let mut done = 0;
+        for (to, len) in self.spans(at, from.len().min(self.capacity() as usize) as u32) {
+            // SAFETY: the pieces are inside the ring, and their lengths add up to no more than `from.len()`. Otherwise as above.
+            unsafe { copy(from.as_ptr().add(done), to, len) };
+            done += len;
         }
     }
 
     /// Copies from position `at` into `to` (wraps). Bytes of `to` beyond the ring's size are left alone.
     #[inline]
     pub fn read(&self, at: u32, to: &mut [u8]) {
-        let len = to.len().min(self.capacity() as usize);
-        let [(first, first_len), (second, second_len)] = self.split(at, len);
-        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= to.len()`. `to` is a Rust slice
-        // of this process's own memory, so it does not overlap the shared mapping.
-        unsafe {
-            copy(first, to.as_mut_ptr(), first_len);
-            copy(second, to.as_mut_ptr().add(first_len), second_len);
+        if let Some(from) = self.span(at, to.len()) {
+            // SAFETY: from `from` on `to.len()` bytes are in the ring. `to` is a Rust slice of this process's own memory, so it
+            // does not overlap the shared mapping.
+            return unsafe { copy(from, to.as_mut_ptr(), to.len()) };
+        }
+        let mut done = 0;
+        for (from, len) in self.spans(at, to.len().min(self.capacity() as usize) as u32) {
+            // SAFETY: the pieces are inside the ring, and their lengths add up to no more than `to.len()`. Otherwise as above.
+            unsafe { copy(from, to.as_mut_ptr().add(done), len) };
+            done += len;
         }
     }
 
-    /// The one or two contiguous spans of `len` bytes at `at`, for vectored copies from raw user memory. `len` beyond
-    /// the ring's size is cut; the second span is empty if nothing wraps.
+    /// The contiguous pieces of `len` bytes at `at`, for vectored copies from raw user memory. `len` beyond the ring's size is
+    /// cut.
     #[inline]
-    pub fn spans(&self, at: u32, len: u32) -> [(*mut u8, usize); 2] {
-        self.split(at, len.min(self.capacity()) as usize)
+    pub fn spans(&self, at: u32, len: u32) -> Pieces {
+        let len = len.min(self.capacity());
+        let offset = at & self.mask;
+        let mut left = len;
+        let mut piece = |offset: u32| {
+            let count = left.min(self.end(offset) - offset);
+            left -= count;
+            (self.at(offset), count as usize)
+        };
+        let one = piece(offset);
+        let next = self.end(offset) & self.mask;
+        [one, piece(next), piece(self.end(next) & self.mask)]
     }
 
     /// The span of `len` bytes at `at`, if they are in the ring and in one piece.
     #[inline(always)]
     pub fn span(&self, at: u32, len: usize) -> Option<*mut u8> {
         let offset = at & self.mask;
-        if len > (self.capacity() - offset) as usize {
+        if len > (self.end(offset) - offset) as usize {
             return None;
         }
-        // SAFETY: `offset <= mask`, so it is inside the ring.
-        Some(unsafe { self.base.add(offset as usize) })
+        Some(self.at(offset))
     }
 
-    /// Where the byte at `at` lies.
+    /// Where the part ends in which the byte at this offset lies.
     #[inline(always)]
-    pub fn place(&self, at: u32) -> *mut u8 {
-        // SAFETY: the offset is at most `mask`, so it is inside the ring.
-        unsafe { self.base.add((at & self.mask) as usize) }
+    fn end(&self, offset: u32) -> u32 {
+        if offset < self.first { self.first.min(self.mask + 1) } else { self.mask + 1 }
     }
 
-    /// `spans` for a length that is known to be no more than the capacity.
-    #[inline]
-    fn split(&self, at: u32, len: usize) -> [(*mut u8, usize); 2] {
-        let offset = (at & self.mask) as usize;
-        let first = len.min(self.capacity() as usize - offset);
-        // SAFETY: `offset <= mask`, so it is inside the ring.
-        [(unsafe { self.base.add(offset) }, first), (self.base, len - first)]
+    /// Where the byte at this offset lies, which is no more than `mask`.
+    #[inline(always)]
+    fn at(&self, offset: u32) -> *mut u8 {
+        let part = if offset < self.first { self.base } else { self.more };
+        part.wrapping_add(offset as usize)
     }
 }

@@ -19,7 +19,7 @@ use core::net::Ipv6Addr;
 use std::io;
 
 /// Bytes of every message.
-pub const MESSAGE_BYTES: usize = 64;
+pub const MESSAGE_BYTES: usize = 128;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
@@ -402,7 +402,8 @@ impl Packet {
         self
     }
     fn geometry(self, g: Geometry) -> Self {
-        self.word(g.slots).word(g.app_slots).word(g.tx_bytes).word(g.rx_bytes).word(g.contexts).word(g.flow_groups)
+        let sizes = [g.slots, g.app_slots, g.tx_bytes, g.rx_bytes, g.tx_most, g.rx_most, g.contexts, g.flow_groups];
+        sizes.into_iter().fold(self, Self::word)
     }
     fn long(mut self, value: u64) -> Self {
         self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_ne_bytes());
@@ -427,6 +428,8 @@ impl Fields<'_> {
             app_slots: self.word(),
             tx_bytes: self.word(),
             rx_bytes: self.word(),
+            tx_most: self.word(),
+            rx_most: self.word(),
             contexts: self.word(),
             flow_groups: self.word(),
         }

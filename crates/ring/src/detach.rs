@@ -54,7 +54,7 @@ impl Region {
         let same_use = app.generation.load(Ordering::Acquire) == stack.generation.load(Ordering::Relaxed);
         let from = stack.tx_head.load(Ordering::Acquire);
         let len = app.tx_tail.load(Ordering::Acquire).wrapping_sub(from);
-        (same_use && len <= self.geometry().tx_bytes).then_some(Unsent { slot, from, len })
+        (same_use && len <= self.tx(slot).capacity()).then_some(Unsent { slot, from, len })
     }
 
     /// Service side: the region of a client that is gone becomes memory of this process alone, with nothing in it but

@@ -1,11 +1,12 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
+use crate::ring_size::halvings;
 use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.
@@ -26,10 +27,14 @@ pub struct Geometry {
     pub slots: u32,
     /// Slots `0..app_slots` are allocated by the application (`connect`, `listen`), the rest by the stack (`accept`).
     pub app_slots: u32,
-    /// Bytes of each send ring, a power of two from 4 KiB to 16 MiB.
+    /// Bytes of each send ring at first, a power of two from 4 KiB to 16 MiB.
     pub tx_bytes: u32,
-    /// Bytes of each receive ring, likewise.
+    /// Bytes of each receive ring at first, likewise.
     pub rx_bytes: u32,
+    /// Bytes of each send ring at most, likewise; 0 = they do not grow.
+    pub tx_most: u32,
+    /// Bytes of each receive ring at most, likewise.
+    pub rx_most: u32,
     /// Event contexts, 1 to 64.
     pub contexts: u32,
     /// Flow groups, 1 to 16. The application has one data queue for each flow group, and one command queue. Each
@@ -48,6 +53,8 @@ impl Geometry {
         // One 64 KiB segment in flight and one being filled; two such per direction.
         tx_bytes: 131_072,
         rx_bytes: 131_072,
+        tx_most: 0,
+        rx_most: 0,
         contexts: 64,
         flow_groups: 1,
     };
@@ -55,17 +62,28 @@ impl Geometry {
     /// Most flow groups that a region can be made for.
     pub const MAX_FLOW_GROUPS: u32 = 16;
 
+    /// Bytes of each send ring when it has its largest size.
+    #[inline]
+    pub fn tx_space(&self) -> u32 {
+        self.tx_bytes.max(self.tx_most)
+    }
+
+    /// Bytes of each receive ring when it has its largest size.
+    #[inline]
+    pub fn rx_space(&self) -> u32 {
+        self.rx_bytes.max(self.rx_most)
+    }
+
+    /// The sizes with which rings begin, as [`ring_size`](crate::ring_size) keeps them: of the send and of the receive ring.
+    pub fn first_halvings(&self) -> (u32, u32) {
+        (halvings(self.tx_space(), self.tx_bytes), halvings(self.rx_space(), self.rx_bytes))
+    }
+
     /// Usable bytes of a send ring when a kernel socket with an `SO_SNDBUF` sits behind the ring. `buffer` is the
     /// option as it reads; 0 = not set. Half of `buffer` is for data, which the socket behind holds. The ring's share
     /// is a quarter of `buffer`. So both together hold as much as Linux lets go, to within a factor of two.
     pub fn send_limit(&self, buffer: u32) -> u32 {
         if buffer == 0 { self.tx_bytes } else { (buffer / 4).clamp(1, self.tx_bytes) }
-    }
-
-    /// The same where nothing is behind the ring. As many bytes as the program has asked for remain: on Linux the other
-    /// half of the value goes to bookkeeping.
-    pub fn only_send_limit(&self, buffer: u32) -> u32 {
-        if buffer == 0 { self.tx_bytes } else { (buffer / 2).clamp(1, self.tx_bytes) }
     }
 
     /// The same of a receive ring and an `SO_RCVBUF`. There is room for as much as `SO_RCVLOWAT` can ask for on Linux.
@@ -84,6 +102,10 @@ impl Geometry {
         size("app_slots", self.app_slots, (1..=self.slots).contains(&self.app_slots), "from 1 to slots")?;
         size("tx_bytes", self.tx_bytes, ring(self.tx_bytes), "a power of two from 4096 to 16777216")?;
         size("rx_bytes", self.rx_bytes, ring(self.rx_bytes), "a power of two from 4096 to 16777216")?;
+        let most = |most, bytes| most == 0 || ring(most) && most >= bytes;
+        let rule = "0, or a power of two up to 16777216 and no less than the ring has at first";
+        size("tx_most", self.tx_most, most(self.tx_most, self.tx_bytes), rule)?;
+        size("rx_most", self.rx_most, most(self.rx_most, self.rx_bytes), rule)?;
         size("contexts", self.contexts, (1..=64).contains(&self.contexts), "from 1 to 64")?;
         size("flow_groups", self.flow_groups, (1..=Self::MAX_FLOW_GROUPS).contains(&self.flow_groups), "from 1 to 16")
     }
@@ -141,7 +163,6 @@ pub struct Header {
     pub token: u64,
     /// The sizes from which the layout follows.
     pub geometry: Geometry,
-    pub(crate) _reserved2: [u32; 2],
 }
 
 /// The cache lines of one slot: first the application's, then the stack's. So a processor that fetches lines in pairs
@@ -190,6 +211,8 @@ pub struct Layout {
     counts: usize,
     tx: usize,
     rx: usize,
+    tx_more: usize,
+    rx_more: usize,
     total: usize,
 }
 
@@ -208,8 +231,23 @@ impl Layout {
         let counts = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
         let tx = pages(counts + slots * size_of::<CountsLine>());
         let rx = tx + slots * geometry.tx_bytes as usize;
-        let total = rx + slots * geometry.rx_bytes as usize;
-        Ok(Self { geometry, data_queues, data_stride, events, event_stride, private, counts, tx, rx, total })
+        let tx_more = rx + slots * geometry.rx_bytes as usize;
+        let rx_more = tx_more + slots * (geometry.tx_space() - geometry.tx_bytes) as usize;
+        let total = rx_more + slots * (geometry.rx_space() - geometry.rx_bytes) as usize;
+        Ok(Self {
+            geometry,
+            data_queues,
+            data_stride,
+            events,
+            event_stride,
+            private,
+            counts,
+            tx,
+            rx,
+            tx_more,
+            rx_more,
+            total,
+        })
     }
 
     /// The sizes it was computed from.
@@ -317,13 +355,25 @@ impl Layout {
         self.counts + self.index(slot) * size_of::<CountsLine>()
     }
 
-    /// Offset of a slot's send ring.
+    /// Offset of what a slot's send ring may have beyond its first size.
+    #[inline]
+    pub fn tx_more(&self, slot: Slot) -> usize {
+        self.tx_more + self.index(slot) * (self.geometry.tx_space() - self.geometry.tx_bytes) as usize
+    }
+
+    /// Offset of what a slot's receive ring may have beyond its first size.
+    #[inline]
+    pub fn rx_more(&self, slot: Slot) -> usize {
+        self.rx_more + self.index(slot) * (self.geometry.rx_space() - self.geometry.rx_bytes) as usize
+    }
+
+    /// Offset of a slot's send ring, as far as its first size goes.
     #[inline]
     pub fn tx(&self, slot: Slot) -> usize {
         self.tx + self.index(slot) * self.geometry.tx_bytes as usize
     }
 
-    /// Offset of a slot's receive ring.
+    /// Offset of a slot's receive ring, as far as its first size goes.
     #[inline]
     pub fn rx(&self, slot: Slot) -> usize {
         self.rx + self.index(slot) * self.geometry.rx_bytes as usize

@@ -13,6 +13,7 @@
 //! - [`memory`]: who makes the memory, and what is checked of it;
 //! - [`address`]: the form of addresses in it;
 //! - [`bytes`], [`shared_bytes`]: the byte rings, and the one way to copy to and from them;
+//! - [`ring_size`]: how large a ring is now;
 //! - [`dirty`], [`word`]: dirty sets, and the word and fences that they are made of;
 //! - [`command`], [`sideband`]: commands of an application, and those that belong to a position of the stream;
 //! - [`detach`]: the end of a region;
@@ -45,6 +46,7 @@ pub mod options;
 pub mod pair;
 pub mod region;
 pub mod report;
+pub mod ring_size;
 pub mod shared_bytes;
 pub mod sideband;
 pub mod span;

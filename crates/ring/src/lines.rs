@@ -21,7 +21,9 @@ pub struct AppLine {
     pub generation: AtomicU32,
     /// Contexts to tell about events on this slot: bit n = context n.
     pub ctx_mask: AtomicU64,
-    /// `want` bits: which events beyond the always-reported ones (readable, state) are asked for.
+    /// `want` bits: which events beyond the always-reported ones (readable, state) are asked for. Also
+    /// [`ring_size::SEND`](crate::ring_size::SEND), stored before a `tx_tail` that needs it, and
+    /// [`ring_size::RECEIVE_GRANTED`](crate::ring_size::RECEIVE_GRANTED).
     pub want: AtomicU32,
     /// Number of threads asleep on the futex word [`StackLine::event_seq`]; 0 = no wake needed.
     pub sleepers: AtomicU32,
@@ -151,7 +153,9 @@ pub struct StackLine {
     pub event_seq: AtomicU32,
     /// Incremented by the stack each time the slot is given to a new connection or listener.
     pub generation: AtomicU32,
-    /// The flow group that serves this slot, and so the data queue to use.
+    /// The flow group that serves this slot, and so the data queue to use. Also
+    /// [`ring_size::RECEIVE`](crate::ring_size::RECEIVE), stored before an `rx_tail` that needs it, and the sizes that the
+    /// stack wants.
     pub flow_group: AtomicU32,
     /// Acknowledges [`AppLine::data_seq`].
     pub data_ack: AtomicU32,

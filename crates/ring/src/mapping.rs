@@ -1,5 +1,6 @@
 //! Mappings of shared memory into this process.
 
+use crate::layout::PAGE;
 use core::ops::Range;
 use core::ptr;
 use rustix::fd::BorrowedFd;
@@ -115,6 +116,18 @@ impl Mapping {
             // touches them first.
             let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxPopulateWrite) };
         }
+    }
+
+    /// Are all pages from byte `from` to byte `to`, both multiples of the page, in memory?
+    pub(crate) fn is_resident(&self, from: usize, to: usize) -> bool {
+        const AT_ONCE: usize = 256;
+        let (to, mut resident) = (to.min(self.bytes), [0u8; AT_ONCE]);
+        (from..to).step_by(AT_ONCE * PAGE).all(|at| {
+            let bytes = (to - at).min(AT_ONCE * PAGE);
+            // SAFETY: the range is inside our own mapping, and the array has a byte for each of its pages.
+            let known = unsafe { libc::mincore(self.base.add(at).cast(), bytes, resident.as_mut_ptr()) } == 0;
+            known && resident[..bytes / PAGE].iter().all(|page| page & 1 != 0)
+        })
     }
 
     /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel.

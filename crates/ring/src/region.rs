@@ -4,7 +4,9 @@ use crate::dirty::DirtySet;
 use crate::layout::{HEADER_BYTES, Header, MAGIC, PAGE, QueueWords, SlotLines, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{MapError, check_brought, check_sealed, new_memory};
-use crate::{AppLine, ByteRing, CommandLine, CountsLine, Geometry, InfoLine, Layout, OptionsLine, Slot, StackLine};
+use crate::{
+    AppLine, ByteRing, CommandLine, CountsLine, Geometry, InfoLine, Layout, OptionsLine, Slot, StackLine, ring_size,
+};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -174,18 +176,30 @@ impl Region {
         unsafe { &*self.at(self.layout.counts(slot)).cast() }
     }
 
-    /// The send ring of a slot.
+    /// The send ring of a slot, of the size that its line says. The stack loads the size after the send tail.
     #[inline]
     pub fn tx(&self, slot: Slot) -> ByteRing<'_> {
-        // SAFETY: the layout's offset is inside the mapping with a whole ring behind it; `check` made it a power of
-        // two.
-        unsafe { ByteRing::over(self.at(self.layout.tx(slot)), self.geometry().tx_bytes) }
+        self.tx_halved(slot, ring_size::SEND.of(self.app(slot).want.load(Ordering::Relaxed)))
     }
-    /// The receive ring of a slot.
+    /// The receive ring of a slot, of the size that its line says. The application loads the size after the receive tail.
     #[inline]
     pub fn rx(&self, slot: Slot) -> ByteRing<'_> {
-        // SAFETY: as for `tx`.
-        unsafe { ByteRing::over(self.at(self.layout.rx(slot)), self.geometry().rx_bytes) }
+        self.rx_halved(slot, ring_size::RECEIVE.of(self.stack(slot).flow_group.load(Ordering::Relaxed)))
+    }
+    /// The send ring of a slot, of this size.
+    #[inline]
+    pub fn tx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
+        let (base, more) = (self.at(self.layout.tx(slot)), self.at(self.layout.tx_more(slot)));
+        // SAFETY: the layout's offsets are inside the mapping, with the first part and the rest of a ring behind them. `check`
+        // has made sure of powers of two.
+        unsafe { ByteRing::over_two(base, self.geometry().tx_bytes, more, self.geometry().tx_space()) }.halved(halvings)
+    }
+    /// The receive ring of a slot, of this size.
+    #[inline]
+    pub fn rx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
+        let (base, more) = (self.at(self.layout.rx(slot)), self.at(self.layout.rx_more(slot)));
+        // SAFETY: as for `tx_halved`.
+        unsafe { ByteRing::over_two(base, self.geometry().rx_bytes, more, self.geometry().rx_space()) }.halved(halvings)
     }
 
     /// Application side: touches the lines of these slots before the stack does.
@@ -197,9 +211,27 @@ impl Region {
 
     /// Application side: touches these bytes of a slot's receive ring, from the ring's beginning, before the stack does.
     pub fn touch_receive_ring(&self, slot: Slot, bytes: Range<u32>) {
-        let (ring, most) = (self.layout.rx(slot), self.geometry().rx_bytes);
-        let at = |byte: u32| ring + byte.min(most) as usize;
-        self.mapping.touch(at(bytes.start) / PAGE * PAGE, at(bytes.end).next_multiple_of(PAGE));
+        for pages in self.receive_pages(slot, bytes) {
+            self.mapping.touch(pages.start, pages.end);
+        }
+    }
+
+    /// Has somebody touched all these bytes of a slot's receive ring? This waits for no lock that a client can keep.
+    pub fn has_memory(&self, slot: Slot, bytes: Range<u32>) -> bool {
+        self.receive_pages(slot, bytes).into_iter().all(|pages| self.mapping.is_resident(pages.start, pages.end))
+    }
+
+    /// The pages of these bytes of a slot's receive ring, in both of its parts.
+    fn receive_pages(&self, slot: Slot, bytes: Range<u32>) -> [Range<usize>; 2] {
+        let (first, most) = (self.geometry().rx_bytes, self.geometry().rx_space());
+        let pages = |base: usize, from: u32, to: u32| {
+            (base + from as usize) / PAGE * PAGE..(base + to as usize).next_multiple_of(PAGE)
+        };
+        let more = |at: u32| at.clamp(first, most) - first;
+        [
+            pages(self.layout.rx(slot), bytes.start.min(first), bytes.end.min(first)),
+            pages(self.layout.rx_more(slot), more(bytes.start), more(bytes.end)),
+        ]
     }
 
     /// Application side: touches the entries of a context's event queues, all of which are used in turn, and the sequence
@@ -217,15 +249,20 @@ impl Region {
     /// The service never does this to the memory of a client: the call waits for a lock of the file, which any process that
     /// has the file can keep for ever.
     pub fn give_back_rings(&self, slot: Slot, kept: u32) {
-        let (app, stack, geometry) = (self.app(slot), self.stack(slot), self.geometry());
+        let (app, stack, layout, geometry) = (self.app(slot), self.stack(slot), &self.layout, self.geometry());
         let (tail, head) = (app.tx_tail.load(Ordering::Relaxed), app.rx_head.load(Ordering::Relaxed));
         let queued = (stack.tx_head.load(Ordering::Acquire), tail);
         let unread = (head, stack.rx_tail.load(Ordering::Acquire));
-        let rings =
-            [(self.layout.tx(slot), geometry.tx_bytes, queued), (self.layout.rx(slot), geometry.rx_bytes, unread)];
-        for (ring, bytes, (from, to)) in rings {
+        let (sends, receives) = (self.tx(slot).capacity(), self.rx(slot).capacity());
+        let rings = [
+            (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, sends, queued),
+            (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, receives, unread),
+        ];
+        for (base, more, first, bytes, (from, to)) in rings {
             for part in free_parts(bytes, kept, from, to.wrapping_sub(from)).into_iter().flatten() {
-                self.mapping.give_back(ring + part.start, ring + part.end);
+                let first = first as usize;
+                self.mapping.give_back(base + part.start.min(first), base + part.end.min(first));
+                self.mapping.give_back(more + part.start.max(first) - first, more + part.end.max(first) - first);
             }
         }
     }
@@ -322,7 +359,7 @@ impl Region {
 
     #[inline]
     fn at(&self, offset: usize) -> *mut u8 {
-        debug_assert!(offset < self.layout.total_bytes());
+        debug_assert!(offset <= self.layout.total_bytes());
         // SAFETY: only called with offsets of the layout, which are inside the mapping.
         unsafe { self.mapping.base.add(offset) }
     }

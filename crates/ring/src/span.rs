@@ -31,13 +31,13 @@ impl Span {
         let mapping = Arc::new(Mapping::new(memfd.as_fd(), bytes, Access::ReadWrite)?);
         Ok(Self { base: mapping.base, bytes: bytes as u64, _mapped: mapping })
     }
-    /// All send rings of a region, slot by slot.
+    /// All send rings of a region, slot by slot, as far as their first sizes go.
     pub fn of_sends(region: &Arc<Region>) -> Self {
         let slots = u64::from(region.geometry().slots);
         let base = region.slot(0).map_or(ptr::null_mut(), |slot| region.tx(slot).spans(0, 1)[0].0);
         Self { base, bytes: slots * u64::from(region.geometry().tx_bytes), _mapped: Arc::clone(region) as Arc<_> }
     }
-    /// All receive rings of a region, slot by slot.
+    /// All receive rings of a region, slot by slot, as far as their first sizes go.
     pub fn of_receives(region: &Arc<Region>) -> Self {
         let slots = u64::from(region.geometry().slots);
         let base = region.slot(0).map_or(ptr::null_mut(), |slot| region.rx(slot).spans(0, 1)[0].0);

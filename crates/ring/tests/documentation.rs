@@ -69,7 +69,7 @@ fn check(name: &str, actual: Vec<(usize, usize, &str)>) {
 #[test]
 fn tables_tell_the_offsets_of_all_words() {
     check("Header", fields!(Header: magic version total_bytes token geometry));
-    check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes contexts flow_groups));
+    check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes tx_most rx_most contexts flow_groups));
     check("SlotLines", fields!(SlotLines: app command options stack info));
     check(
         "AppLine",
@@ -151,20 +151,40 @@ fn the_parts_lie_where_the_table_says() {
         layout.counts(first),
         layout.tx(first),
         layout.rx(first),
+        layout.tx_more(first),
+        layout.rx_more(first),
         layout.total_bytes(),
     ];
     let written: Vec<usize> = rows("Parts").iter().map(|row| row[3].parse().unwrap()).collect();
     assert_eq!(written, actual);
-    let sentence = "S = 16384, `app_slots` = 8192, T = R = 131072, C = 64, K = 1";
+    let sentence = "S = 16384, `app_slots` = 8192, T = R = T' = R' = 131072, C = 64, K = 1";
     assert!(TEXT.contains(sentence));
     assert_eq!(
         geometry,
-        Geometry { slots: 16_384, app_slots: 8192, tx_bytes: 131_072, rx_bytes: 131_072, contexts: 64, flow_groups: 1 }
+        Geometry {
+            slots: 16_384,
+            app_slots: 8192,
+            tx_bytes: 131_072,
+            rx_bytes: 131_072,
+            tx_most: 0,
+            rx_most: 0,
+            contexts: 64,
+            flow_groups: 1
+        }
     );
 
     // The formulas, for sizes whose pages do not come out even.
     let page = |bytes: usize| bytes.next_multiple_of(4096);
-    let odd = Geometry { slots: 64, app_slots: 60, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, flow_groups: 2 };
+    let odd = Geometry {
+        slots: 64,
+        app_slots: 60,
+        tx_bytes: 4096,
+        rx_bytes: 8192,
+        tx_most: 16_384,
+        rx_most: 32_768,
+        contexts: 3,
+        flow_groups: 2,
+    };
     let layout = Layout::new(odd).unwrap();
     let (s, k, c) = (64, 2, 3);
     let data_queues = page(4096 + 512 * s);
@@ -181,9 +201,11 @@ fn the_parts_lie_where_the_table_says() {
             layout.counts(first),
             layout.tx(first),
             layout.rx(first),
+            layout.tx_more(first),
+            layout.rx_more(first),
             layout.total_bytes()
         ],
-        [data_queues, events, private, counts, tx, rx, rx + s * 8192]
+        [data_queues, events, private, counts, tx, rx, rx + s * 8192, rx + s * 20_480, rx + s * 45_056]
     );
     assert_eq!(layout.event(1, 2), events + 5 * page(256 + 12 * s));
     let slot = layout.slot(9).unwrap();

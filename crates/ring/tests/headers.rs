@@ -18,12 +18,21 @@ fn dirty() {
 
 #[test]
 fn a_header_shows_nothing_of_the_memory_of_its_maker() {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+    let geometry = Geometry {
+        slots: 16,
+        app_slots: 8,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 1,
+    };
     type Make<'a> = &'a dyn Fn() -> OwnedFd;
     // With the bytes of the fields.
     let makers: [(&str, u64, Make<'_>); 5] = [
         ("a pair region", 16, &|| PairRegion::create(PairGeometry { slots: 64, ring_bytes: 4096 }, 1).unwrap().1),
-        ("a region", 56, &|| Region::create(geometry).unwrap().1),
+        ("a region", 64, &|| Region::create(geometry).unwrap().1),
         ("metrics", 24, &|| MetricsRegion::create(1, 8).unwrap().1),
         ("statistics", 16, &|| StatsRegion::create().unwrap().1),
         ("a report", 20, &|| Report::create().unwrap().1),

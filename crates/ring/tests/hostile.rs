@@ -9,8 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use towpath_ring::dirty::{DirtySet, acknowledge};
 use towpath_ring::{Geometry, Region, Slot};
 
-const GEOMETRY: Geometry =
-    Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 2, flow_groups: 2 };
+const GEOMETRY: Geometry = Geometry {
+    slots: 16,
+    app_slots: 8,
+    tx_bytes: 4096,
+    rx_bytes: 4096,
+    tx_most: 0,
+    rx_most: 0,
+    contexts: 2,
+    flow_groups: 2,
+};
 
 /// One step. Offsets and numbers are taken modulo their limits, except those that stand in shared memory.
 #[derive(Debug, Clone, Copy, TypeGenerator)]

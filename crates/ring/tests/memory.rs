@@ -8,8 +8,16 @@ use towpath_ring::memory::new_memory;
 use towpath_ring::{Geometry, MapError, Region};
 
 const RING: u32 = 65_536;
-const GEOMETRY: Geometry =
-    Geometry { slots: 64, app_slots: 32, tx_bytes: RING, rx_bytes: RING, contexts: 4, flow_groups: 2 };
+const GEOMETRY: Geometry = Geometry {
+    slots: 64,
+    app_slots: 32,
+    tx_bytes: RING,
+    rx_bytes: RING,
+    tx_most: 0,
+    rx_most: 0,
+    contexts: 4,
+    flow_groups: 2,
+};
 const ALL: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 fn pages(memfd: &OwnedFd) -> u64 {
@@ -93,11 +101,11 @@ fn exactly_the_pages_that_are_asked_for_are_touched_and_keep_what_is_in_them() {
     touched("the ring's beginning", 4);
     region.touch_receive_ring(slot, 16_384..20_000);
     touched("the next page", 1);
-    region.rx(slot).write(16_384, b"bytes");
+    region.rx_halved(slot, 0).write(16_384, b"bytes");
     region.touch_receive_ring(slot, 0..u32::MAX);
     touched("the rest, and no other ring", u64::from(RING) / 4096 - 5);
     let mut got = [0; 5];
-    region.rx(slot).read(16_384, &mut got);
+    region.rx_halved(slot, 0).read(16_384, &mut got);
     assert_eq!(&got, b"bytes");
     region.touch_lines(32..40);
     touched("lines of eight slots, which begin at the end of the header's page", 1);

@@ -64,8 +64,16 @@ fn a_reader_cannot_write() {
 
 #[test]
 fn a_region_of_another_kind_is_refused() {
-    let geometry =
-        towpath_ring::Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+    let geometry = towpath_ring::Geometry {
+        slots: 16,
+        app_slots: 8,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 1,
+    };
     let (_region, memfd) = towpath_ring::Region::create(geometry).unwrap();
     assert!(MetricsRegion::map_readonly(memfd.as_fd()).is_err());
 }

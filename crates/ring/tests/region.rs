@@ -10,7 +10,16 @@ use towpath_ring::{Geometry, Layout, MapError, Region, dirty};
 
 /// Small enough that a test may touch all of it.
 fn small() -> Geometry {
-    Geometry { slots: 32, app_slots: 16, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, flow_groups: 2 }
+    Geometry {
+        slots: 32,
+        app_slots: 16,
+        tx_bytes: 4096,
+        rx_bytes: 8192,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 3,
+        flow_groups: 2,
+    }
 }
 
 #[test]
@@ -122,6 +131,8 @@ fn sizes_out_of_range_are_refused() {
         app_slots: 65_536,
         tx_bytes: 16 << 20,
         rx_bytes: 16 << 20,
+        tx_most: 16 << 20,
+        rx_most: 0,
         contexts: 64,
         flow_groups: 16,
     };
@@ -136,6 +147,9 @@ fn sizes_out_of_range_are_refused() {
         Geometry { tx_bytes: 2048, ..good },
         Geometry { tx_bytes: 5000, ..good },
         Geometry { rx_bytes: 32 << 20, ..good },
+        Geometry { tx_most: good.tx_bytes / 2, ..good },
+        Geometry { rx_most: 3 * good.rx_bytes, ..good },
+        Geometry { rx_most: 32 << 20, ..good },
         Geometry { contexts: 0, ..good },
         Geometry { contexts: 65, ..good },
         Geometry { flow_groups: 0, ..good },
@@ -210,17 +224,18 @@ fn what_is_no_region_is_not_mapped() {
     assert_eq!(refusal(&file, small()), "no memfd");
 }
 
-/// `SO_SNDBUF` reads as twice what was asked for.
-#[test]
-fn a_send_ring_takes_what_its_option_leaves() {
-    let geometry = Geometry { tx_bytes: 65_536, ..Geometry::DEFAULT };
-    let limits = [0, 1, 4608, 131_070, 131_072, u32::MAX].map(|buffer| geometry.only_send_limit(buffer));
-    assert_eq!(limits, [65_536, 1, 2304, 65_535, 65_536, 65_536]);
-}
-
 #[test]
 fn each_word_of_a_slot_is_in_the_lines_that_both_sides_have() {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 3 };
+    let geometry = Geometry {
+        slots: 16,
+        app_slots: 8,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 3,
+    };
     let (region, _memfd) = Region::create(geometry).unwrap();
     assert_eq!(region.layout().threads(), 4);
     for slot in [0, 15].map(|raw| region.slot(raw).unwrap()) {
@@ -257,7 +272,16 @@ fn a_kernel_socket_behind_a_ring_has_half_of_what_is_to_be_sent() {
 
 #[test]
 fn a_retired_region_has_zeros_of_its_own_at_the_same_addresses() {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+    let geometry = Geometry {
+        slots: 16,
+        app_slots: 8,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 1,
+    };
     let (region, memfd) = Region::create(geometry).unwrap();
     let other = Region::map(memfd.as_fd(), geometry).unwrap();
     let slot = region.slot(3).unwrap();

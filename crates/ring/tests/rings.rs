@@ -41,11 +41,43 @@ proptest! {
         ring.read(at, &mut got);
         prop_assert_eq!(&got[..kept], &bytes[..kept]);
         prop_assert!(got[kept..].iter().all(|&b| b == 0x55), "more than the ring holds was read");
-        let [(first, first_len), (second, second_len)] = ring.spans(at, bytes.len() as u32);
-        prop_assert_eq!(first_len + second_len, kept);
+        let [(first, first_len), (second, second_len), (_, none)] = ring.spans(at, bytes.len() as u32);
+        prop_assert_eq!((first_len + second_len, none), (kept, 0));
         prop_assert_eq!(second as usize, ring.spans(0, 1)[0].0 as usize);
         prop_assert_eq!(first as usize - second as usize, at as usize % capacity);
         prop_assert!(memory.guards_hold());
+    }
+
+    /// A ring in two parts, of any size that it may have, is the ring in one part of that size.
+    #[test]
+    fn a_ring_in_two_parts_is_one(first in 2u32..6, doublings in 0u32..4, halvings in 0u32..9, at: u32, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let (first, capacity) = (1u32 << first, 1u32 << (first + doublings));
+        let (mut one, mut two) = (Guarded::new(capacity as usize), [Guarded::new(first as usize), Guarded::new((capacity - first) as usize)]);
+        let plain = one.ring().halved(halvings);
+        let [base, more] = &mut two;
+        // SAFETY: so many bytes follow each first guard, and live until the end of the test.
+        let parted = unsafe { ByteRing::over_two(base.0.as_mut_ptr().add(GUARD), first, more.0.as_mut_ptr().add(GUARD), capacity) };
+        let parted = parted.halved(halvings);
+        for ring in [plain, parted] {
+            ring.write(at, &bytes);
+        }
+        prop_assert_eq!(plain.capacity(), parted.capacity());
+        for place in 0..plain.capacity() {
+            let mut found = [[0], [0]];
+            plain.read(place, &mut found[0]);
+            parted.read(place, &mut found[1]);
+            prop_assert_eq!(found[0], found[1], "at {}", place);
+        }
+        let mut found = vec![0; bytes.len()];
+        parted.read(at, &mut found);
+        prop_assert_eq!(&found[..bytes.len().min(plain.capacity() as usize)], &bytes[..bytes.len().min(plain.capacity() as usize)]);
+        let mut spanned = 0;
+        for (begin, len) in parted.spans(at, bytes.len() as u32) {
+            prop_assert!(len == 0 || parted.span(at.wrapping_add(spanned), len) == Some(begin));
+            spanned += len as u32;
+        }
+        prop_assert_eq!(spanned, plain.capacity().min(bytes.len() as u32));
+        prop_assert!(one.guards_hold() && two.iter().all(Guarded::guards_hold));
     }
 
     /// A stream through a ring with free-running positions that pass 2^32.
@@ -112,7 +144,16 @@ impl Set {
 }
 
 fn slots() -> Vec<Slot> {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+    let geometry = Geometry {
+        slots: 16,
+        app_slots: 8,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 1,
+    };
     let layout = Layout::new(geometry).unwrap();
     layout.app_slots().chain(layout.stack_slots()).collect()
 }
@@ -257,7 +298,7 @@ fn a_span_ends_with_its_ring() {
     let mut memory = [0u8; SIZE as usize];
     // SAFETY: eight bytes, a power of two, that live until the end of the test.
     let ring = unsafe { ByteRing::over(memory.as_mut_ptr(), SIZE) };
-    let base = ring.place(0);
+    let base = ring.spans(0, 1)[0].0;
     for at in [0, 1, 7, 8, 11, u32::MAX, u32::MAX - 7] {
         let offset = at % SIZE;
         let left = (SIZE - offset) as usize;

@@ -157,6 +157,8 @@ impl ClientShared {
             flags,
             tx_tail: line.tx_tail.load(Ordering::Acquire),
             rx_head: line.rx_head.load(Ordering::Acquire),
+            // After the tail, which may need the new size.
+            want: line.want.load(Ordering::Relaxed),
             marks,
         })
     }
@@ -182,6 +184,8 @@ pub struct AppWords {
     pub tx_tail: u32,
     /// See `AppLine::rx_head`.
     pub rx_head: u32,
+    /// See `AppLine::want`.
+    pub want: u32,
     /// Positions of the send ring that mean something; `None` = there was never one.
     pub marks: Option<AppMarks>,
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
+use towpath_ring::ring_size::{RECEIVE, RECEIVE_WANTED, SEND_WANTED};
 use towpath_ring::{Slot, StackLine};
 
 /// The use of a slot.
@@ -276,7 +277,9 @@ impl<C, S: Default> ServedClient<C, S> {
         // The count goes on. Else the next error could look like one that was reported for an earlier connection.
         let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
         line.soft_error.store(soft_errors, Ordering::Relaxed);
-        line.flow_group.store(queue as u32, Ordering::Relaxed);
+        let (send, receive) = self.shared.region.geometry().first_halvings();
+        let sizes = RECEIVE.word(receive) | RECEIVE_WANTED.word(receive) | SEND_WANTED.word(send);
+        line.flow_group.store(queue as u32 | sizes, Ordering::Relaxed);
         line.pair.store(pair.0, Ordering::Relaxed);
         line.pair_slot.store(pair.1, Ordering::Relaxed);
         line.generation.store(self.shared.generation(slot), Ordering::Relaxed);

@@ -13,6 +13,9 @@ const SCARCE_SLOTS: u32 = 1024;
 /// Default rings in scarce memory, bytes.
 const SCARCE_RING: u64 = 64 << 10;
 
+/// How far rings grow by default, bytes: more than Linux's default windows have room for (half of `tcp_rmem`'s 6 MiB).
+const GROWN_RING: u32 = 4 << 20;
+
 /// The sizes for a configuration. `descriptors` is the limit on open files: a client has at most as many sockets as its
 /// connection can have descriptors. `flow_groups` is the number of the stack's flow groups.
 pub fn geometry(config: &Config, descriptors: u64, flow_groups: usize) -> Geometry {
@@ -35,11 +38,20 @@ pub fn geometry(config: &Config, descriptors: u64, flow_groups: usize) -> Geomet
         let small = is_scarce && size == default;
         (if small { SCARCE_RING } else { size.get() }) as u32
     };
+    let most = |size: Option<Bytes>, first: u32| match size {
+        _ if config.stack != StackKind::Fast => 0,
+        Some(size) => size.get() as u32,
+        None => GROWN_RING.max(first),
+    };
+    let tx_bytes = ring(config.send_buffer, default.send_buffer);
+    let rx_bytes = ring(config.receive_buffer, default.receive_buffer);
     Geometry {
         slots,
         app_slots: slots / 2,
-        tx_bytes: ring(config.send_buffer, default.send_buffer),
-        rx_bytes: ring(config.receive_buffer, default.receive_buffer),
+        tx_bytes,
+        rx_bytes,
+        tx_most: most(config.send_buffer_max, tx_bytes),
+        rx_most: most(config.receive_buffer_max, rx_bytes),
         contexts: CONTEXTS,
         // With a kernel stack all sockets of a client belong to one flow group.
         flow_groups: if config.stack == StackKind::Fast { flow_groups as u32 } else { 1 },

@@ -71,10 +71,10 @@ pub struct Options {
     /// Admit others: user:NAME, group:NAME, uid:N or all (may be repeated)
     #[arg(long, value_name = "WHO")]
     pub admit: Vec<Admit>,
-    /// Send ring of each connection, e.g. 256KiB
+    /// Send ring of each connection at first, e.g. 256KiB
     #[arg(long, value_name = "SIZE")]
     pub send_buffer: Option<Bytes>,
-    /// Receive ring of each connection, e.g. 256KiB
+    /// Receive ring of each connection at first, e.g. 256KiB
     #[arg(long, value_name = "SIZE")]
     pub receive_buffer: Option<Bytes>,
     /// How long a thread looks for work before it sleeps, e.g. 20us

@@ -280,8 +280,9 @@ const IOCTLS: [libc::c_ulong; 11] = [
     0x8921,
 ];
 
-const MEMORY: [libc::c_long; 10] = [
+const MEMORY: [libc::c_long; 11] = [
     libc::SYS_munmap,
+    libc::SYS_mincore,
     libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_brk,

@@ -118,9 +118,9 @@ pub struct FlowSetup {
     pub ts_offset: u32,
     /// Window that we have advertised so far, bytes from `rcv_start` on.
     pub rcv_wnd: u32,
-    /// Send ring size in bytes.
+    /// Send ring size in bytes, at first.
     pub tx_bytes: u32,
-    /// Receive ring size in bytes.
+    /// Receive ring size in bytes, at first.
     pub rx_bytes: u32,
     /// First window and growth.
     pub window: Window,
@@ -333,4 +333,22 @@ pub mod flow_flags {
     pub const ECN: u64 = 1 << 43;
     /// Pacing holds data back.
     pub const PACE_WAIT: u64 = 1 << 40;
+}
+
+/// The sizes of a connection's rings, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingBytes {
+    /// The send ring, at first.
+    pub send: u32,
+    /// The receive ring, at first.
+    pub receive: u32,
+    /// The receive ring, when it has grown as far as it may. The window's scale allows for that.
+    pub receive_most: u32,
+}
+
+impl RingBytes {
+    /// Rings that do not grow.
+    pub fn fixed(send: u32, receive: u32) -> Self {
+        Self { send, receive, receive_most: receive }
+    }
 }

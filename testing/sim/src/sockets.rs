@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_rng::Rng;
 use towpath_tcp::buffers::Rings;
-use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, PortId};
+use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, PortId, RingBytes};
 use towpath_tcp::messages::{AppUpdate, AppView, ToFast};
 use towpath_tcp::slow::{Host, Route, Steered};
 
@@ -277,8 +277,9 @@ impl Host for Sockets {
         self.owned(child).1.phase = Phase::Gone;
     }
 
-    fn ring_bytes(&self, _: Owner) -> (u32, u32) {
-        self.rings
+    fn ring_bytes(&self, _: Owner) -> RingBytes {
+        let (send, receive) = self.rings;
+        RingBytes::fixed(send, receive)
     }
 
     fn established(&mut self, owner: Owner, setup: &FlowSetup) {

@@ -10,6 +10,7 @@ pub mod program;
 pub mod raw;
 pub mod service;
 pub mod wait;
+pub mod wire;
 
 pub use attacker::Attacker;
 pub use namespace::Lab;

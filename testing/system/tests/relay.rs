@@ -2,76 +2,24 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Scratch, bin, require_program, require_root, until};
+use towpath_system_tests::wire::Wire;
+use towpath_system_tests::{bin, require_program, until};
 
-/// Namespaces A (10.77.1.1) and B (10.77.1.2), and one between them with the relay's ends of both veths.
-struct Wire {
-    names: [String; 3],
-    scratch: Scratch,
+/// The segments that A's kernel has retransmitted.
+fn retransmitted(wire: &Wire) -> u64 {
+    let text = wire.on(0, "cat /proc/net/snmp").run(10).ok();
+    let tcp: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp:")).collect();
+    let column = tcp[0].split_whitespace().position(|name| name == "RetransSegs").expect("RetransSegs");
+    tcp[1].split_whitespace().nth(column).expect("value").parse().expect("number")
 }
 
-impl Wire {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        require_root();
-        require_program("ip", "iproute2");
-        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let names = ["a", "b", "r"].map(|side| format!("tpw{side}-{id}"));
-        let wire = Self { names, scratch: Scratch::new("relay") };
-        let [a, b, r] = &wire.names;
-        for name in &wire.names {
-            run(&format!("ip netns add {name}"));
-        }
-        for (side, name, n) in [("wire-a", a, 1), ("wire-b", b, 2)] {
-            run(&format!("ip link add eth1 netns {name} type veth peer name {side} netns {r}"));
-            run(&format!("ip -n {r} link set {side} up"));
-            run(&format!("ip -n {name} addr add 10.77.1.{n}/24 dev eth1"));
-            run(&format!("ip -n {name} link set eth1 up"));
-            run(&format!("ip -n {name} route replace 10.77.1.0/24 dev eth1 src 10.77.1.{n} congctl cubic"));
-        }
-        wire
-    }
-
-    fn on(&self, side: usize, line: &str) -> Program {
-        Program::line(line).under(&["ip", "netns", "exec", &self.names[side]])
-    }
-
-    fn relay(&self, flags: &str) -> Running {
-        let line = format!("{} --a wire-a --b wire-b --json {flags}", bin("towpath-impair").display());
-        let mut relay = self.on(2, &line).start(self.scratch.path("relay.log"));
-        relay.wait_for("ready", 10);
-        relay
-    }
-
-    /// The segments that A's kernel has retransmitted.
-    fn retransmitted(&self) -> u64 {
-        let text = self.on(0, "cat /proc/net/snmp").run(10).ok();
-        let tcp: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp:")).collect();
-        let column = tcp[0].split_whitespace().position(|name| name == "RetransSegs").expect("RetransSegs");
-        tcp[1].split_whitespace().nth(column).expect("value").parse().expect("number")
-    }
-
-    fn transfer(&self, bytes: &str) {
-        require_program("iperf3", "iperf3");
-        let mut server = self.on(1, "iperf3 -s -1 -4 -p 9102 --forceflush").start(self.scratch.path("iperf3.log"));
-        server.wait_for("Server listening", 10);
-        self.on(0, &format!("iperf3 -4 -c 10.77.1.2 -p 9102 -n {bytes} -J")).run(60).ok();
-        server.wait_end(20);
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Program::line(&format!("ip netns del {name}")).run(10);
-        }
-    }
-}
-
-fn run(line: &str) {
-    Program::line(line).run(10).ok();
+fn transfer(wire: &Wire, bytes: &str) {
+    require_program("iperf3", "iperf3");
+    let mut server = wire.on(1, "iperf3 -s -1 -4 -p 9102 --forceflush").start(wire.scratch.path("iperf3.log"));
+    server.wait_for("Server listening", 10);
+    wire.on(0, &format!("iperf3 -4 -c 10.77.1.2 -p 9102 -n {bytes} -J")).run(60).ok();
+    server.wait_end(20);
 }
 
 /// The newest counters in the relay's output.
@@ -85,7 +33,7 @@ fn counters(relay: &Running) -> Option<Value> {
 fn a_linux_transfer_passes_the_relay_and_meets_the_losses_that_it_counts() {
     let wire = Wire::new();
     let mut relay = wire.relay("--loss 1% --delay 2ms --rate 100mbit --queue 256k --one-way --seed 7");
-    wire.transfer("8M");
+    transfer(&wire, "8M");
     // When the programs of the transfer have ended, the last acknowledgements are still delayed by 2 ms.
     until("nothing is under way", 20, || {
         relay.signal(libc::SIGUSR1);
@@ -103,7 +51,7 @@ fn a_linux_transfer_passes_the_relay_and_meets_the_losses_that_it_counts() {
     assert!((30..100).contains(&there("lost")), "1 % of about 6,000: {report}");
     assert_eq!(there("frames_in"), there("frames_out") + there("lost") + there("queue_full"), "{report}");
     assert_eq!(report["b_to_a"]["lost"], 0, "one way: {report}");
-    assert!(wire.retransmitted() >= there("lost") / 2, "Linux has noticed: {} of {report}", wire.retransmitted());
+    assert!(retransmitted(&wire) >= there("lost") / 2, "Linux has noticed: {} of {report}", retransmitted(&wire));
 }
 
 #[test]

@@ -82,9 +82,11 @@ print('served' if len(got) >= 100 and got[:1] in b'IW' else 'refused')";
 
 /// A greeting and a client of uid 0, as an honest host sends them in the clear.
 fn claim() -> String {
-    let Geometry { slots, app_slots, tx_bytes, rx_bytes, contexts, flow_groups } = Geometry::DEFAULT;
+    let Geometry { slots, app_slots, tx_bytes, rx_bytes, tx_most, rx_most, contexts, flow_groups } = Geometry::DEFAULT;
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    let greeting = [vec![1], words(&[VERSION, slots, app_slots, tx_bytes, rx_bytes, contexts, flow_groups])].concat();
+    let greeting =
+        [vec![1], words(&[VERSION, slots, app_slots, tx_bytes, rx_bytes, tx_most, rx_most, contexts, flow_groups])]
+            .concat();
     // Request 1: client 0, of uid 0 and process 1, without a name.
     let message = [words(&[1]), vec![1], words(&[0, 0, 1, 0])].concat();
     let add = [vec![2, 1], words(&[message.len() as u32]), message].concat();

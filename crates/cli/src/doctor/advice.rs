@@ -51,7 +51,7 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::NoMemory => (
             Kernel,
             "without memory for the region",
-            "raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer`, `receive_buffer` of the service",
+            "raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer_max`, `receive_buffer_max` of the service",
         ),
         Count::NoDescriptor => {
             (Kernel, "without a free descriptor", "raise the program's `ulimit -n`: registration needs some eight")

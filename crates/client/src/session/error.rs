@@ -106,8 +106,8 @@ impl fmt::Display for SessionError {
             }
             Self::Memory(error) => write!(
                 f,
-                "no memory for the region: {error}; raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer` and \
-                 `receive_buffer` of the service"
+                "no memory for the region: {error}; raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer_max` and \
+                 `receive_buffer_max` of the service"
             ),
             Self::Process(error) => write!(f, "this process cannot register: {error}"),
         }

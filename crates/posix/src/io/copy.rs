@@ -56,7 +56,7 @@ pub enum Direction {
 /// The vectors must be memory of the program that is read (In) or written (Out), `skip + count` bytes at least.
 #[inline(always)]
 pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
-    let [(span, len), _] = ring.spans(at, count as u32);
+    let [(span, len), ..] = ring.spans(at, count as u32);
     match iov {
         // SAFETY: the span is in the ring, and the vector, which the caller vouches for, has `skip + len` bytes.
         [one] if len == count && one.iov_len >= skip + count => unsafe {

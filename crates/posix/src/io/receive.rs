@@ -51,9 +51,9 @@ pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags:
 pub unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Option<usize> {
     let lines = *backend.lines();
     let receiving = lines.private.receiving.try_lock(lines.private.is_shared())?;
-    let capacity = backend.receive_bytes();
     let head = lines.app.rx_head.load(Ordering::Relaxed);
     let unread = backend.unread(head);
+    let capacity = backend.receive_bytes();
     let wanted = lines.private.low_water.load(Ordering::Relaxed);
     // After the position, because an urgent byte is announced before it.
     let urgent = backend.status() & status::URGENT != 0;
@@ -62,12 +62,10 @@ pub unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Op
         return None;
     }
     let count = len.min(unread as usize);
-    if count > (capacity - (head & (capacity - 1))) as usize {
-        return None;
-    }
+    let from = backend.receive_span(head, count)?;
     // SAFETY: from that place on `count` bytes are in the ring, which is shared memory without Rust references. The
     // caller vouches for the buffer.
-    unsafe { user::copy(buf.cast(), backend.receive_place(head)?, count) }.ok()?;
+    unsafe { user::copy(buf.cast(), from, count) }.ok()?;
     Some(backend.consume(receiving, head.wrapping_add(count as u32), count, unread))
 }
 

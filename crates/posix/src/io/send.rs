@@ -57,19 +57,16 @@ pub unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> 
     }
     let lines = *backend.lines();
     let sending = lines.private.sending.try_lock(lines.private.is_shared())?.into_fencing();
-    let capacity = backend.send_bytes();
     let tail = lines.app.tx_tail.load(Ordering::Relaxed);
     let queued = backend.queued(tail);
+    let to = backend.send_span(tail, len)?;
     // In one piece, so no more than the ring's size: the sum cannot overflow.
-    if len > (capacity - (tail & (capacity - 1))) as usize
-        || queued as usize + len > lines.private.send_limit.load(Ordering::Relaxed) as usize
-        || lines.has(flag::MORE)
-    {
+    if queued as usize + len > lines.private.send_limit.load(Ordering::Relaxed) as usize || lines.has(flag::MORE) {
         return None;
     }
     // SAFETY: from that place on `len` bytes are in the ring, which is shared memory without Rust references. The
     // caller vouches for the buffer.
-    unsafe { user::copy(backend.send_place(tail)?, buf.cast(), len) }.ok()?;
+    unsafe { user::copy(to, buf.cast(), len) }.ok()?;
     Some(backend.publish(sending, tail.wrapping_add(len as u32), len, false))
 }
 
@@ -266,7 +263,7 @@ fn put(
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<Step> {
     let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
-    let room = view.room();
+    let room = view.room_for(left);
     let status = view.status();
     if room == 0 && status & status::PEER_CLOSED == 0 || view.is_gone() {
         return Ok(Step::Sent(done));

@@ -29,8 +29,8 @@ pub fn set(fd: c_int, socket: &Socket, (name, reads_as): (c_int, c_int), at: At,
 
 /// `getsockopt`. Reads as the ring's size if the program has set no other.
 pub fn get(socket: &Socket, name: c_int, at: At) -> c_int {
-    let geometry = socket.session.geometry;
-    let ring = if name == libc::SO_SNDBUF { geometry.tx_bytes } else { geometry.rx_bytes };
+    let (region, slot) = (&socket.session.region, socket.slot);
+    let ring = if name == libc::SO_SNDBUF { region.tx(slot) } else { region.rx(slot) }.capacity();
     match at(socket.options()).load(Ordering::Relaxed) {
         0 => ring as c_int,
         asked => asked as c_int,

@@ -222,7 +222,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     let counts = if counted.generation.load(Relaxed) == socket.generation { counted } else { &nothing };
     // The stack says 0 where it does not know better.
     let or = |word: &AtomicU32, default| if word.load(Relaxed) == 0 { default } else { word.load(Relaxed) };
-    let ring = socket.session.geometry.rx_bytes;
+    let ring = socket.session.region.rx(socket.slot).capacity();
     TcpInfo {
         state: tcp_state(socket),
         options: options as u8,

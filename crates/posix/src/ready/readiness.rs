@@ -108,7 +108,7 @@ pub fn events_by_stack(lines: &Lines, interest: u32) -> Option<u32> {
         && app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR == 0
         && private.flags.load(Ordering::Relaxed) & (flag::SHUT_RD | flag::SENT_TO_NOBODY) == 0
         && stack.error.load(Ordering::Acquire) | stack.soft_error.load(Ordering::Acquire) == 0;
-    if !steady || unread > session.geometry.rx_bytes {
+    if !steady || unread > session.geometry.rx_space() {
         return None;
     }
     let readable = unread > 0 && unread >= private.low_water.load(Ordering::Relaxed);

@@ -51,6 +51,8 @@ impl Config {
         }
         ring_size("send_buffer", self.send_buffer)?;
         ring_size("receive_buffer", self.receive_buffer)?;
+        self.check_growth("send_buffer_max", self.send_buffer_max, self.send_buffer)?;
+        self.check_growth("receive_buffer_max", self.receive_buffer_max, self.receive_buffer)?;
         time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
         time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
         time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
@@ -64,6 +66,21 @@ impl Config {
             return Err((
                 "congestion",
                 format!("{:?} is not known; there are {known} and constant:RATE", self.congestion),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_growth(&self, key: &'static str, most: Option<Bytes>, first: Bytes) -> Result<(), (&'static str, String)> {
+        let Some(most) = most else { return Ok(()) };
+        ring_size(key, most)?;
+        if most.get() < first.get() {
+            return Err((key, format!("{most} is less than the ring has at first, {first}")));
+        }
+        if self.stack != StackKind::Fast && most != first {
+            return Err((
+                key,
+                "only the fast stack's rings grow; leave it out, or write the size that they have".into(),
             ));
         }
         Ok(())

@@ -101,11 +101,16 @@ pub struct Config {
     /// Socket slots of one client, a power of two from 16 to 65,536; half of them are for accepted connections. Default
     /// 16,384: more than most programs need, and only slots in use take memory.
     pub sockets_per_client: u32,
-    /// Send ring of each connection, a power of two from 4KiB to 16MiB. Default 128KiB: the product of 10 Gbit/s and
+    /// Send ring of each connection at first, a power of two from 4KiB to 16MiB. Default 128KiB: the product of 10 Gbit/s and
     /// 100 µs. The rings of some ten busy connections then fit in a second-level cache.
     pub send_buffer: Bytes,
-    /// Receive ring of each connection, with the same limits and default.
+    /// Receive ring of each connection at first, with the same limits and default.
     pub receive_buffer: Bytes,
+    /// How far a send ring grows whose network could carry more, with the same limits. Default 4MiB, or `send_buffer` if that
+    /// is more. Only the fast stack's rings grow.
+    pub send_buffer_max: Option<Bytes>,
+    /// The same of receive rings: the largest window that is offered.
+    pub receive_buffer_max: Option<Bytes>,
     /// Most connections of all clients together. Default 65,536. Each takes some 1.2 KiB when it is opened, all
     /// together 75 MiB.
     pub max_connections: u32,
@@ -177,6 +182,8 @@ impl Default for Config {
             sockets_per_client: 16_384,
             send_buffer: Bytes::from_kib(128),
             receive_buffer: Bytes::from_kib(128),
+            send_buffer_max: None,
+            receive_buffer_max: None,
             max_connections: 65_536,
             spin: Duration::from_micros(20),
             delayed_ack: Duration::from_micros(1_000),
@@ -196,7 +203,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 41] = [
+pub const KEYS: [&str; 43] = [
     "stack",
     "netns",
     "stacks",
@@ -224,6 +231,8 @@ pub const KEYS: [&str; 41] = [
     "sockets_per_client",
     "send_buffer",
     "receive_buffer",
+    "send_buffer_max",
+    "receive_buffer_max",
     "max_connections",
     "spin",
     "delayed_ack",

@@ -39,6 +39,8 @@ fn every_key_is_read() {
         sockets_per_client = 1024
         send_buffer = "256KiB"
         receive_buffer = "1MiB"
+        send_buffer_max = "256KiB"
+        receive_buffer_max = "1MiB"
         max_connections = 1000000
         spin = "50us"
         delayed_ack = "10ms"
@@ -103,6 +105,14 @@ fn golden_errors() {
             "towpath.toml:2: send_buffer: 100KiB is not a power of two; the nearest are 64KiB and 128KiB",
         ),
         ("receive_buffer = \"1KiB\"\n", "towpath.toml:1: receive_buffer: 1KiB is outside 4KiB to 16MiB"),
+        (
+            "send_buffer_max = \"64KiB\"\n",
+            "towpath.toml:1: send_buffer_max: 64KiB is less than the ring has at first, 128KiB",
+        ),
+        (
+            "stack = \"kernel\"\nreceive_buffer_max = \"1MiB\"\n",
+            "towpath.toml:2: receive_buffer_max: only the fast stack's rings grow; leave it out, or write the size that they have",
+        ),
         ("sockets_per_client = 1000\n", "towpath.toml:1: sockets_per_client: 1000 is not a power of two; write 1024"),
         (
             "admit = [\"alice\"]\n",

@@ -174,8 +174,16 @@ impl Stack for RecordingStack {
     fn stop(self: Box<Self>) {}
 }
 
-pub const GEOMETRY: Geometry =
-    Geometry { slots: 64, app_slots: 32, tx_bytes: 4096, rx_bytes: 4096, contexts: 4, flow_groups: 2 };
+pub const GEOMETRY: Geometry = Geometry {
+    slots: 64,
+    app_slots: 32,
+    tx_bytes: 4096,
+    rx_bytes: 4096,
+    tx_most: 0,
+    rx_most: 0,
+    contexts: 4,
+    flow_groups: 2,
+};
 
 /// A service in this process.
 pub struct Service {

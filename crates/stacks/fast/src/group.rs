@@ -7,6 +7,7 @@ use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::split;
 use crate::portset::{Frames, PortSet};
+use crate::ring_growth;
 use crate::rings::{Endpoints, GroupClient};
 use crate::thread::{wait, watch};
 use rustix::event::epoll;
@@ -149,7 +150,7 @@ impl FlowGroup {
         match &message {
             ToFast::Install(setup) => {
                 let (client, raw) = split(setup.owner);
-                installed = self.rings.install(setup.flow, client, raw, setup.tx_bytes).map(|slot| (client, slot));
+                installed = self.rings.install(setup.flow, client, raw, now).map(|slot| (client, slot));
             }
             // The application must be shown the flow's last state while the flow exists.
             ToFast::Remove(_) => {
@@ -225,7 +226,8 @@ impl FlowGroup {
         let Some(flow) = self.rings.flow_of(index, slot) else { return };
         let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
         let Some(client) = self.rings.client(index) else { return };
-        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head, marks: None };
+        let (tx_tail, rx_head, want) = (endpoint.tx_tail, endpoint.rx_head, endpoint.sizes);
+        let last = AppWords { flags: 0, tx_tail, rx_head, want, marks: None };
         let mut words = client.shared.app_words(slot).unwrap_or(last);
         words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
         self.update(now, index, slot, flow, words);
@@ -240,6 +242,10 @@ impl FlowGroup {
             return;
         }
         let tell = closed && !std::mem::replace(&mut endpoint.closed, closed);
+        let sizes_are_news = ring_growth::is_news(endpoint, &words);
+        if sizes_are_news {
+            ring_growth::take_send_size(&mut self.rings, &mut self.fast, flow, &words);
+        }
         let update = AppUpdate {
             tx_tail: words.tx_tail,
             rx_head: words.rx_head,
@@ -254,6 +260,10 @@ impl FlowGroup {
         };
         match self.fast.app_update(now, flow, update) {
             Ok(()) => {
+                if sizes_are_news {
+                    ring_growth::take_receive_size(&mut self.rings, &mut self.fast, now, flow, &words);
+                }
+                let Some(endpoint) = self.rings.endpoint(flow) else { return };
                 let (given, taken) =
                     (words.tx_tail.wrapping_sub(endpoint.tx_tail), words.rx_head.wrapping_sub(endpoint.rx_head));
                 (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head);

@@ -26,22 +26,36 @@ use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
 
 /// A flow group with one client, and the slow thread's ends of its mailboxes.
-struct Bench {
-    flow_group: FlowGroup,
-    to: Sender<ToGroup>,
+pub struct Bench {
+    pub flow_group: FlowGroup,
+    pub to: Sender<ToGroup>,
     from: Receiver<FromGroup>,
-    client: Arc<ClientShared>,
-    table: Arc<FlowTable>,
+    pub client: Arc<ClientShared>,
+    pub table: Arc<FlowTable>,
+    pub now: Micros,
     tail: u32,
 }
 
-const FLOW: FlowId = FlowId(0);
-const START: u32 = 1000;
+pub const FLOW: FlowId = FlowId(0);
+pub const START: u32 = 1000;
+pub const RTT_US: u32 = 1000;
 
 impl Bench {
     fn new() -> Self {
-        let geometry =
-            Geometry { slots: 64, app_slots: 32, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+        Self::growing_to(0)
+    }
+    /// With rings of 4096 bytes that may grow to this size.
+    pub fn growing_to(most: u32) -> Self {
+        let geometry = Geometry {
+            slots: 64,
+            app_slots: 32,
+            tx_bytes: 4096,
+            rx_bytes: 4096,
+            tx_most: most,
+            rx_most: most,
+            contexts: 1,
+            flow_groups: 1,
+        };
         let (region, _memfd) = Region::create(geometry).unwrap();
         let doorbells = (0..2).map(|_| doorbell().unwrap()).collect();
         let setup = ClientSetup {
@@ -73,24 +87,24 @@ impl Bench {
             scratch: Scratch::default(),
         };
         to.send(ToGroup::AddClient(Arc::clone(&client)));
-        Self { flow_group, to, from, client, table, tail: 0 }
+        Self { flow_group, to, from, client, table, now: Micros(1_000_000), tail: 0 }
     }
     /// A slot in its first use, as the application has seen it.
-    fn slot(&self, raw: u32) -> Slot {
+    pub fn slot(&self, raw: u32) -> Slot {
         let slot = self.client.region.slot(raw).unwrap();
         self.client.words(slot).generation.store(1, Relaxed);
         self.client.region.app(slot).generation.store(1, Relaxed);
         slot
     }
-    fn queue_data(&mut self, slot: Slot) {
+    pub fn queue_data(&mut self, slot: Slot) {
         let region = &self.client.region;
         let (seq, ack) = (&region.app(slot).data_seq, &region.stack(slot).data_ack);
         region.data_queue(0).push(&mut self.tail, slot, seq, ack);
     }
-    fn turn(&mut self) {
-        self.flow_group.turn(Micros(1_000_000));
+    pub fn turn(&mut self) {
+        self.flow_group.turn(self.now);
     }
-    fn install(&mut self, slot: Slot) {
+    pub fn install(&mut self, slot: Slot) {
         let tuple = FourTuple {
             local: IpAddr::V4(Ipv4Addr::LOCALHOST),
             local_port: 1,
@@ -104,7 +118,7 @@ impl Bench {
             link: Link { port: PortId(0), source: [0; 6], destination: [0; 6], vlan: None },
             snd_start: Seq(START),
             rcv_start: Seq(2000),
-            snd_wnd: 4096,
+            snd_wnd: 60_000,
             snd_wscale: 0,
             rcv_wscale: 0,
             window_scaling: false,
@@ -117,7 +131,7 @@ impl Bench {
             tx_bytes: 4096,
             rx_bytes: 4096,
             window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
-            srtt_us: 0,
+            srtt_us: RTT_US,
             nodelay: true,
             ecn: Ecn::Off,
             class: 0,

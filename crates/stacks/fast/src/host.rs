@@ -20,7 +20,7 @@ use towpath_ring::lines::state;
 use towpath_runtime::admission::{AdmissionControl, AdmissionState};
 use towpath_runtime::info::{self, ring_addr};
 use towpath_runtime::{AdmissionPolicy, ListenerProof, Verdict};
-use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId};
+use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId, RingBytes};
 use towpath_tcp::messages::ToFast;
 use towpath_tcp::slow::{Admission, FirstSyn, Host, Route, Steered};
 use towpath_tcp::time::Micros;
@@ -323,14 +323,14 @@ impl Host for SlowHost {
             *place = None;
         }
     }
-    fn ring_bytes(&self, owner: Owner) -> (u32, u32) {
+    fn ring_bytes(&self, owner: Owner) -> RingBytes {
         let (index, _) = split(owner);
         match self.clients.get(index as usize) {
             Some(Some(client)) => {
                 let geometry = client.shared.region.geometry();
-                (geometry.tx_bytes, geometry.rx_bytes)
+                RingBytes { send: geometry.tx_bytes, receive: geometry.rx_bytes, receive_most: geometry.rx_space() }
             }
-            _ => (4096, 4096),
+            _ => RingBytes::fixed(4096, 4096),
         }
     }
     fn established(&mut self, owner: Owner, setup: &FlowSetup) {

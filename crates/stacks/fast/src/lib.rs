@@ -18,6 +18,8 @@ mod flood_notice;
 mod group;
 #[cfg(test)]
 mod group_tests;
+#[cfg(test)]
+mod growth_tests;
 mod host;
 mod info;
 mod joins;
@@ -36,6 +38,7 @@ mod port_proof;
 mod portset;
 mod random;
 mod requests;
+mod ring_growth;
 mod rings;
 mod route_wait;
 mod sharing_class;

@@ -4,8 +4,10 @@ use crate::clients::ClientShared;
 use crate::events::EventOut;
 use std::sync::Arc;
 use towpath_ring::Slot;
+use towpath_ring::ring_size::{RECEIVE_GRANTED, SEND};
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::FlowId;
+use towpath_tcp::time::Micros;
 
 /// No flow, no client.
 pub const NONE: u32 = u32::MAX;
@@ -47,6 +49,14 @@ pub struct Endpoint {
     pub status: u32,
     /// Bytes of the send ring.
     pub tx_bytes: u32,
+    /// Bytes of the receive ring.
+    pub rx_bytes: u32,
+    /// The numbers of `AppLine::want` that the fast path knows.
+    pub sizes: u32,
+    /// 1 while the receive ring is to be doubled.
+    pub growing: u32,
+    /// When the application had read the receive ring once around, µs modulo 2^32.
+    pub turned_at: u32,
     /// The last positions that the fast path has accepted.
     pub tx_tail: u32,
     /// See `tx_tail`.
@@ -93,17 +103,30 @@ impl Endpoints {
         }
     }
     /// Notes a new flow of a slot. The slot's old flow must have been forgotten.
-    pub fn install(&mut self, flow: FlowId, client: u32, raw_slot: u32, tx_bytes: u32) -> Option<Slot> {
+    pub fn install(&mut self, flow: FlowId, client: u32, raw_slot: u32, now: Micros) -> Option<Slot> {
         let entry = self.client(client)?;
         let slot = entry.shared.region.slot(raw_slot)?;
-        let generation = entry.shared.generation(slot);
+        let (generation, geometry) = (entry.shared.generation(slot), entry.shared.region.geometry());
         entry.flows[slot.index()] = flow.0;
         let index = flow.0 as usize;
         if self.flows.len() <= index {
             self.flows.resize(index + 1, None);
         }
-        self.flows[index] =
-            Some(Endpoint { client, slot, generation, closed: false, status: 0, tx_bytes, tx_tail: 0, rx_head: 0 });
+        let (send, receive) = geometry.first_halvings();
+        self.flows[index] = Some(Endpoint {
+            client,
+            slot,
+            generation,
+            closed: false,
+            status: 0,
+            tx_bytes: geometry.tx_bytes,
+            rx_bytes: geometry.rx_bytes,
+            sizes: SEND.word(send) | RECEIVE_GRANTED.word(receive),
+            growing: 0,
+            turned_at: now.0 as u32,
+            tx_tail: 0,
+            rx_head: 0,
+        });
         self.count += 1;
         Some(slot)
     }
@@ -122,27 +145,35 @@ impl Endpoints {
     pub fn endpoint(&mut self, flow: FlowId) -> Option<&mut Endpoint> {
         self.flows.get_mut(flow.0 as usize)?.as_mut()
     }
+    /// Replaces a flow's endpoint.
+    pub fn set_endpoint(&mut self, flow: FlowId, endpoint: Endpoint) {
+        if let Some(place) = self.endpoint(flow) {
+            *place = endpoint;
+        }
+    }
     /// The flow of a slot, if it is this flow group's.
     pub fn flow_of(&mut self, client: u32, slot: Slot) -> Option<FlowId> {
         let flow = *self.client(client)?.flows.get(slot.index())?;
         (flow != NONE).then_some(FlowId(flow))
     }
-    fn at(&self, flow: FlowId) -> Option<(&ClientShared, Slot)> {
+    fn at(&self, flow: FlowId) -> Option<(&ClientShared, &Endpoint)> {
         let endpoint = self.flows.get(flow.0 as usize)?.as_ref()?;
         let client = self.clients.get(endpoint.client as usize)?.as_ref()?;
-        Some((&client.shared, endpoint.slot))
+        Some((&client.shared, endpoint))
     }
 }
 
 impl Rings for Endpoints {
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]) {
-        if let Some((client, slot)) = self.at(flow) {
-            client.region.rx(slot).write(position, bytes);
+        if let Some((client, endpoint)) = self.at(flow) {
+            client.region.rx(endpoint.slot).write(position, bytes);
         }
     }
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]) {
         match self.at(flow) {
-            Some((client, slot)) => client.region.tx(slot).read(position, out),
+            Some((client, endpoint)) => {
+                client.region.tx_halved(endpoint.slot, SEND.of(endpoint.sizes)).read(position, out);
+            }
             None => out.fill(0),
         }
     }

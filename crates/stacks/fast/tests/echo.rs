@@ -75,8 +75,16 @@ fn not_ours() {
 #[test]
 fn thousand_connections() {
     let stack = stack(2);
-    let geometry =
-        Geometry { slots: 2048, app_slots: 1024, tx_bytes: 4096, rx_bytes: 16384, contexts: 1, flow_groups: 2 };
+    let geometry = Geometry {
+        slots: 2048,
+        app_slots: 1024,
+        tx_bytes: 4096,
+        rx_bytes: 16384,
+        tx_most: 0,
+        rx_most: 0,
+        contexts: 1,
+        flow_groups: 2,
+    };
     let (server, client) = (App::new(&stack, geometry), App::new(&stack, geometry));
     let mut listener = server.listen(LOCAL, 7, 1024).unwrap();
     let serve = std::thread::spawn(move || {

@@ -36,12 +36,12 @@ pub fn emptied(mut operations: Vec<Operation<'_>>) -> Vec<Operation<'static>> {
 impl<'a> Operation<'a> {
     /// Sends the first bytes of the `len` bytes at position `at` of the ring.
     pub fn send(fd: BorrowedFd<'a>, ring: ByteRing<'a>, at: u32, len: u32) -> Self {
-        let [(base, len), _] = ring.spans(at, len);
+        let [(base, len), ..] = ring.spans(at, len);
         Self { fd: fd.as_raw_fd(), base, len: len as u32, sends: true, of: PhantomData }
     }
     /// Receives up to `len` bytes to position `at` of the ring.
     pub fn receive(fd: BorrowedFd<'a>, ring: ByteRing<'a>, at: u32, len: u32) -> Self {
-        let [(base, len), _] = ring.spans(at, len);
+        let [(base, len), ..] = ring.spans(at, len);
         Self { fd: fd.as_raw_fd(), base, len: len as u32, sends: false, of: PhantomData }
     }
     /// Bytes requested.
@@ -194,8 +194,16 @@ mod tests {
 
     #[test]
     fn many_sends_and_receives_are_one_call() {
-        let geometry =
-            Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+        let geometry = Geometry {
+            slots: 16,
+            app_slots: 8,
+            tx_bytes: 4096,
+            rx_bytes: 4096,
+            tx_most: 0,
+            rx_most: 0,
+            contexts: 1,
+            flow_groups: 1,
+        };
         let (region, _memfd) = Region::create(geometry).unwrap();
         let Some(mut batch) = Batch::new() else {
             panic!("this kernel has no io_uring: boot one that has, 5.6 or later")

@@ -23,7 +23,8 @@ pub fn last_error() -> i32 {
 
 /// The `len` bytes of the ring at position `at`, as the kernel takes them.
 fn spans(ring: &ByteRing<'_>, at: u32, len: u32) -> ([libc::iovec; 2], usize) {
-    let [first, second] = ring.spans(at, len);
+    // The rings of a kernel stack do not grow, so there are two pieces at most.
+    let [first, second, _] = ring.spans(at, len);
     let iovec = |(base, len): (*mut u8, usize)| libc::iovec { iov_base: base.cast(), iov_len: len };
     ([iovec(first), iovec(second)], if second.1 == 0 { 1 } else { 2 })
 }

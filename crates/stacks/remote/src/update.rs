@@ -47,7 +47,10 @@ impl Update {
         match self {
             Self::Greeting { version, geometry: g } => {
                 to.push(1);
-                put(to, &[*version, g.slots, g.app_slots, g.tx_bytes, g.rx_bytes, g.contexts, g.flow_groups]);
+                let sizes = [g.tx_bytes, g.rx_bytes, g.tx_most, g.rx_most];
+                put(to, &[*version, g.slots, g.app_slots]);
+                put(to, &sizes);
+                put(to, &[g.contexts, g.flow_groups]);
             }
             Self::Part { last, bytes } => {
                 to.extend([2, u8::from(*last)]);
@@ -86,10 +89,20 @@ impl Update {
         let from = &mut rest;
         let record = match kind {
             1 => {
-                let [version, slots, app_slots, tx_bytes, rx_bytes, contexts, flow_groups] = get(from)?;
+                let [version, slots, app_slots, tx_bytes, rx_bytes, tx_most, rx_most, contexts, flow_groups] =
+                    get(from)?;
                 Self::Greeting {
                     version,
-                    geometry: Geometry { slots, app_slots, tx_bytes, rx_bytes, contexts, flow_groups },
+                    geometry: Geometry {
+                        slots,
+                        app_slots,
+                        tx_bytes,
+                        rx_bytes,
+                        tx_most,
+                        rx_most,
+                        contexts,
+                        flow_groups,
+                    },
                 }
             }
             2 => {

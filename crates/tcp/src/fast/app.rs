@@ -133,6 +133,29 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
     Ok(())
 }
 
+/// See [`super::FastPath::double_receive_ring`].
+pub(super) fn double_receive_ring(
+    by: Application,
+    table: &FlowTable,
+    state: &FastState,
+    flow: FlowId,
+    fits: impl FnOnce(u32, u32, u32) -> bool,
+) -> bool {
+    let Some(lines) = table.get(flow).filter(|lines| lines.identity.is_owned_by(state.flow_group)) else {
+        return false;
+    };
+    let mut t = lines.protocol.load();
+    let bytes = lines.identity.rx_bytes.get();
+    let over = t.any(DEAD) || t.has(FIN_RECEIVED);
+    if over || t.out_of_order() != 0 || !fits(bytes, rx_head(&t, lines), rx_tail(&t, lines)) {
+        return false;
+    }
+    lines.identity.rx_bytes.set(by, 2 * bytes);
+    t.room(by).rcv_limit = t.rcv_limit().add(bytes);
+    lines.protocol.store(by, &t);
+    true
+}
+
 #[inline(always)]
 fn take_flags<const PREDICTED: bool>(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
     if rare::<PREDICTED>(update.cork && update.nodelay && !t.has(NODELAY)) {

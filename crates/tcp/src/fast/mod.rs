@@ -54,7 +54,7 @@ pub use crate::table::FlowTable;
 
 use crate::buffers::{Rings, RxBatch, TxPorts};
 use crate::counters::{Counters, Stage};
-use crate::flow::{FlowId, PortId};
+use crate::flow::{FlowId, FlowSnapshot, PortId};
 use crate::messages::{AppUpdate, AppView, ContractViolation, FlowEvent, ToFast, ToSlow};
 use crate::seq::Seq;
 use crate::table::bits::{DEAD, EVENTS, FIN_RECEIVED, FIN_SENT, Reports, URGENT_IN};
@@ -141,6 +141,26 @@ impl FastPath {
     /// Takes over what the application has written. After a contract violation its connection is aborted.
     pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
         app::update(STAGES.application, &self.table, &mut self.state, now, flow, update)
+    }
+
+    /// Doubles the flow's receive ring if `fits` says so of its bytes: the ring's size, the first unread position, and that
+    /// after the last byte. With a hole in front of a byte it waits. The peer is told with the next segment.
+    #[cold]
+    pub fn double_receive_ring(&mut self, flow: FlowId, fits: impl FnOnce(u32, u32, u32) -> bool) -> bool {
+        app::double_receive_ring(STAGES.application, &self.table, &self.state, flow, fits)
+    }
+
+    /// A reading of the flow's state.
+    pub fn measures(&self, flow: FlowId) -> FlowSnapshot {
+        self.table.snapshot(flow)
+    }
+
+    /// The flow's send ring has this size from now on.
+    #[cold]
+    pub fn resize_send_ring(&mut self, flow: FlowId, bytes: u32) {
+        if let Some(lines) = self.table.get(flow).filter(|lines| lines.identity.is_owned_by(self.state.flow_group)) {
+            lines.identity.tx_bytes.set(STAGES.control, bytes);
+        }
     }
 
     /// Carries out a message of the slow path.

@@ -13,7 +13,7 @@ use super::socket_options::{defer_timeouts, service, user_timeout_us};
 use super::timers::Stamp;
 use super::{SlowConfig, SlowPath};
 use crate::counters::Drop;
-use crate::flow::{FlowId, Owner, SocketOptions};
+use crate::flow::{FlowId, Owner, RingBytes, SocketOptions};
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
@@ -45,7 +45,7 @@ impl SlowPath {
         now: Micros,
         listener: Option<Owner>,
         remote: IpAddr,
-        ring_bytes: (u32, u32),
+        ring_bytes: RingBytes,
         options: SocketOptions,
     ) -> Opening {
         let mut opening = Opening::new(now, listener, remote, ring_bytes, self.config.timestamps);

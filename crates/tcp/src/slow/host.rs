@@ -1,6 +1,6 @@
 //! The interface of the slow path to its environment.
 
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId, RingBytes};
 use crate::messages::ToFast;
 use std::net::IpAddr;
 
@@ -127,8 +127,8 @@ pub trait Host {
     }
     /// Undoes `new_child` for a connection that was never established.
     fn drop_child(&mut self, child: Owner);
-    /// Ring sizes (send, receive) in bytes for a connection of this owner.
-    fn ring_bytes(&self, owner: Owner) -> (u32, u32);
+    /// Ring sizes for a connection of this owner.
+    fn ring_bytes(&self, owner: Owner) -> RingBytes;
     /// The connection is established. Called before `Install` is sent, to set up the application's view. The
     /// application may act before the fast path has processed `Install`. For a child it is called again, with a newer
     /// setup, if `accepted` was false.

@@ -1,7 +1,7 @@
 //! A connection in its handshake, and the negotiated values: sequence numbers, segment size, window scale, timestamps.
 
 use super::socket_options::service;
-use crate::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, SocketOptions, Window};
+use crate::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, RingBytes, SocketOptions, Window};
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::{IpAddr, Ipv4Addr};
@@ -58,7 +58,7 @@ pub(super) struct Opening {
     /// The path; `None` while resolving.
     pub path: Option<Path>,
     /// Ring sizes, send and receive, in bytes.
-    pub ring_bytes: (u32, u32),
+    pub ring_bytes: RingBytes,
     /// Our initial sequence number.
     pub iss: Seq,
     /// The peer's.
@@ -105,7 +105,7 @@ impl Opening {
         now: Micros,
         listener: Option<Owner>,
         remote: IpAddr,
-        ring_bytes: (u32, u32),
+        ring_bytes: RingBytes,
         timestamps: bool,
     ) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Opening {
             ecn: false,
             dctcp: false,
             ts_recent: 0,
-            our_shift: Some(window_shift(ring_bytes.1)),
+            our_shift: Some(window_shift(ring_bytes.receive_most)),
             peer_shift: None,
             peer_mss: if remote.is_ipv6() { DEFAULT_MSS.1 } else { DEFAULT_MSS.0 },
             snd_wnd: 0,
@@ -184,7 +184,7 @@ impl Opening {
 
     /// Window of SYN and SYN-ACK: never scaled.
     pub(super) fn window(&self) -> u16 {
-        u16::try_from(self.ring_bytes.1).unwrap_or(u16::MAX)
+        u16::try_from(self.ring_bytes.receive).unwrap_or(u16::MAX)
     }
 
     /// Options of our SYN or SYN-ACK.
@@ -283,8 +283,8 @@ impl Opening {
             ts_recent: self.ts_recent,
             ts_offset: self.ts_offset,
             rcv_wnd: u32::from(self.window()),
-            tx_bytes: self.ring_bytes.0,
-            rx_bytes: self.ring_bytes.1,
+            tx_bytes: self.ring_bytes.send,
+            rx_bytes: self.ring_bytes.receive,
             window,
             srtt_us,
             nodelay: self.nodelay,

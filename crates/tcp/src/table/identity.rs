@@ -26,7 +26,7 @@ pub(crate) struct Identity {
     /// Send ring size in bytes.
     pub tx_bytes: Word<Agreed>,
     /// Receive ring size in bytes.
-    pub rx_bytes: Word<Agreed>,
+    pub rx_bytes: Word<Room>,
     /// Sequence number of position 0 of the send ring.
     pub snd_start: Word<Agreed>,
     /// Sequence number of position 0 of the receive ring; moves when data are discarded unread.

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::buffers::{Rings, RxBatch, TxPorts};
 use crate::fast::{FastConfig, FastPath, FlowTable};
-use crate::flow::{FlowId, FourTuple, Owner, PortId};
+use crate::flow::{FlowId, FourTuple, Owner, PortId, RingBytes};
 use crate::messages::{AppUpdate, ToFast};
 use crate::slow::{SlowConfig, SlowPath, TcpState};
 use crate::time::Micros;
@@ -98,7 +98,7 @@ impl Joint {
         let fast = [0, 1].map(|flow_group| FastPath::new(flow_group, config.clone(), table.clone()));
         let mut bench = Bench::new();
         bench.slow = SlowPath::new(SlowConfig { max_flows: 64, ..SlowConfig::default() });
-        bench.world.ring_bytes = Some((RING, RING));
+        bench.world.ring_bytes = Some(RingBytes::fixed(RING, RING));
         bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
         Self {
             bench,

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::counters::Drop;
-use crate::flow::{Owner, SocketOptions};
+use crate::flow::{Owner, RingBytes, SocketOptions};
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::slow::congestion::Algorithm;
@@ -370,7 +370,7 @@ fn the_answer_needs_no_arp() {
 #[test]
 fn a_small_ring_needs_no_scaling_but_agrees_to_it() {
     let mut bench = Bench::listening(10);
-    bench.world.ring_bytes = Some((4096, 16_384));
+    bench.world.ring_bytes = Some(RingBytes::fixed(4096, 16_384));
     bench.for_server(4000, syn(5000));
     let answer = bench.frame();
     assert_eq!((answer.window, answer.options.window_scale), (16_384, Some(0)));

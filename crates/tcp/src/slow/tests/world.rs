@@ -1,6 +1,6 @@
 //! A fake host that records calls, and checks the rules of the trait.
 
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId, RingBytes};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{Admission, FirstSyn, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState};
@@ -38,7 +38,7 @@ pub struct World {
     pub admission: Option<Admission>,
     pub no_children: bool,
     pub accept_full: bool,
-    pub ring_bytes: Option<(u32, u32)>,
+    pub ring_bytes: Option<RingBytes>,
     pub sent: Vec<(usize, ToFast)>,
     pub said: Vec<Said>,
     pub steered: HashMap<FourTuple, Steered>,
@@ -150,8 +150,8 @@ impl Host for World {
         assert!(self.children.remove(&child.0), "{child:?} dropped twice");
         self.said.push(Said::DropChild(child));
     }
-    fn ring_bytes(&self, _: Owner) -> (u32, u32) {
-        self.ring_bytes.unwrap_or((65_536, 262_144))
+    fn ring_bytes(&self, _: Owner) -> RingBytes {
+        self.ring_bytes.unwrap_or(RingBytes::fixed(65_536, 262_144))
     }
     fn established(&mut self, owner: Owner, setup: &FlowSetup) {
         self.setups.insert(setup.flow, setup.clone());

@@ -1,0 +1,101 @@
+//! How large the two rings of a slot are now. A ring has room for its largest size, and begins smaller.
+//!
+//! The writer of a ring doubles it, and shows the new size before the position of the first byte behind the old one. That
+//! takes no copy and no answer: the writer waits until all bytes in the ring are from a range of positions `[2kN, 2kN + N)`,
+//! N being the old size. Such positions lie in the same place of both sizes ([`may_double`]). A reader that loads the position
+//! first, and then the size, reads all bytes before that position by it.
+//!
+//! A size is kept as the number of times that the largest one is halved. So 0 is the whole ring, and no number leads out of it.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// One of the sizes in the words of a slot: four bits.
+#[derive(Clone, Copy)]
+pub struct Halvings {
+    shift: u32,
+}
+
+/// In [`AppLine::want`](crate::AppLine::want): the send ring.
+pub const SEND: Halvings = Halvings { shift: 8 };
+/// In `AppLine::want`: up to this size the application has memory for the receive ring.
+pub const RECEIVE_GRANTED: Halvings = Halvings { shift: 12 };
+/// In [`StackLine::flow_group`](crate::StackLine::flow_group): the receive ring.
+pub const RECEIVE: Halvings = Halvings { shift: 8 };
+/// In `StackLine::flow_group`: the size that the stack would make use of if the application granted it.
+pub const RECEIVE_WANTED: Halvings = Halvings { shift: 12 };
+/// In `StackLine::flow_group`: the size of the send ring that the network would make use of.
+pub const SEND_WANTED: Halvings = Halvings { shift: 16 };
+/// In `StackLine::flow_group`: the flow group.
+pub const FLOW_GROUP: u32 = 0xff;
+
+/// All numbers of sizes in one word.
+pub const SIZES: u32 = 0xf_ff00;
+
+const BITS: u32 = 15;
+
+impl Halvings {
+    /// The number in such a word.
+    #[inline(always)]
+    pub fn of(self, word: u32) -> u32 {
+        word >> self.shift & BITS
+    }
+    /// A word of nothing but this number.
+    #[inline]
+    pub fn word(self, halvings: u32) -> u32 {
+        (halvings & BITS) << self.shift
+    }
+    /// Makes the size twice as large, if it is as it was loaded. The caller is the word's only writer of this number, and it is
+    /// not 0.
+    #[inline]
+    pub fn double(self, word: &AtomicU32) {
+        word.fetch_sub(1 << self.shift, Ordering::AcqRel);
+    }
+    /// Stores this number, as the only one who does so.
+    pub fn set(self, word: &AtomicU32, halvings: u32) {
+        let more = self.word(halvings).wrapping_sub(word.load(Ordering::Relaxed) & BITS << self.shift);
+        word.fetch_add(more, Ordering::AcqRel);
+    }
+}
+
+/// How often `space` is halved to get `bytes`. Both are powers of two.
+#[inline]
+pub fn halvings(space: u32, bytes: u32) -> u32 {
+    space.ilog2().saturating_sub(bytes.ilog2())
+}
+
+/// May a ring of `bytes` be doubled that holds nothing but bytes from `begin` on and before `end`?
+#[inline]
+pub fn may_double(bytes: u32, begin: u32, end: u32) -> bool {
+    begin == end || (begin & bytes == 0 && end.wrapping_sub(1) & bytes == 0 && end.wrapping_sub(begin) <= bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_one_word_do_not_touch_each_other() {
+        let word = AtomicU32::new(0xabc0_0001);
+        for (kind, halvings) in [(RECEIVE, 5), (RECEIVE_WANTED, 4), (SEND_WANTED, 15), (RECEIVE, 12)] {
+            kind.set(&word, halvings);
+        }
+        RECEIVE.double(&word);
+        let word = word.into_inner();
+        assert_eq!([RECEIVE.of(word), RECEIVE_WANTED.of(word), SEND_WANTED.of(word)], [11, 4, 15]);
+        assert_eq!((word & FLOW_GROUP, word & 0xfff0_0000), (1, 0xabc0_0000));
+        assert_eq!(RECEIVE.word(11) | RECEIVE_WANTED.word(4) | SEND_WANTED.word(15), word & 0xf_ff00);
+        assert_eq!((halvings(4096, 4096), halvings(65_536, 4096), halvings(4096, 8192)), (0, 4, 0));
+    }
+
+    #[test]
+    fn a_ring_is_doubled_only_while_all_its_bytes_lie_in_the_same_place_of_both_sizes() {
+        const N: u32 = 8;
+        for begin in (0..64).chain(u32::MAX - 40..=u32::MAX) {
+            for len in 0..=N {
+                let same = (0..len).map(|at| begin.wrapping_add(at)).all(|at| at & (N - 1) == at & (2 * N - 1));
+                assert_eq!(may_double(N, begin, begin.wrapping_add(len)), same || len == 0, "{begin} {len}");
+            }
+        }
+        assert!(!may_double(N, 0, 4 * N + 1), "more bytes than it holds are none");
+    }
+}

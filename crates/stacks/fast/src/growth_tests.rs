@@ -1,0 +1,193 @@
+//! Rings that grow, in a flow group that is turned by hand.
+#![allow(clippy::unwrap_used)]
+
+use crate::group_tests::{Bench, FLOW, RTT_US, START};
+use crate::messages::ToGroup;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_ring::lines::app_flags;
+use towpath_ring::ring_size::{RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
+use towpath_ring::{AppLine, Slot, StackLine};
+use towpath_tcp::buffers::Rings;
+use towpath_tcp::flow::PortId;
+use towpath_tcp::messages::ToFast;
+use towpath_wire::emit::{Header, emit, fill_checksum};
+use towpath_wire::segment::{Options, flags};
+
+/// The rings' size at first.
+const FIRST: u32 = 4096;
+const RECEIVE_START: u32 = 2000;
+
+/// A byte that tells its position in the stream.
+fn byte(at: u32) -> u8 {
+    (at % 251) as u8
+}
+
+/// A connection in slot 3 whose rings may be doubled twice.
+struct Connection {
+    bench: Bench,
+    slot: Slot,
+    received: u32,
+}
+
+impl Connection {
+    fn new() -> Self {
+        let mut bench = Bench::growing_to(4 * FIRST);
+        let slot = bench.slot(3);
+        let region = &bench.client.region;
+        region.app(slot).want.store(SEND.word(2) | RECEIVE_GRANTED.word(2), Relaxed);
+        let sizes = RECEIVE.word(2) | RECEIVE_WANTED.word(2) | SEND_WANTED.word(2);
+        region.stack(slot).flow_group.store(sizes, Relaxed);
+        region.app(slot).flags.store(app_flags::NODELAY, Relaxed);
+        bench.install(slot);
+        bench.turn();
+        Self { bench, slot, received: 0 }
+    }
+    fn app(&self) -> &AppLine {
+        self.bench.client.region.app(self.slot)
+    }
+    fn line(&self) -> &StackLine {
+        self.bench.client.region.stack(self.slot)
+    }
+    /// In use and wanted.
+    fn receive_sizes(&self) -> (u32, u32) {
+        let word = self.line().flow_group.load(Relaxed);
+        (RECEIVE.of(word), RECEIVE_WANTED.of(word))
+    }
+    /// `count` more bytes of the peer, which has got ours up to `ack`.
+    fn comes(&mut self, count: u32, ack: u32) {
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let header = Header {
+            vlan: None,
+            source_mac: [0; 6],
+            destination_mac: [0; 6],
+            source: address,
+            destination: address,
+            source_port: 2,
+            destination_port: 1,
+            seq: RECEIVE_START + self.received,
+            ack: START + ack,
+            flags: flags::ACK,
+            window: 60_000,
+            ident: 0,
+            tos: 0,
+            ttl: 64,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let mut frame = vec![0; 100 + count as usize];
+        let start = emit(&header, count as usize, &mut frame).unwrap();
+        frame.truncate(start + count as usize);
+        for (at, place) in (self.received..).zip(&mut frame[start..]) {
+            *place = byte(at);
+        }
+        fill_checksum(&mut frame);
+        self.received += count;
+        self.bench.to.send(ToGroup::Tcp(ToFast::Inject(PortId(0), frame.into())));
+        self.bench.turn();
+    }
+    /// The application shows its line, some time later.
+    fn shows(&mut self, us: u32) {
+        self.bench.now.0 += u64::from(us);
+        self.bench.queue_data(self.slot);
+        self.bench.turn();
+    }
+    /// The application reads all, in `us`, by the size that it is shown.
+    fn reads(&mut self, us: u32) {
+        let (tail, head) = (self.line().rx_tail.load(Relaxed), self.app().rx_head.load(Relaxed));
+        assert_eq!(tail, self.received, "the stack has taken it");
+        let mut got = vec![0; (tail - head) as usize];
+        self.bench.client.region.rx(self.slot).read(head, &mut got);
+        assert!((head..).zip(&got).all(|(at, got)| *got == byte(at)), "bytes from {head} to {tail}");
+        self.app().rx_head.store(tail, Relaxed);
+        self.shows(us);
+    }
+    /// Once around the ring of `bytes`, in so many µs.
+    fn around(&mut self, bytes: u32, us: u32) {
+        for _ in 0..4 {
+            self.comes(bytes / 4, 0);
+            self.reads(us / 4);
+        }
+    }
+}
+
+#[test]
+fn a_receive_ring_is_doubled_when_it_may_bound_the_peer_and_its_memory_is_there() {
+    let mut c = Connection::new();
+    c.around(FIRST, 4 * RTT_US);
+    c.around(FIRST, 4 * RTT_US);
+    assert_eq!(c.receive_sizes(), (2, 2), "a slow reader, or a slow peer");
+    c.around(FIRST, 2 * RTT_US);
+    assert_eq!(c.receive_sizes(), (2, 1));
+    c.around(FIRST, RTT_US);
+    assert_eq!(c.receive_sizes(), (2, 1), "it is not granted");
+    // A liar has touched nothing.
+    RECEIVE_GRANTED.set(&c.app().want, 0);
+    c.shows(10);
+    assert_eq!(c.receive_sizes(), (2, 1));
+    c.bench.client.region.touch_receive_ring(c.slot, FIRST..2 * FIRST);
+    c.around(FIRST, RTT_US);
+    assert_eq!(c.receive_sizes().0, 1);
+    // A whole larger ring at once, which wraps in the smaller one.
+    c.comes(FIRST, 0);
+    c.comes(FIRST, 0);
+    assert_eq!(c.bench.table.snapshot(FLOW).rcv_wnd, 0);
+    c.reads(RTT_US);
+    c.around(2 * FIRST, RTT_US);
+    c.bench.client.region.touch_receive_ring(c.slot, 2 * FIRST..4 * FIRST);
+    for _ in 0..4 {
+        c.around(2 * FIRST, RTT_US);
+    }
+    assert_eq!(c.receive_sizes(), (0, 0));
+    for _ in 0..4 {
+        c.around(4 * FIRST, RTT_US);
+    }
+    assert_eq!(c.receive_sizes(), (0, 0), "it is as large as it may be");
+}
+
+#[test]
+fn unread_bytes_across_the_middle_keep_a_receive_ring_from_being_doubled() {
+    let mut c = Connection::new();
+    c.bench.client.region.touch_receive_ring(c.slot, 0..4 * FIRST);
+    c.around(FIRST, RTT_US);
+    assert_eq!(c.receive_sizes(), (2, 1));
+    c.comes(FIRST, 0);
+    c.app().rx_head.fetch_add(FIRST / 2, Relaxed);
+    c.shows(10);
+    c.comes(FIRST / 2, 0);
+    RECEIVE_GRANTED.set(&c.app().want, 1);
+    c.shows(10);
+    assert_eq!(c.receive_sizes(), (2, 1), "from the middle of the second half to that of the third");
+    c.reads(10);
+    assert_eq!(c.receive_sizes().0, 1, "nothing is unread");
+}
+
+#[test]
+fn a_send_ring_is_asked_for_when_the_network_could_carry_more_and_read_by_its_new_size() {
+    let mut c = Connection::new();
+    let write = |c: &mut Connection, count: u32| {
+        let tail = c.app().tx_tail.load(Relaxed);
+        let bytes: Vec<u8> = (tail..tail + count).map(byte).collect();
+        c.bench.client.region.tx(c.slot).write(tail, &bytes);
+        c.app().tx_tail.store(tail + count, Relaxed);
+        c.shows(10);
+    };
+    let wanted = |c: &Connection| SEND_WANTED.of(c.line().flow_group.load(Relaxed));
+    write(&mut c, FIRST - 1);
+    assert_eq!(wanted(&c), 2);
+    c.comes(0, FIRST - 1);
+    write(&mut c, 1);
+    assert_eq!(wanted(&c), 1, "once around, and the window is 14 kB");
+    SEND.double(&c.app().want);
+    write(&mut c, 2 * FIRST - 1);
+    for at in (FIRST - 1..3 * FIRST - 2).step_by(97) {
+        let mut got = [0; 2];
+        c.bench.flow_group.rings.fetch(FLOW, at, &mut got);
+        assert_eq!(got, [byte(at), byte(at + 1)], "at {at}");
+    }
+    assert_eq!(c.bench.client.contract_violations.load(Relaxed), 0);
+    // More than the ring has is a breach.
+    write(&mut c, 1);
+    write(&mut c, 1);
+    assert_eq!(c.bench.client.contract_violations.load(Relaxed), 1);
+}
