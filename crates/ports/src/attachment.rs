@@ -338,6 +338,11 @@ impl Attachment {
         Parts::of(self.description(), self.descriptors()?).ok_or_else(|| missing(&self.interface.name))
     }
 
+    /// The name that the interface has now. `None`: it has gone.
+    pub fn name(&self) -> Option<String> {
+        Link::of(self.interface.index).ok().flatten().map(|link| link.name)
+    }
+
     /// The number of the interface, which may have another name by now.
     pub fn index(&self) -> u32 {
         self.interface.index
@@ -370,15 +375,14 @@ impl Attachment {
         Ok(())
     }
 
-    /// The interface was made anew: attaches to the one that has the name now. The tables stay, and so do connections.
+    /// The interface was made anew: attaches to the one of this name. The tables stay, and so do connections.
     /// Their process has to use the new sockets.
     ///
     /// It never waits. [`XskError::QueueBusy`] may be over soon, as the kernel frees the place of a closed socket a moment
     /// later: another call goes on where this one has stopped.
-    pub fn follow(&mut self, queues: usize) -> Result<(), AttachError> {
-        let name = self.interface.name.clone();
-        let found = Interface::find(&name).map_err(|e| explain(&name, "ioctl", &e))?;
-        let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
+    pub fn follow(&mut self, name: &str, queues: usize) -> Result<(), AttachError> {
+        let found = Interface::find(name).map_err(|e| explain(name, "ioctl", &e))?;
+        let found = found.ok_or_else(|| SteerError::NoInterface(name.into()))?;
         let begun = self.following.take().is_some_and(|begun| begun.index == found.index) && self.link.is_some();
         if !begun {
             self.expected = queues;
@@ -390,7 +394,7 @@ impl Attachment {
             self.config.copy = mode == SteerMode::Generic;
             self.config.super_segments = takes_super_segments(&found, mode);
         }
-        match self.open_rest(&name, queues) {
+        match self.open_rest(name, queues) {
             Ok(()) => (self.interface, self.expected) = (found, 0),
             Err(error @ AttachError::Xsk(XskError::QueueBusy(..))) => {
                 self.following = Some(found);
@@ -421,7 +425,9 @@ impl Attachment {
     /// Prepares for another process that serves, without a moment in which no program is attached. It finds these tables,
     /// which are empty: what was left in the others is nobody's. Sockets stay where that is safe.
     pub fn begin_again(&mut self, tables: &Tables, queues: usize) -> Result<(), AttachError> {
-        let name = self.interface.name.clone();
+        // A socket is opened by the name, which may have changed.
+        let name = self.name().unwrap_or_else(|| self.interface.name.clone());
+        self.interface.name.clone_from(&name);
         let before = std::mem::replace(&mut self.tables, tables.clone());
         self.tables.put(self.place, &self.interface)?;
         let mut sockets: Vec<Option<XskSocket>> = self.queues.drain(..).map(Some).collect();

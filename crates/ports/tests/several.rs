@@ -87,7 +87,7 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     let mut second = second;
     within(&network.ours, || {
         assert!(!second.is_in_place() && first.is_in_place());
-        second.follow(1).unwrap();
+        second.follow(SECOND_IF, 1).unwrap();
     });
     steering.add(second.description());
     let mut again = XskPort::over(second.parts().unwrap().into_sockets().remove(0)).unwrap();
@@ -126,7 +126,7 @@ fn an_interface_that_was_made_anew_gets_its_sockets_one_by_one_without_a_wait() 
     let other = |queue| within(&network.ours, || XskSocket::open(SECOND_IF, queue, XskConfig::default()).unwrap());
     let (second, third) = (other(1), other(2));
     let follow = |attachment: &mut Attachment| {
-        let followed = within(&network.ours, || attachment.follow(3));
+        let followed = within(&network.ours, || attachment.follow(SECOND_IF, 3));
         let in_place = within(&network.ours, || attachment.is_in_place());
         (followed, in_place, attachment.has_sockets())
     };

@@ -272,7 +272,8 @@ fn socket(c: &ConnectionStatus) -> api::SocketStatus {
 
 fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
     let status = state.stack.status();
-    let name = |number: usize| state.settings.ports.get(number).cloned().unwrap_or_default();
+    let names = state.settings.port_names();
+    let name = |number: usize| names.get(number).cloned().unwrap_or_default();
     let flow_groups = status.flow_groups.into_iter().enumerate().map(|(flow_group, mut status)| {
         let ports = std::mem::take(&mut status.ports).into_iter().enumerate();
         let ports = ports.map(|(number, status)| api::NamedPort { name: name(number), status }).collect();

@@ -12,6 +12,7 @@ use towpath_ports::attachment::Description;
 use towpath_ports::memory::Loopback;
 use towpath_ports::xsk::XskPort;
 use towpath_ports::xsk_socket::XskSocket;
+use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::PortId;
 
 /// An interface that was opened again, for the slow path.

@@ -136,6 +136,8 @@ fn again(
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
     let now = tables_of(tables, name)?;
+    // It is the same one under another name.
+    let name = &*left.name().unwrap_or_else(|| name.to_owned());
     if left.is_in_place() {
         match left.begin_again(&now, receive_queues(name).max(least)) {
             Ok(()) => return Ok(left),
@@ -166,6 +168,8 @@ fn is_there(index: Option<u32>) -> bool {
 /// queues as before. One that has lost the program alone gets that back, and keeps its sockets. It waits for nothing, as the
 /// broker has other requests: [`ASK_AGAIN`].
 fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (i32, String)> {
+    // One that is still there may have another name. One that has gone is found by its own.
+    let name = &*attachment.name().unwrap_or_else(|| name.to_owned());
     if attachment.is_in_place() {
         return Err((IN_PLACE, format!("{name} is open already")));
     }
@@ -177,7 +181,7 @@ fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (
         return Err((libc::ENODEV, format!("{name} is not there, or down")));
     }
     let queues = attachment.queues().max(least);
-    attachment.follow(queues).map_err(|error| {
+    attachment.follow(name, queues).map_err(|error| {
         let busy = matches!(error, AttachError::Xsk(XskError::QueueBusy(..)));
         let (errno, why) = InterfaceError::from(error).told();
         (if busy { ASK_AGAIN } else { errno }, why)

@@ -326,3 +326,38 @@ fn an_interface_that_moves_away_and_back_is_served_again() {
     let log = service.running.output();
     assert!(!log.contains("ERROR towpath_towpathd"), "{log}");
 }
+
+/// A worker that begins finds it under the name that it has then, and with all its queues.
+#[test]
+fn an_interface_with_a_new_name_is_shown_by_it_and_served_as_before() {
+    let lab = Lab::with_queues(3);
+    let service = Service::on_interface(&lab);
+    let ip = |line: &str| Program::line(&format!("ip -n {} {line}", lab.server)).run(10).ok();
+    let shown = || {
+        let status = service.status();
+        let link = &status["interfaces"][0];
+        let port = status["flow_groups"][0]["ports"][1]["name"].clone();
+        [link["name"].clone(), link["queues"].clone(), link["sockets"].clone(), link["trouble"].clone(), port]
+    };
+    let under = |name: &str| [name.into(), 3.into(), 3.into(), serde_json::Value::Null, name.into()];
+    assert_eq!(shown(), under("eth1"));
+    let _ = ["link set eth1 down", "link set eth1 name eth7"].map(ip);
+    until("the trouble by its name", 30, || shown()[3].as_str().is_some_and(|why| why.contains("ip link set eth7 up")));
+    ip("link set eth7 up");
+    until("the new name", 30, || shown() == under("eth7"));
+    let worker = service.running.worker();
+    // SAFETY: `kill` takes numbers and no memory. The process is the service's, whose broker waits for it.
+    unsafe { libc::kill(worker, libc::SIGKILL) };
+    let status = || Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&service.socket).run(20);
+    until("another worker serves", 60, || service.running.worker() != worker && status().code == 0);
+    assert_eq!(shown(), under("eth7"));
+    let log = service.running.output();
+    assert!(
+        log.contains("serving an interface interface=\"eth7\"") && !log.contains("ERROR towpath_towpathd"),
+        "{log}"
+    );
+    let _server = echo(&lab, &service);
+    lab.drop_kernel_tcp();
+    let clients = Program::line("python3 -c").arg(CLIENTS).arg(SERVER).under(&["timeout", "120"]);
+    assert_eq!(lab.on_client(clients).run(120).ok().trim(), "opened []");
+}
