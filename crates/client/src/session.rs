@@ -78,6 +78,8 @@ pub struct Session {
     shares_connection: AtomicBool,
     /// It is the process's own session with its stack, so contexts can subscribe to its sockets.
     pub can_subscribe: bool,
+    /// How often its stack has refused listeners that wait for a service.
+    pub refusals: AtomicU32,
 }
 
 /// The process's own session.
@@ -172,6 +174,7 @@ impl Session {
             no_files: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
             can_subscribe: false,
+            refusals: AtomicU32::new(0),
         };
         let (namespace, theirs) = (sys::pid_namespace(), &session.header().pid_namespace);
         if join == 0 {

@@ -84,26 +84,41 @@ static UNSERVED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 /// For as long the service is not asked for such a namespace again, ms.
 const UNSERVED_FOR_MS: u64 = 500;
 
+/// Why there is no session with the stack of a network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// No stack of the service serves it.
+    Unserved,
+    /// Its stack cannot be had now, or nobody was asked, as the last answer is not old enough.
+    Away,
+}
+
 /// The session with the stack that serves the network namespace of a socket, which is not that of the stack of `home`. The
-/// kernel says which one it is; that stack looks for itself where this process is. `None`: no stack of the service serves it.
-pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
+/// kernel says which one it is; that stack looks for itself where this process is.
+pub fn of_namespace(home: &Session, socket: i32) -> Result<&'static Session, Absent> {
     if !home.finds_stacks() {
-        return None;
+        return Err(Absent::Unserved);
     }
-    let namespace = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0).ok()?;
+    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0);
+    let namespace = cookie.map_err(|_| Absent::Unserved)?;
     let serves = |session: &&Session| session.namespace() == Some(namespace);
     if let Some(known) = session::all().find(|known| serves(known) && known.can_subscribe && !known.is_dead()) {
-        return Some(known);
+        return Ok(known);
     }
     let now_ms = session::coarse_ms();
     if UNSERVED.load(Ordering::Relaxed) == namespace && now_ms < UNSERVED_UNTIL_MS.load(Ordering::Relaxed) {
-        return None;
+        return Err(Absent::Away);
     }
     let found = match home.ask_with(&Request::StackOf { namespace }, &[]) {
-        Some((Reply::Stack { stack }, _)) => session(home, stack).filter(serves),
-        _ => None,
+        Some((Reply::Stack { stack }, _)) => match session(home, stack) {
+            Some(session) if serves(&session) => Ok(session),
+            Some(_) => Err(Absent::Unserved),
+            None => Err(Absent::Away),
+        },
+        Some((Reply::Refused { errno: libc::ENOENT }, _)) => Err(Absent::Unserved),
+        _ => Err(Absent::Away),
     };
-    if found.is_none() {
+    if found.is_err() {
         UNSERVED.store(namespace, Ordering::Relaxed);
         UNSERVED_UNTIL_MS.store(now_ms + UNSERVED_FOR_MS, Ordering::Relaxed);
     }

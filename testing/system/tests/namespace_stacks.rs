@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::path::PathBuf;
+use std::time::Duration;
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::{Lab, Program, Service, bin, until};
 
@@ -132,4 +133,35 @@ fn a_socket_belongs_to_the_stack_of_its_own_namespace() {
     let program = third.on_server(service.accelerated("python3 -c").arg(ask(CLIENT, 7624)));
     assert_eq!(program.run(40).ok().trim(), "third hello");
     until("nobody of it is there", 20, || opened(&service.status())[0] == 0);
+}
+
+/// A stack that cannot be started for a while has not refused anything. What it refuses counts for that time alone.
+#[test]
+fn a_listener_waits_for_its_stack_although_that_cannot_be_started_for_long() {
+    let both = Both::new();
+    let mut server = both.in_blue(&echo(7625, "blue")).start(both.service.scratch.path("blue"));
+    server.wait_for("ready", 60);
+    let listens = || {
+        let sockets = Program::new(&[bin("towpath")]).arg("sockets").arg("-l").arg("--socket").arg(&both.blues).run(20);
+        sockets.code == 0 && sockets.out.contains(":7625")
+    };
+    until("the listener", 30, listens);
+    let file = both.blues.with_file_name("towpath.toml");
+    let away = file.with_extension("away");
+    for _ in 0..2 {
+        // Without its configuration it cannot be started.
+        std::fs::rename(&file, &away).unwrap();
+        let blue = both.blue_status()["pid"].as_i64().unwrap();
+        // SAFETY: `kill` takes numbers and no memory. The process is the stack's.
+        unsafe { libc::kill(i32::try_from(blue).unwrap(), libc::SIGKILL) };
+        until("a start that fails", 60, || both.service.status()["stacks"][0]["failed"].is_string());
+        // More attempts than a stack may refuse, once in a second.
+        std::thread::sleep(Duration::from_secs(8));
+        assert!(!listens() && server.alive());
+        std::fs::rename(&away, &file).unwrap();
+        until("the listener again", 60, listens);
+        assert_eq!(both.blue.on_client(python(&ask(SERVER, 7625))).run(40).ok().trim(), "blue hello");
+    }
+    let status = both.blue_status();
+    assert_eq!(opened(&status)[2], 0, "the stack has taken them: {status}");
 }
