@@ -11,7 +11,7 @@ use towpath_client::command::Refusal;
 use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::Socket;
-use towpath_client::stacks::{self, Absent};
+use towpath_client::stacks::{self, Absent, WantedBy};
 use towpath_client::{rejoin, sys};
 use towpath_ring::command::{Command, V6ONLY, op};
 use towpath_ring::report::Count;
@@ -117,14 +117,14 @@ fn join_listener(fd: c_int, pending: Pending, home: &'static Session) -> Result<
     if kernel_half::is_named(fd) {
         return adopt(fd, home).ok_or(Waits::Refused(home, Count::ServiceRefused));
     }
-    let session = registration::serving_now(home, fd).map_err(|absent| match absent {
+    let session = registration::serving_by(home, fd, WantedBy::Look).map_err(|absent| match absent {
         Absent::Unserved => Waits::Refused(home, Count::Namespace),
         Absent::Away => Waits::Away,
     })?;
     let command = listen_command(fd, pending, session).map_err(refused(session))?;
     let taken = promote::promote_at(fd, pending, session, command);
     let Err(Refusal::OtherStack(number)) = taken else { return taken.map_err(why).map_err(refused(session)) };
-    let there = stacks::session(session, number).ok_or(Waits::Away)?;
+    let there = stacks::session(session, number, WantedBy::Look).ok_or(Waits::Away)?;
     promote::promote_at(fd, pending, there, command).map_err(why).map_err(refused(there))
 }
 
