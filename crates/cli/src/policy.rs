@@ -86,13 +86,15 @@ enum Action {
     /// Delete all rules and allow everything
     #[command(after_help = "Example:\n  towpath policy flush")]
     Flush,
-    /// Say which rule would decide an attempt, and why
+    /// Say which rule would decide an attempt or a join, and why
     #[command(after_help = "Examples:
   towpath policy test connect user alice program /usr/bin/curl to 10.1.2.3 port 25
   towpath policy test listen pid 4711 port 80
-  towpath policy test accept program nginx from 192.0.2.1 port 80")]
+  towpath policy test accept program nginx from 192.0.2.1 port 80
+  towpath policy --stack red test join from blue to red pid 4711 on 10.1.0.2 port 80")]
     Test {
-        /// connect|listen|accept [pid N] [WHO] [to|from|on ADDRESS] port N
+        /// connect|listen|accept [pid N] [WHO] [to|from|on ADDRESS] port N, or
+        /// join from NAME to NAME [pid N] [WHO] on ADDRESS port N
         #[arg(required = true, value_name = "ATTEMPT")]
         question: Vec<String>,
     },

@@ -18,8 +18,8 @@ mod service;
 
 pub use error::SessionError;
 pub use service::ShownFile;
+pub(crate) use service::{ANSWER, Whose, ask, be_patient, call, call_at_once, whose};
 use service::{Welcome, hello};
-pub(crate) use service::{Whose, ask, be_patient, call, call_at_once, whose};
 
 /// How long to spin before sleeping, unless `TOWPATH_SPIN_US` is set: the time of two wake-ups (about 10 µs each). Then
 /// waiting costs at most twice as much as the better choice.
@@ -63,6 +63,8 @@ pub struct Session {
     doorbells: Vec<AtomicI32>,
     /// Held during a request that has an answer, and while the process joins.
     talking: Lock,
+    /// Answers that have not come in time and will come on `control`. Changed while `talking` is held.
+    unheard: AtomicU32,
     dead: AtomicBool,
     /// When the service was found dead, ms of the coarse monotonic clock.
     pub(crate) died_ms: AtomicU64,
@@ -78,6 +80,8 @@ pub struct Session {
     shares_connection: AtomicBool,
     /// It is the process's own session with its stack, so contexts can subscribe to its sockets.
     pub can_subscribe: bool,
+    /// How often its stack has refused listeners that wait for a service.
+    pub refusals: AtomicU32,
 }
 
 /// The process's own session.
@@ -164,6 +168,7 @@ impl Session {
             joined_pid: AtomicI32::new(process::pid()),
             doorbells,
             talking: Lock::new(),
+            unheard: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             died_ms: AtomicU64::new(0),
             checked_ms: AtomicU64::new(0),
@@ -172,6 +177,7 @@ impl Session {
             no_files: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
             can_subscribe: false,
+            refusals: AtomicU32::new(0),
         };
         let (namespace, theirs) = (sys::pid_namespace(), &session.header().pid_namespace);
         if join == 0 {
@@ -205,6 +211,7 @@ impl Session {
             Some((control, process)) => {
                 self.process.store(process, Ordering::Relaxed);
                 self.shares_connection.store(false, Ordering::Relaxed);
+                self.unheard.store(0, Ordering::Relaxed);
                 unprotect(self.control.swap(control, Ordering::AcqRel));
             }
             // The child has given up its rights. The parent's registration still serves for all that needs no answer,

@@ -6,7 +6,7 @@
 
 use crate::command::Refusal;
 use crate::descriptors::{protect, unprotect};
-use crate::session::{self, STARTING, Session, Whose, call};
+use crate::session::{self, STARTING, Session, Whose, be_patient, call, call_at_once};
 use crate::socket::Socket;
 use crate::sys::borrow;
 use crate::{callbacks, sessions, sys};
@@ -70,11 +70,28 @@ struct Reached {
     socket: OwnedFd,
 }
 
+/// Who wants a session with another stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedBy {
+    /// A call that cannot go on without it. It waits until the stack answers.
+    Call,
+    /// A look for a service, in a call that has nothing to do with it. A stack that hangs holds it up for half a second at
+    /// each step.
+    Look,
+}
+
+impl WantedBy {
+    /// The longest time for an answer.
+    fn limit(self) -> Option<Duration> {
+        (self == Self::Look).then_some(session::ANSWER)
+    }
+}
+
 /// The process's session with the other stack of this number. Registers there if there is none.
-pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
+pub fn session(home: &Session, stack: u32, by: WantedBy) -> Option<&'static Session> {
     known(stack).or_else(|| {
         let _starting = STARTING.lock()?;
-        known(stack).or_else(|| add(|| registered(home, stack), stack + 1, true))
+        known(stack).or_else(|| add(|| registered(home, stack, by), stack + 1, true))
     })
 }
 
@@ -84,26 +101,41 @@ static UNSERVED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 /// For as long the service is not asked for such a namespace again, ms.
 const UNSERVED_FOR_MS: u64 = 500;
 
+/// Why there is no session with the stack of a network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// No stack of the service serves it.
+    Unserved,
+    /// Its stack cannot be had now, or nobody was asked, as the last answer is not old enough.
+    Away,
+}
+
 /// The session with the stack that serves the network namespace of a socket, which is not that of the stack of `home`. The
-/// kernel says which one it is; that stack looks for itself where this process is. `None`: no stack of the service serves it.
-pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
+/// kernel says which one it is; that stack looks for itself where this process is.
+pub fn of_namespace(home: &Session, socket: i32, by: WantedBy) -> Result<&'static Session, Absent> {
     if !home.finds_stacks() {
-        return None;
+        return Err(Absent::Unserved);
     }
-    let namespace = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0).ok()?;
+    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0);
+    let namespace = cookie.map_err(|_| Absent::Unserved)?;
     let serves = |session: &&Session| session.namespace() == Some(namespace);
     if let Some(known) = session::all().find(|known| serves(known) && known.can_subscribe && !known.is_dead()) {
-        return Some(known);
+        return Ok(known);
     }
     let now_ms = session::coarse_ms();
     if UNSERVED.load(Ordering::Relaxed) == namespace && now_ms < UNSERVED_UNTIL_MS.load(Ordering::Relaxed) {
-        return None;
+        return Err(Absent::Away);
     }
-    let found = match home.ask_with(&Request::StackOf { namespace }, &[]) {
-        Some((Reply::Stack { stack }, _)) => session(home, stack).filter(serves),
-        _ => None,
+    let found = match home.ask_within(&Request::StackOf { namespace }, &[], by.limit()) {
+        Some((Reply::Stack { stack }, _)) => match session(home, stack, by) {
+            Some(session) if serves(&session) => Ok(session),
+            Some(_) => Err(Absent::Unserved),
+            None => Err(Absent::Away),
+        },
+        Some((Reply::Refused { errno: libc::ENOENT }, _)) => Err(Absent::Unserved),
+        _ => Err(Absent::Away),
     };
-    if found.is_none() {
+    if found.is_err() {
         UNSERVED.store(namespace, Ordering::Relaxed);
         UNSERVED_UNTIL_MS.store(now_ms + UNSERVED_FOR_MS, Ordering::Relaxed);
     }
@@ -111,10 +143,16 @@ pub fn of_namespace(home: &Session, socket: i32) -> Option<&'static Session> {
 }
 
 /// Registers with a stack. A stack that is about to end may break off, so several attempts are made.
-fn registered(home: &Session, stack: u32) -> Option<Session> {
+fn registered(home: &Session, stack: u32, by: WantedBy) -> Option<Session> {
     for _ in 0..TRIES {
-        match reach(home, stack).and_then(|reached| register(reached, 0)) {
-            Ok(session) => return Some(session),
+        let session = reach(home, stack, by).and_then(|reached| register(reached, 0));
+        match session {
+            Ok(session) => {
+                if by == WantedBy::Look {
+                    be_patient(borrow(&session.control())).ok()?;
+                }
+                return Some(session);
+            }
             Err(error) if BROKEN_OFF.contains(&error.kind()) => std::thread::sleep(TRY_AGAIN_AFTER),
             Err(_) => return None,
         }
@@ -144,9 +182,9 @@ fn path(file: i32) -> Vec<u8> {
 }
 
 /// Asks the service where a stack is and connects to it.
-fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
+fn reach(home: &Session, stack: u32, by: WantedBy) -> io::Result<Reached> {
     let refused = || io::Error::from(ErrorKind::PermissionDenied);
-    let answer = home.ask_with(&Request::Stack { stack }, &[]);
+    let answer = home.ask_within(&Request::Stack { stack }, &[], by.limit());
     let Some((Reply::Stack { stack: named }, mut files)) = answer else { return Err(refused()) };
     let file = files.pop().filter(|_| named == stack).ok_or_else(refused)?;
     // The stack's service sees everything that the program sends, so it must be trusted.
@@ -156,7 +194,10 @@ fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
     }
     let file = protect(file).map_err(io::Error::from_raw_os_error)?;
     let connect = || {
-        let socket = call(&path(file))?;
+        let socket = match by {
+            WantedBy::Call => call(&path(file))?,
+            WantedBy::Look => call_at_once(&path(file))?,
+        };
         let server = socket_peercred(&socket)?.uid.as_raw();
         if trusted.contains(&server) { Ok(socket) } else { Err(refused()) }
     };
@@ -179,7 +220,7 @@ fn adopt_at(home: &Session, stack: u32, fd: i32) -> Option<SocketPlace> {
         return Some((of_family(own, token)?, slot, generation));
     }
     let _starting = STARTING.lock()?;
-    let reached = reach(home, stack).ok()?;
+    let reached = reach(home, stack, WantedBy::Call).ok()?;
     let ask = || session::ask(borrow(&reached.socket.as_raw_fd()), &Request::Adopt, &[fd]);
     let Whose::Here(token, slot, generation) = session::whose(ask)? else { return None };
     // The process has no session there yet, so it joins the client that the socket belongs to.
@@ -210,7 +251,7 @@ pub fn of_join(stack: u32) -> Option<&'static Session> {
     if now_ms < until_ms.load(Ordering::Relaxed) {
         return None;
     }
-    let found = session(home, stack);
+    let found = session(home, stack, WantedBy::Call);
     if found.is_none() {
         until_ms.store(now_ms + UNSERVED_FOR_MS, Ordering::Relaxed);
     }
@@ -227,7 +268,7 @@ pub fn instead(
     command: &Command,
     take: impl FnOnce(&'static Session) -> Result<Socket, Refusal>,
 ) -> Result<Socket, Refusal> {
-    let there = session(home, stack).ok_or(Refusal::Kernel(Count::ServiceGone));
+    let there = session(home, stack, WantedBy::Call).ok_or(Refusal::Kernel(Count::ServiceGone));
     there.and_then(take).map_err(|why| {
         let errno = match why {
             Refusal::Failed(errno) => return Refusal::Failed(errno),

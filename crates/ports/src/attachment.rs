@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The kernel frees the place of a closed socket a moment later.
+/// The kernel frees the place of a closed socket a moment later. All queues of an interface together have so long.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 
 /// Most interfaces of one service. The program has the same number.
@@ -251,6 +251,8 @@ pub struct Attachment {
     queues: Vec<XskSocket>,
     /// How many there were when the interface went away.
     expected: usize,
+    /// The interface that has been made anew, while not all of its queues have a socket.
+    following: Option<Interface>,
 }
 
 impl Attachment {
@@ -269,7 +271,8 @@ impl Attachment {
         let config = XskConfig { super_segments: takes_super_segments(&found, mode), ..config };
         let (tables, queues) = (tables.clone(), Vec::new());
         let (interface, link) = (found, Some(link));
-        Ok(Self { link, tables, attached: 0, place, interface, wanted, mode, config, queues, expected: 0 })
+        let (expected, following) = (0, None);
+        Ok(Self { link, tables, attached: 0, place, interface, wanted, mode, config, queues, expected, following })
     }
 
     /// Attaches the program, and opens a socket for each of this many queues.
@@ -335,6 +338,11 @@ impl Attachment {
         Parts::of(self.description(), self.descriptors()?).ok_or_else(|| missing(&self.interface.name))
     }
 
+    /// The name that the interface has now. `None`: it has gone.
+    pub fn name(&self) -> Option<String> {
+        Link::of(self.interface.index).ok().flatten().map(|link| link.name)
+    }
+
     /// The number of the interface, which may have another name by now.
     pub fn index(&self) -> u32 {
         self.interface.index
@@ -345,29 +353,66 @@ impl Attachment {
         self.queues.len().max(self.expected)
     }
 
-    /// Is the interface there, with the program on it?
+    /// Is the interface there, with the program on it and the sockets bound?
     pub fn is_in_place(&self) -> bool {
         let program = Link::of(self.interface.index).ok().flatten().and_then(|link| link.program);
-        program.is_some_and(|id| self.tables.get().ids.contains(&id))
+        let has_program = program.is_some_and(|id| self.tables.get().ids.contains(&id));
+        has_program && self.following.is_none() && self.queues.iter().all(XskSocket::is_bound)
     }
 
-    /// The interface was made anew: attaches to the one that has the name now. The tables stay, and so do connections.
+    /// Has it the sockets of the interface that it was attached to, which has all that it needs but for the program?
+    pub fn has_sockets(&self) -> bool {
+        self.following.is_none() && !self.queues.is_empty() && self.queues.iter().all(XskSocket::is_bound)
+    }
+
+    /// Somebody has taken the program off the interface, which is still there: puts it back. The sockets stay bound, as the
+    /// process that serves has them, too. So its queues could have no others.
+    pub fn attach_again(&mut self) -> Result<(), SteerError> {
+        // The old link is without an interface.
+        self.link = None;
+        let (link, _) = self.tables.attach(self.attached, &self.interface, self.mode)?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// The interface was made anew: attaches to the one of this name. The tables stay, and so do connections.
     /// Their process has to use the new sockets.
-    pub fn follow(&mut self, queues: usize) -> Result<(), AttachError> {
-        let name = self.interface.name.clone();
-        let found = Interface::find(&name).map_err(|e| explain(&name, "ioctl", &e))?;
-        let found = found.ok_or_else(|| SteerError::NoInterface(name.clone()))?;
-        self.expected = queues;
-        (self.link, self.queues) = (None, Vec::new());
-        let (link, mode) = self.tables.attach(self.attached, &found, self.wanted)?;
-        // Not before: an interface that cannot be attached to may have another place.
-        self.tables.put(self.place, &found)?;
-        self.config.copy = mode == SteerMode::Generic;
-        self.config.super_segments = takes_super_segments(&found, mode);
-        for queue in 0..queues {
-            self.add(open_when_free(&name, queue as u32, self.config)?)?;
+    ///
+    /// It never waits. [`XskError::QueueBusy`] may be over soon, as the kernel frees the place of a closed socket a moment
+    /// later: another call goes on where this one has stopped.
+    pub fn follow(&mut self, name: &str, queues: usize) -> Result<(), AttachError> {
+        let found = Interface::find(name).map_err(|e| explain(name, "ioctl", &e))?;
+        let found = found.ok_or_else(|| SteerError::NoInterface(name.into()))?;
+        let begun = self.following.take().is_some_and(|begun| begun.index == found.index) && self.link.is_some();
+        if !begun {
+            self.expected = queues;
+            (self.link, self.queues) = (None, Vec::new());
+            let (link, mode) = self.tables.attach(self.attached, &found, self.wanted)?;
+            // Not before: an interface that cannot be attached to may have another place.
+            self.tables.put(self.place, &found)?;
+            (self.link, self.mode) = (Some(link), mode);
+            self.config.copy = mode == SteerMode::Generic;
+            self.config.super_segments = takes_super_segments(&found, mode);
         }
-        (self.link, self.interface, self.mode, self.expected) = (Some(link), found, mode, 0);
+        match self.open_rest(name, queues) {
+            Ok(()) => (self.interface, self.expected) = (found, 0),
+            Err(error @ AttachError::Xsk(XskError::QueueBusy(..))) => {
+                self.following = Some(found);
+                return Err(error);
+            }
+            Err(error) => {
+                self.link = None;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a socket for each queue that has none.
+    fn open_rest(&mut self, name: &str, queues: usize) -> Result<(), AttachError> {
+        for queue in self.queues.len()..queues {
+            self.add(XskSocket::open(name, queue as u32, self.config)?)?;
+        }
         Ok(())
     }
 
@@ -380,15 +425,18 @@ impl Attachment {
     /// Prepares for another process that serves, without a moment in which no program is attached. It finds these tables,
     /// which are empty: what was left in the others is nobody's. Sockets stay where that is safe.
     pub fn begin_again(&mut self, tables: &Tables, queues: usize) -> Result<(), AttachError> {
-        let name = self.interface.name.clone();
+        // A socket is opened by the name, which may have changed.
+        let name = self.name().unwrap_or_else(|| self.interface.name.clone());
+        self.interface.name.clone_from(&name);
         let before = std::mem::replace(&mut self.tables, tables.clone());
         self.tables.put(self.place, &self.interface)?;
         let mut sockets: Vec<Option<XskSocket>> = self.queues.drain(..).map(Some).collect();
         sockets.resize_with(queues, || None);
+        let until = Instant::now() + LONGEST_CLOSE;
         for (queue, socket) in sockets.into_iter().enumerate() {
             let socket = match socket.filter(XskSocket::is_at_rest) {
                 Some(socket) => socket,
-                None => open_when_free(&name, queue as u32, self.config)?,
+                None => open_when_free(&name, queue as u32, self.config, until)?,
             };
             self.add(socket)?;
         }
@@ -402,7 +450,7 @@ impl Attachment {
     pub fn wait_for_it(&mut self, tables: &Tables) {
         self.tables = tables.clone();
         self.expected = self.queues();
-        (self.link, self.queues) = (None, Vec::new());
+        (self.link, self.queues, self.following) = (None, Vec::new(), None);
     }
 
     /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
@@ -426,9 +474,8 @@ impl Attachment {
     }
 }
 
-/// Opens a socket on a queue whose last one was closed just now.
-fn open_when_free(interface: &str, queue: u32, config: XskConfig) -> Result<XskSocket, XskError> {
-    let until = Instant::now() + LONGEST_CLOSE;
+/// Opens a socket on a queue whose last one was closed just now. Waits until then at most.
+fn open_when_free(interface: &str, queue: u32, config: XskConfig, until: Instant) -> Result<XskSocket, XskError> {
     loop {
         match XskSocket::open(interface, queue, config) {
             Err(XskError::QueueBusy(..)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),

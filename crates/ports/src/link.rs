@@ -5,6 +5,7 @@ use std::io;
 use std::mem::size_of;
 
 /// Attributes, and attributes within them (linux/if_link.h).
+const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_CARRIER: u16 = 33;
@@ -21,6 +22,8 @@ const HEADER: usize = size_of::<libc::nlmsghdr>();
 /// An interface now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
+    /// The name that it has now.
+    pub name: String,
     /// `ARPHRD_` number: 1 for Ethernet.
     pub hardware: u16,
     /// The kind of a virtual device (`veth`, `bridge`, `tun`); hardware has none.
@@ -55,13 +58,12 @@ impl Link {
         let (hardware, flags) = (half(HEADER + 2).ok_or_else(bad)?, word(HEADER + 8).ok_or_else(bad)?);
         let all = answer.get(HEADER + size_of::<libc::ifinfomsg>()..).unwrap_or(&[]);
         let within = |outer, inner| attribute(all, outer).and_then(|nested| attribute(nested, inner));
-        let kind =
-            within(IFLA_LINKINFO, IFLA_INFO_KIND).map(|name| name.split(|byte| *byte == 0).next().unwrap_or(name));
         let program = within(IFLA_XDP, IFLA_XDP_PROG_ID).and_then(|id| id.try_into().ok()).map(u32::from_ne_bytes);
         let attached = within(IFLA_XDP, IFLA_XDP_ATTACHED).and_then(|how| how.first()).copied();
         Ok(Some(Self {
+            name: attribute(all, IFLA_IFNAME).map(text).unwrap_or_default(),
             hardware,
-            kind: kind.map(|name| String::from_utf8_lossy(name).into_owned()),
+            kind: within(IFLA_LINKINFO, IFLA_INFO_KIND).map(text),
             up: flags & libc::IFF_UP as u32 != 0,
             carrier: attribute(all, IFLA_CARRIER).and_then(|on| on.first()).is_none_or(|on| *on != 0),
             program: program.filter(|id| *id != 0),
@@ -116,6 +118,12 @@ fn link_message(index: u32) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+/// A text up to its NUL.
+fn text(bytes: &[u8]) -> String {
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or(bytes);
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 /// The body of the first attribute of this type.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [a, b, c, d, ..] = *attributes {
@@ -159,11 +167,13 @@ mod tests {
         word(&mut kind, IFLA_INFO_KIND, b"veth\0");
         word(&mut xdp, IFLA_XDP_ATTACHED, &[XDP_ATTACHED_SKB]);
         word(&mut xdp, IFLA_XDP_PROG_ID, &7u32.to_ne_bytes());
+        word(&mut attributes, IFLA_IFNAME, b"eth7\0");
         word(&mut attributes, IFLA_CARRIER, &[0]);
         word(&mut attributes, IFLA_LINKINFO, &kind);
         word(&mut attributes, IFLA_XDP, &xdp);
         let whole = answer(libc::ARPHRD_ETHER, libc::IFF_UP as u32, &attributes);
         let expected = Link {
+            name: "eth7".into(),
             hardware: libc::ARPHRD_ETHER,
             kind: Some("veth".into()),
             up: true,
@@ -203,6 +213,6 @@ mod tests {
         let none = Link { hardware: 0xfffe, ..kind("tun") };
         assert!(none.refusal().unwrap().contains("no Ethernet header"));
         let lo = Link::of(1).unwrap().unwrap();
-        assert!(lo.refusal().unwrap().contains("loopback") && lo.kind.is_none(), "{lo:?}");
+        assert!(lo.refusal().unwrap().contains("loopback") && lo.kind.is_none() && lo.name == "lo", "{lo:?}");
     }
 }

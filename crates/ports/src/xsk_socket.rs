@@ -273,6 +273,14 @@ impl XskSocket {
         };
         !self.zero_copy().unwrap_or(true) && self.map_rings().is_ok_and(at_rest)
     }
+
+    /// Is it bound to its queue? The kernel takes it off for good when the interface is deleted or leaves the namespace.
+    /// Nothing else tells: an interface that comes back may have the same index, and our program.
+    pub(crate) fn is_bound(&self) -> bool {
+        // Nothing is received by this call. It wakes a driver at most.
+        let received = rustix::net::recv(&self.socket, &mut [0][..], rustix::net::RecvFlags::DONTWAIT);
+        !matches!(received, Err(rustix::io::Errno::NXIO))
+    }
 }
 
 impl AsFd for XskSocket {

@@ -7,9 +7,10 @@ use network::{Network, OUR_IF, OURS, PEER, PEER_IF, Raw, ip, peer_header, within
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::attachment::{AttachConfig, Attachment, Tables};
+use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, Tables};
 use towpath_ports::steering::{Segments, Steering};
-use towpath_ports::xsk::XskPort;
+use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_ports::xsk_socket::XskSocket;
 use towpath_wire::{emit, fill_checksum, parse};
 
 const SECOND_IF: &str = "wrvd";
@@ -86,7 +87,7 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     let mut second = second;
     within(&network.ours, || {
         assert!(!second.is_in_place() && first.is_in_place());
-        second.follow(1).unwrap();
+        second.follow(SECOND_IF, 1).unwrap();
     });
     steering.add(second.description());
     let mut again = XskPort::over(second.parts().unwrap().into_sockets().remove(0)).unwrap();
@@ -99,4 +100,48 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     by_first.send(&segment(4));
     assert_eq!(eventually("by the first alone", || next(&mut port)), 4);
     drop(tables);
+}
+
+/// The numbers of all that the process that serves is given. Each socket has its own.
+fn numbers(attachment: &Attachment) -> Vec<u64> {
+    attachment.descriptors().unwrap().iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_ino).collect()
+}
+
+#[test]
+fn an_interface_that_was_made_anew_gets_its_sockets_one_by_one_without_a_wait() {
+    let network = Network::new();
+    let pair = || {
+        let (peer, ours) = (&network.peer, &network.ours);
+        let queues = "numtxqueues 3 numrxqueues 3";
+        ip(&format!(
+            "-n {peer} link add {SECOND_PEER_IF} {queues} type veth peer name {SECOND_IF} {queues} netns {ours}"
+        ));
+        ip(&format!("-n {peer} link set {SECOND_PEER_IF} up"));
+        ip(&format!("-n {ours} link set {SECOND_IF} up"));
+    };
+    pair();
+    let mut attachment = within(&network.ours, || Attachment::open(SECOND_IF, AttachConfig::default(), 3).unwrap());
+    ip(&format!("-n {} link delete {SECOND_IF}", network.ours));
+    pair();
+    let other = |queue| within(&network.ours, || XskSocket::open(SECOND_IF, queue, XskConfig::default()).unwrap());
+    let (second, third) = (other(1), other(2));
+    let follow = |attachment: &mut Attachment| {
+        let followed = within(&network.ours, || attachment.follow(SECOND_IF, 3));
+        let in_place = within(&network.ours, || attachment.is_in_place());
+        (followed, in_place, attachment.has_sockets())
+    };
+    let busy = |followed: &Result<(), AttachError>, which| matches!(followed, Err(AttachError::Xsk(XskError::QueueBusy(_, queue))) if *queue == which);
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let (followed, in_place, has_sockets) = follow(&mut attachment);
+        assert!(busy(&followed, 1) && !in_place && !has_sockets, "{followed:?}");
+        kept.push(numbers(&attachment));
+    }
+    assert!(kept.iter().all(|numbers| *numbers == kept[0]), "the first queue's socket stays: {kept:?}");
+    drop(second);
+    // The kernel frees the queue a moment later.
+    eventually("the second queue", || busy(&follow(&mut attachment).0, 2).then_some(()));
+    drop(third);
+    eventually("the third queue", || follow(&mut attachment).0.is_ok().then_some(()));
+    assert!(within(&network.ours, || attachment.is_in_place()) && attachment.has_sockets());
 }

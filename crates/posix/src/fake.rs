@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use towpath_ring::command::{Accepted, NOT_OURS, V6ONLY, op};
@@ -27,6 +28,8 @@ type End = (usize, Slot);
 pub const FORBIDDEN: u32 = 1313;
 /// Only a port that this stack chooses can connect to this one, which refuses.
 pub const IN_TIME_WAIT: u16 = 3;
+/// While it is set, nobody is told where another stack is. Then all learn that there is none.
+pub static KEEPS_STACKS: AtomicBool = AtomicBool::new(false);
 /// An address and port.
 type Address = (Ipv6Addr, u16);
 
@@ -51,6 +54,8 @@ struct FakeClient {
     pairs: HashMap<u32, (u32, UnixStream)>,
     reserved: HashMap<u32, OwnedFd>,
     next_slot: u32,
+    /// Those that have asked for another stack.
+    curious: Vec<UnixStream>,
     /// Positions in the command queue, the data queues, and the event queues by (context, thread).
     commands: u32,
     data_queues: Vec<u32>,
@@ -124,6 +129,7 @@ impl Fake {
                     pairs: HashMap::new(),
                     reserved: HashMap::new(),
                     next_slot: self.geometry.app_slots,
+                    curious: Vec::new(),
                     commands: 0,
                     data_queues: vec![0; self.geometry.flow_groups as usize],
                     events: HashMap::new(),
@@ -167,6 +173,10 @@ impl Fake {
                 }
             }
             client.controls = open;
+            let told = if KEEPS_STACKS.load(Relaxed) { Vec::new() } else { core::mem::take(&mut client.curious) };
+            for control in told {
+                control::send_reply(control.as_fd(), &Reply::Refused { errno: libc::ENOENT }, &[])?;
+            }
             let hung_up: Vec<_> =
                 client.pairs.iter().filter(|(_, (_, pair))| hung_up(pair)).map(|(s, p)| (*s, p.0)).collect();
             for (raw, generation) in hung_up {
@@ -454,6 +464,7 @@ impl FakeClient {
             (Request::DropContext { context }, _) => {
                 self.contexts.remove(&context);
             }
+            (Request::Stack { .. }, _) => self.curious.push(control.try_clone().expect("a copy")),
             _ => {}
         }
     }

@@ -18,7 +18,7 @@ use towpath_runtime::capture::LOOK_MS;
 /// Captures until the other side closes the conversation, or the service ends.
 pub fn serve(state: Arc<ServiceState>, socket: &OwnedFd, request: &CaptureRequest) -> io::Result<()> {
     let capture = begin(&state, request);
-    let answer = api::Capturing { stack: state.stack.name().into(), ports: state.settings.ports.clone() };
+    let answer = api::Capturing { stack: state.stack.name().into(), ports: state.settings.port_names() };
     // A stack must not outlive its service because somebody looks at it.
     let weak = Arc::downgrade(&state);
     drop(state);

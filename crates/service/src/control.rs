@@ -161,9 +161,10 @@ fn reset(state: &ServiceState, which: &api::Reset) -> String {
     }
 }
 
-fn other_stack(stacks: &OtherStacks, stack: &OtherStack) -> api::OtherStackStatus {
+fn other_stack(stacks: &OtherStacks, number: usize) -> api::OtherStackStatus {
+    let stack = &stacks.all()[number];
     let OtherStack { name, socket, kind, .. } = stack;
-    let (running, failed) = (stack.answers(), stacks.failure(stack));
+    let (running, failed) = (stack.answers(), stacks.failure(number));
     api::OtherStackStatus { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running, failed }
 }
 
@@ -174,13 +175,13 @@ fn stack(state: &ServiceState, name: &str, start: bool) -> String {
         return error(format!("there is no stack {name:?}; the service's configuration names {known} ([stacks.NAME])"));
     };
     if start {
-        stacks.forget_failure(&stacks.all()[number]);
+        stacks.forget_failure(number);
     }
-    let answer = good(&other_stack(&stacks, &stacks.all()[number]));
+    let answer = good(&other_stack(&stacks, number));
     if start {
         let begin = move || {
             // The log holds the reason of a failure, and the next answer has it.
-            let _ = stacks.reach(&stacks.all()[number]);
+            let _ = stacks.reach(number);
         };
         let _ = std::thread::Builder::new().name("start".into()).spawn(begin);
     }
@@ -272,7 +273,8 @@ fn socket(c: &ConnectionStatus) -> api::SocketStatus {
 
 fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
     let status = state.stack.status();
-    let name = |number: usize| state.settings.ports.get(number).cloned().unwrap_or_default();
+    let names = state.settings.port_names();
+    let name = |number: usize| names.get(number).cloned().unwrap_or_default();
     let flow_groups = status.flow_groups.into_iter().enumerate().map(|(flow_group, mut status)| {
         let ports = std::mem::take(&mut status.ports).into_iter().enumerate();
         let ports = ports.map(|(number, status)| api::NamedPort { name: name(number), status }).collect();
@@ -294,7 +296,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         slow: status.slow,
         kernel: not_ours.collect(),
         listeners: status.listeners,
-        stacks: stacks.all().iter().map(|stack| other_stack(stacks, stack)).collect(),
+        stacks: (0..stacks.all().len()).map(|number| other_stack(stacks, number)).collect(),
         policy: state.settings.policy.totals(),
         auto: state.settings.auto.rows(|owner| operator || owner == uid),
         sandbox: state.settings.sandbox.status(),

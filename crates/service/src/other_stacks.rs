@@ -6,9 +6,9 @@ use crate::config::{Config, StackKind};
 use crate::{known_namespaces, paths, privileged};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
-use std::collections::HashMap;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -44,8 +44,9 @@ pub struct OtherStacks {
     stacks: Vec<OtherStack>,
     /// The configuration file that names them.
     file: Option<PathBuf>,
-    /// The last failure of each, by name. Locked while one is started.
-    failed: Mutex<HashMap<String, (Instant, String)>>,
+    /// The last failure of each, by number. Locked while that one is started, so that one which takes its time holds up
+    /// nobody who asks for another.
+    failed: Vec<Mutex<Option<(Instant, String)>>>,
 }
 
 impl OtherStacks {
@@ -58,8 +59,9 @@ impl OtherStacks {
             has_idle_exit: table.idle_exit.is_some(),
             namespace: None,
         };
-        let stacks = config.stacks.iter().map(stack).collect();
-        Self { stacks, file: config.file.clone(), failed: Mutex::default() }
+        let stacks: Vec<_> = config.stacks.iter().map(stack).collect();
+        let failed = stacks.iter().map(|_| Mutex::default()).collect();
+        Self { stacks, file: config.file.clone(), failed }
     }
 
     /// Enters the network namespaces that the configuration names, to know their cookies. For the process that serves, while
@@ -106,7 +108,7 @@ impl OtherStacks {
     /// connects by itself, so that the stack sees the client's credentials.
     pub fn open(&self, number: usize) -> Result<OwnedFd, String> {
         let stack = self.stacks.get(number).ok_or("there is no stack of this number")?;
-        self.reach(stack)?;
+        self.reach(number)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::open(&stack.socket, flags, Mode::empty())
             .map_err(|error| format!("{}: {error}", stack.socket.display()))
@@ -114,47 +116,49 @@ impl OtherStacks {
 
     /// Makes sure that a stack serves. After a failure no attempt is made for a second, so that repeated questions cost
     /// little.
-    pub fn reach(&self, stack: &OtherStack) -> Result<(), String> {
+    pub fn reach(&self, number: usize) -> Result<(), String> {
+        let (Some(stack), Some(failed)) = (self.stacks.get(number), self.failed.get(number)) else {
+            return Err("there is no stack of this number".into());
+        };
         if stack.answers() {
             return Ok(());
         }
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
         if stack.answers() {
             return Ok(());
         }
-        if let Some((at, why)) = failed.get(&stack.name)
+        if let Some((at, why)) = &*failed
             && at.elapsed() < RETRY_AFTER
         {
             return Err(why.clone());
         }
-        let started = self.ask_to_start(stack).map_err(|why| format!("stack {}: {why}", stack.name));
-        match &started {
-            Ok(()) => _ = failed.remove(&stack.name),
-            Err(why) => {
+        let started = self.ask_to_start(number, stack).map_err(|why| format!("stack {}: {why}", stack.name));
+        if let Err(why) = &started {
+            // Clients ask again and again for one that does not start.
+            if failed.as_ref().is_none_or(|(_, said)| said != why) {
                 tracing::warn!("{why}");
-                failed.insert(stack.name.clone(), (Instant::now(), why.clone()));
             }
         }
+        *failed = started.as_ref().err().map(|why| (Instant::now(), why.clone()));
         started
     }
 
     /// Why the last attempt to start a stack has failed; `None`: it has not, or another one runs.
-    pub fn failure(&self, stack: &OtherStack) -> Option<String> {
-        let failed = self.failed.try_lock().ok()?;
-        failed.get(&stack.name).map(|(_, why)| why.clone())
+    pub fn failure(&self, number: usize) -> Option<String> {
+        let failed = self.failed.get(number)?.try_lock().ok()?;
+        failed.as_ref().map(|(_, why)| why.clone())
     }
 
     /// Forgets a failure that does not keep the stack from being tried again.
-    pub fn forget_failure(&self, stack: &OtherStack) {
-        if let Ok(mut failed) = self.failed.try_lock() {
-            failed.retain(|name, (at, _)| *name != stack.name || at.elapsed() < RETRY_AFTER);
+    pub fn forget_failure(&self, number: usize) {
+        if let Some(Ok(mut failed)) = self.failed.get(number).map(Mutex::try_lock) {
+            *failed = failed.take().filter(|(at, _)| at.elapsed() < RETRY_AFTER);
         }
     }
 
     /// The broker starts it, if this process has one: the stack needs more rights than this process has.
-    fn ask_to_start(&self, stack: &OtherStack) -> Result<(), String> {
-        let broker = privileged::broker().zip(self.number(&stack.name).and_then(|number| u32::try_from(number).ok()));
-        match broker {
+    fn ask_to_start(&self, number: usize, stack: &OtherStack) -> Result<(), String> {
+        match privileged::broker().zip(u32::try_from(number).ok()) {
             Some((broker, number)) => broker.start_stack(number),
             None => self.start(stack),
         }
@@ -196,10 +200,15 @@ impl OtherStack {
         true
     }
 
-    /// Does a service answer there? It need not admit this user.
+    /// Is a service there? It need not admit this user. Nobody waits for one that is stopped, or has as many connections as
+    /// it can hold: whoever is sent there finds out.
     pub fn answers(&self) -> bool {
-        let connected = UnixStream::connect(paths::control_socket(&self.socket));
-        connected.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
+        let connect = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            rustix::net::connect(&socket, &SocketAddrUnix::new(paths::control_socket(&self.socket))?)
+        };
+        matches!(connect(), Ok(()) | Err(Errno::AGAIN | Errno::ACCESS | Errno::PERM))
     }
 }
 
@@ -236,15 +245,58 @@ mod tests {
         let config =
             Config::parse(Path::new("towpath.toml"), "[stacks.red]\nsocket = \"/nonexistent/red.sock\"\n").unwrap();
         let stacks = OtherStacks::of(&config, Path::new("/nonexistent/towpath.sock"));
-        let red = &stacks.all()[0];
-        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
-        stacks.failed.lock().unwrap().get_mut("red").unwrap().1 = "as before".into();
-        assert_eq!(stacks.reach(red).unwrap_err(), "as before");
-        stacks.forget_failure(red);
-        assert_eq!(stacks.failure(red).unwrap(), "as before", "it is not tried again yet");
-        stacks.failed.lock().unwrap().get_mut("red").unwrap().0 = Instant::now().checked_sub(RETRY_AFTER).unwrap();
-        stacks.forget_failure(red);
-        assert_eq!(stacks.failure(red), None, "it shall be tried again");
-        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
+        assert_eq!(stacks.reach(0).unwrap_err(), "stack red: it does not run");
+        stacks.failed[0].lock().unwrap().as_mut().unwrap().1 = "as before".into();
+        assert_eq!(stacks.reach(0).unwrap_err(), "as before");
+        stacks.forget_failure(0);
+        assert_eq!(stacks.failure(0).unwrap(), "as before", "it is not tried again yet");
+        stacks.failed[0].lock().unwrap().as_mut().unwrap().0 = Instant::now().checked_sub(RETRY_AFTER).unwrap();
+        stacks.forget_failure(0);
+        assert_eq!(stacks.failure(0), None, "it shall be tried again");
+        assert_eq!(stacks.reach(0).unwrap_err(), "stack red: it does not run");
+    }
+
+    /// The answer of a thread that may wait for ever if something is wrong.
+    fn soon<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || send.send(ask()));
+        receive.recv_timeout(Duration::from_secs(60)).expect("an answer")
+    }
+
+    #[test]
+    fn a_stack_that_is_being_started_holds_up_nobody_who_asks_for_another() {
+        let text =
+            "[stacks.blue]\nsocket = \"/nonexistent/blue.sock\"\n[stacks.red]\nsocket = \"/nonexistent/red.sock\"\n";
+        let config = Config::parse(Path::new("towpath.toml"), text).unwrap();
+        let stacks = std::sync::Arc::new(OtherStacks::of(&config, Path::new("/nonexistent/towpath.sock")));
+        let (others, blue) = (std::sync::Arc::clone(&stacks), stacks.failed[0].lock().unwrap());
+        assert_eq!(soon(move || others.reach(1).unwrap_err()), "stack red: it does not run");
+        assert_eq!(stacks.failure(0), None, "it is not known yet");
+        drop(blue);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_stack_that_takes_no_connection_more() {
+        let folder = std::env::temp_dir().join(format!("towpath-full-stack-{}", process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!("[stacks.red]\nsocket = {:?}\n", folder.join("red.sock"));
+        let config = Config::parse(Path::new("towpath.toml"), &text).unwrap();
+        let stacks = OtherStacks::of(&config, Path::new("/nonexistent/towpath.sock"));
+        let path = paths::control_socket(&stacks.all()[0].socket);
+        let stream = |flags| rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let listener = stream(SocketFlags::CLOEXEC);
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&*path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let (mut waiting, mut full) = (Vec::new(), false);
+        while !full {
+            let socket = stream(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+            full = rustix::net::connect(&socket, &SocketAddrUnix::new(&*path).unwrap()) == Err(Errno::AGAIN);
+            waiting.push(socket);
+        }
+        let (reached, red) = soon(move || (stacks.reach(0), stacks.all()[0].clone()));
+        assert_eq!(reached, Ok(()), "it is there");
+        drop((listener, waiting));
+        assert!(!red.answers(), "nobody listens");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -42,12 +42,14 @@ pub struct StartedStack {
     pub interfaces: Option<Box<dyn Send>>,
     /// The state of each of them.
     pub health: Vec<Arc<dyn ServedInterface>>,
-    /// The names of a flow group's ports.
-    pub ports: Vec<String>,
+    /// Whose a flow group's ports are: an interface's, by its place in `health`, or the memory's ([`MEMORY_PORT`]).
+    pub ports: Vec<Option<usize>>,
 }
 
 /// An interface that a stack serves.
 pub trait ServedInterface: Send + Sync + fmt::Debug {
+    /// The name that it has now. Of one that has gone: that in the configuration.
+    fn name(&self) -> String;
     /// Its state now.
     fn status(&self) -> InterfaceStatus;
 }
@@ -55,8 +57,7 @@ pub trait ServedInterface: Send + Sync + fmt::Debug {
 impl StartedStack {
     /// A stack that needs no network watcher and no interface.
     pub fn alone(stack: impl Stack + 'static) -> Self {
-        let ports = vec![MEMORY_PORT.to_owned()];
-        Self { stack: Box::new(stack), network: None, interfaces: None, health: Vec::new(), ports }
+        Self { stack: Box::new(stack), network: None, interfaces: None, health: Vec::new(), ports: vec![None] }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::policy::{Identity, Policy};
 use crate::registry::{RegisteredClient, Registry};
 use crate::sandbox::Sandbox;
 use crate::source::Source;
-use crate::stack_factory::ServedInterface;
+use crate::stack_factory::{MEMORY_PORT, ServedInterface};
 use crate::threads::ThreadController;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -58,8 +58,19 @@ pub struct Settings {
     pub interfaces: Vec<Arc<dyn ServedInterface>>,
     /// What this process has given up.
     pub sandbox: Arc<Sandbox>,
-    /// Names of the ports of each flow group, by number.
-    pub ports: Vec<String>,
+    /// Whose the ports of each flow group are, by number: see `StartedStack::ports`.
+    pub ports: Vec<Option<usize>>,
+}
+
+impl Settings {
+    /// The names of the ports of each flow group, as they are now.
+    pub fn port_names(&self) -> Vec<String> {
+        let name = |place: &Option<usize>| {
+            let interface = place.and_then(|place| self.interfaces.get(place));
+            interface.map_or_else(|| MEMORY_PORT.to_owned(), |interface| interface.name())
+        };
+        self.ports.iter().map(name).collect()
+    }
 }
 
 /// A client as its connection's thread knows it. It holds no descriptors.

@@ -13,6 +13,12 @@ use towpath_service::paths;
 /// The broker's answer if another service serves the interface.
 pub const SERVED_ALREADY: i32 = libc::EBUSY;
 
+/// The broker's answer if a queue is in use, maybe for a moment: it does not wait, and goes on when it is asked again.
+pub const ASK_AGAIN: i32 = libc::EAGAIN;
+
+/// The broker's answer if the worker has all that there is: the interface is in place, or has got its program back.
+pub const IN_PLACE: i32 = libc::EALREADY;
+
 /// Why an interface cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
@@ -54,6 +60,9 @@ pub enum InterfaceError {
     /// Another Towpath service serves it; the broker says which.
     #[error("{0}")]
     ServedAlready(String),
+    /// Nothing has to be opened.
+    #[error("{0}")]
+    InPlace(String),
     /// There is no such interface now, or it is down.
     #[error("{0} is not there, or down")]
     NotThere(String),

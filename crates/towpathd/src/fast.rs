@@ -14,7 +14,7 @@ use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
 use towpath_service::privileged;
-use towpath_service::stack_factory::{MEMORY_PORT, ServedInterface, StackError, StartedStack};
+use towpath_service::stack_factory::{ServedInterface, StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -57,9 +57,9 @@ pub fn start(
         (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
         (network, Some(opened))
     };
-    let mut names = vec![MEMORY_PORT.to_owned()];
-    for one in opened.iter().flat_map(|opened| &opened.interfaces) {
-        names.extend(std::iter::repeat_n(one.health.name().to_owned(), one.ports_each));
+    let mut owners = vec![None];
+    for (place, one) in opened.iter().flat_map(|opened| &opened.interfaces).enumerate() {
+        owners.extend(std::iter::repeat_n(Some(place), one.ports_each));
     }
     let followers = opened.as_mut().map(|opened| std::mem::take(&mut opened.followers)).unwrap_or_default();
     let health = |opened: &Opened| {
@@ -84,7 +84,7 @@ pub fn start(
         network: Some(Box::new(watcher)),
         interfaces: opened.map(|held| Box::new(held) as Box<dyn Send>),
         health,
-        ports: names,
+        ports: owners,
     })
 }
 

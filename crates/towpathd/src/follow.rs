@@ -1,4 +1,5 @@
 //! Follows a served interface that goes away and comes back: it was deleted and made again, or has lost its program.
+//! This thread waits; the broker does not.
 
 use crate::attach::InterfaceError;
 use crate::health::Health;
@@ -11,6 +12,7 @@ use towpath_ports::attachment::Description;
 use towpath_ports::memory::Loopback;
 use towpath_ports::xsk::XskPort;
 use towpath_ports::xsk_socket::XskSocket;
+use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::PortId;
 
 /// An interface that was opened again, for the slow path.
@@ -47,37 +49,44 @@ pub struct Follower {
     groups: usize,
     /// The trouble that the log tells of.
     said: Option<String>,
+    /// It has gone, and the holder has not said yet that it is back. It may come back with our program and without its
+    /// sockets: one that was moved to another namespace does.
+    gone: bool,
 }
 
 impl Follower {
     /// Of an interface whose queues are dealt out to so many flow groups.
     pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, first: PortId, groups: usize) -> Self {
-        Self { holder, health, made, first, groups, said: None }
+        Self { holder, health, made, first, groups, said: None, gone: false }
     }
 
     /// Opens the interface again if it has gone and come back. Logs its troubles.
     pub fn look(&mut self) -> Looked {
         // A trouble is said before it is over.
         self.health.look();
-        if self.health.is_in_place() {
+        if self.health.is_in_place() && !self.gone {
             return Looked::InPlace;
         }
-        match self.reopen() {
-            Ok(()) => {
-                self.said = None;
-                self.health.look();
-                return Looked::Reopened;
-            }
-            Err(InterfaceError::NotThere(_)) => {}
+        let looked = match self.reopen() {
+            Ok(()) => Looked::Reopened,
+            // It may have got its program back, and its sockets have stayed.
+            Err(InterfaceError::InPlace(_)) => Looked::InPlace,
+            Err(InterfaceError::NotThere(_)) => Looked::Gone,
             Err(error) => {
                 let text = Some(error.to_string());
                 if self.said != text {
                     tracing::error!(interface = self.health.name(), %error, "the interface cannot be opened again");
                 }
                 self.said = text;
+                Looked::Gone
             }
+        };
+        self.gone = looked == Looked::Gone;
+        if !self.gone {
+            self.said = None;
+            self.health.look();
         }
-        Looked::Gone
+        looked
     }
 
     fn reopen(&self) -> Result<(), InterfaceError> {

@@ -9,7 +9,8 @@ use towpath_service::stack_factory::ServedInterface;
 /// See the module.
 #[derive(Debug)]
 pub struct Health {
-    name: String,
+    /// Its name in the configuration.
+    configured: String,
     index: AtomicU32,
     /// Numbers of our XDP programs, one of which is attached.
     programs: [u32; 2],
@@ -25,7 +26,7 @@ impl Health {
     /// Of an interface with one of these programs, and this many sockets.
     pub fn new(name: &str, (programs, index): ([u32; 2], u32), sockets: usize) -> Self {
         Self {
-            name: name.into(),
+            configured: name.into(),
             index: index.into(),
             programs,
             sockets: (sockets as u32).into(),
@@ -34,9 +35,9 @@ impl Health {
         }
     }
 
-    /// The interface's name.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The number of its receive queues.
+    pub fn queues(&self) -> usize {
+        receive_queues(&self.name())
     }
 
     /// It was made anew, with this number and so many sockets.
@@ -68,21 +69,26 @@ impl Health {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match &now {
             _ if *said == now => {}
-            Some(trouble) => tracing::warn!(interface = self.name, "{trouble}"),
-            None => tracing::info!(interface = self.name, "all is well with the interface again"),
+            Some(trouble) => tracing::warn!(interface = self.name(), "{trouble}"),
+            None => tracing::info!(interface = self.name(), "all is well with the interface again"),
         }
         *said = now;
     }
 }
 
 impl ServedInterface for Health {
+    fn name(&self) -> String {
+        self.link().map_or_else(|| self.configured.clone(), |link| link.name)
+    }
+
     fn status(&self) -> InterfaceStatus {
         let link = self.link();
         let is_there = link.is_some();
-        let link = link.unwrap_or_default();
-        let queues = if is_there { receive_queues(&self.name) } else { 0 };
+        // One that has gone is looked for by the name that the configuration has.
+        let link = link.unwrap_or_else(|| Link { name: self.configured.clone(), ..Link::default() });
+        let queues = if is_there { receive_queues(&link.name) } else { 0 };
         let mut status = InterfaceStatus {
-            name: self.name.clone(),
+            name: link.name,
             up: link.up,
             carrier: is_there && link.carrier,
             steering: link.program.is_some_and(|program| self.programs.contains(&program)),

@@ -1,18 +1,25 @@
 //! The interfaces that the broker holds for its worker: the attached programs, their maps, and the sockets of their queues.
 //! They stay when the worker dies, so that no segment of its connections reaches the kernel, which would reset them.
 
-use crate::attach::{InterfaceError, SERVED_ALREADY, attach, interface_index, tables_of};
+use crate::attach::{ASK_AGAIN, IN_PLACE, InterfaceError, SERVED_ALREADY, attach, interface_index, tables_of};
 use crate::health::receive_queues;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use towpath_broker::Refusal;
-use towpath_ports::attachment::{AttachConfig, Attachment, Description, Parts, SteerMode, Tables};
+use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, Description, Parts, SteerMode, Tables};
 use towpath_ports::link::Link;
+use towpath_ports::xsk::XskError;
 use towpath_service::privileged;
 
 /// Most queues for which the worker can demand a socket. The steering program knows no more.
 const MOST_QUEUES: u32 = towpath_ports::attachment::QUEUES;
+
+/// How long queues may be in use whose sockets were closed just now.
+const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The interfaces of the configuration, by their numbers there.
 pub struct HeldInterfaces {
@@ -129,6 +136,8 @@ fn again(
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
     let now = tables_of(tables, name)?;
+    // It is the same one under another name.
+    let name = &*left.name().unwrap_or_else(|| name.to_owned());
     if left.is_in_place() {
         match left.begin_again(&now, receive_queues(name).max(least)) {
             Ok(()) => return Ok(left),
@@ -147,21 +156,36 @@ fn again(
 
 /// Is there such an interface, and is it up?
 fn is_up(name: &str) -> bool {
-    let link = interface_index(name).and_then(|index| Link::of(index).ok().flatten());
-    link.is_some_and(|link| link.up)
+    is_there(interface_index(name))
+}
+
+/// Is there an interface with this index, and is it up?
+fn is_there(index: Option<u32>) -> bool {
+    index.and_then(|index| Link::of(index).ok().flatten()).is_some_and(|link| link.up)
 }
 
 /// Attaches to the interface that has the name now, if the one that was served has gone. It gets a socket for as many
-/// queues as before.
+/// queues as before. One that has lost the program alone gets that back, and keeps its sockets. It waits for nothing, as the
+/// broker has other requests: [`ASK_AGAIN`].
 fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (i32, String)> {
+    // One that is still there may have another name. One that has gone is found by its own.
+    let name = &*attachment.name().unwrap_or_else(|| name.to_owned());
     if attachment.is_in_place() {
-        return Err((libc::EALREADY, format!("{name} is open already")));
+        return Err((IN_PLACE, format!("{name} is open already")));
+    }
+    if attachment.has_sockets() && is_there(Some(attachment.index())) {
+        attachment.attach_again().map_err(|error| InterfaceError::from(error).told())?;
+        return Err((IN_PLACE, format!("{name} has its XDP program again")));
     }
     if !is_up(name) {
         return Err((libc::ENODEV, format!("{name} is not there, or down")));
     }
     let queues = attachment.queues().max(least);
-    attachment.follow(queues).map_err(|error| InterfaceError::from(error).told())
+    attachment.follow(name, queues).map_err(|error| {
+        let busy = matches!(error, AttachError::Xsk(XskError::QueueBusy(..)));
+        let (errno, why) = InterfaceError::from(error).told();
+        (if busy { ASK_AGAIN } else { errno }, why)
+    })
 }
 
 /// The process that holds an interface, for the one that serves it.
@@ -189,22 +213,36 @@ impl Holder {
         *number
     }
 
-    /// Opens the interface: a socket for each receive queue, for `least` of them at least.
+    /// Opens the interface: a socket for each receive queue, for `least` of them at least. Only the caller waits until the
+    /// kernel has freed queues whose sockets were closed just now.
     pub fn open(&self, least: usize) -> Result<Parts, InterfaceError> {
-        let opened = match (self, privileged::broker()) {
+        let until = Instant::now() + LONGEST_CLOSE;
+        let (text, descriptors) = loop {
+            match self.try_open(least) {
+                Ok(opened) => break opened,
+                Err(Refusal { errno: ASK_AGAIN, .. }) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(Refusal { errno, why }) => {
+                    return Err(match errno {
+                        SERVED_ALREADY => InterfaceError::ServedAlready(why),
+                        IN_PLACE => InterfaceError::InPlace(why),
+                        libc::ENODEV => InterfaceError::NotThere(why),
+                        _ => InterfaceError::Broker(why),
+                    });
+                }
+            }
+        };
+        let parts = Description::decode(&text).and_then(|description| Parts::of(description, descriptors));
+        parts.ok_or_else(|| InterfaceError::Broker("the broker has answered what it never would".into()))
+    }
+
+    fn try_open(&self, least: usize) -> Result<(String, Vec<OwnedFd>), Refusal> {
+        match (self, privileged::broker()) {
             (Self::Broker(number), Some(broker)) => broker.open_port(*number, least as u32),
             (Self::Broker(_), None) => Err(Refusal { errno: libc::EIO, why: "there is no broker".into() }),
             (Self::Own(held, number), _) => {
                 open_here(&mut held.lock().unwrap_or_else(PoisonError::into_inner), *number, least)
             }
-        };
-        let (text, descriptors) = opened.map_err(|Refusal { errno, why }| match errno {
-            SERVED_ALREADY => InterfaceError::ServedAlready(why),
-            libc::ENODEV => InterfaceError::NotThere(why),
-            _ => InterfaceError::Broker(why),
-        })?;
-        let parts = Description::decode(&text).and_then(|description| Parts::of(description, descriptors));
-        parts.ok_or_else(|| InterfaceError::Broker("the broker has answered what it never would".into()))
+        }
     }
 
     /// Has the driver run the program on new queues.

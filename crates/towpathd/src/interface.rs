@@ -2,7 +2,7 @@
 
 use crate::attach::InterfaceError;
 use crate::follow::{Follower, Made, Reopened, open_ports, ports_each};
-use crate::health::{Health, receive_queues};
+use crate::health::Health;
 use crate::held_interface::Holder;
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
@@ -18,6 +18,7 @@ use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::privileged;
+use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::Steered;
 
@@ -75,8 +76,8 @@ pub fn open(
             ports[group].push(port);
         }
         let mode = if description.generic { SteerMode::Generic } else { SteerMode::Driver };
-        tracing::info!(interface = name, vlan, ?mode, queues, mtu, "serving an interface");
         let health = Arc::new(Health::new(name, (description.programs, description.index), queues));
+        tracing::info!(interface = health.name(), vlan, ?mode, queues, mtu, "serving an interface");
         let made = Made::default();
         followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
         let (index, state) = (description.index, Arc::clone(&health));
@@ -144,7 +145,7 @@ impl Steer for Interfaces {
 
     fn look_for_queues(&mut self) {
         for one in self.each.iter_mut().filter(|one| one.health.is_in_place()) {
-            let queues = receive_queues(one.health.name());
+            let queues = one.health.queues();
             if std::mem::replace(&mut one.queues, queues) >= queues {
                 continue;
             }

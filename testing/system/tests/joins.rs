@@ -231,6 +231,12 @@ fn pods_of_one_host_are_joined_where_a_rule_says_so() {
         [1, 1, 0, 1],
         "the listener's stack has asked its rules"
     );
+    let verdict = |which: &str, port: u16| {
+        let question = format!("join from blue to red pid {} on {RED} port {port}", std::process::id());
+        pods.says(which, &["policy", "test", &question])["verdict"].as_str().unwrap().to_owned()
+    };
+    assert_eq!([verdict("red", 7701), verdict("blue", 7701)], ["join", "join"]);
+    assert_eq!([verdict("red", 7703), verdict("blue", 7703)], ["no join", "no join"]);
     // No rule: another port, the other way, and another namespace.
     let asked = pods.asked_to_join("blue");
     assert!(!pods.is_joined(("blue", BLUE), ("red", RED), 7703));

@@ -247,3 +247,117 @@ fn a_tap_device_is_served() {
     assert_eq!(out.trim(), "opened []");
     assert!(service.segments() > 100, "the stack has not carried it");
 }
+
+/// Detaches the XDP program of an interface's link, as an operator may (`bpftool link detach`).
+const DETACH: &str = r#"
+import ctypes, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def bpf(command, attributes):
+    buffer = ctypes.create_string_buffer(attributes, 128)
+    return libc.syscall(321, command, buffer, 128), buffer
+index, number, detached = socket.if_nametoindex(sys.argv[1]), 0, 0
+while True:
+    # BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD, BPF_LINK_DETACH
+    failed, buffer = bpf(31, struct.pack("II", number, 0))
+    if failed: break
+    number = struct.unpack_from("I", buffer.raw, 4)[0]
+    fd, _ = bpf(30, struct.pack("I", number))
+    if fd < 0: continue
+    info = ctypes.create_string_buffer(128)
+    bpf(15, struct.pack("IIQ", fd, 128, ctypes.addressof(info)))
+    # struct bpf_link_info: type (BPF_LINK_TYPE_XDP), id, program, then the interface.
+    kind, _, _, _, device = struct.unpack_from("IIIII", info.raw)
+    if kind == 6 and device == index:
+        detached += bpf(34, struct.pack("I", fd))[0] == 0
+    os.close(fd)
+print("detached", detached)
+"#;
+
+#[test]
+fn a_program_that_is_taken_off_is_attached_again() {
+    let lab = Lab::with_queues(2);
+    let service = Service::on_interface(&lab);
+    let _server = echo(&lab, &service);
+    lab.drop_kernel_tcp();
+    let (fifo, log) = (service.scratch.path("go"), service.scratch.path("clients.log"));
+    Program::line("mkfifo").arg(&fifo).run(10).ok();
+    let script = format!("exec 3<>{0}; python3 -c \"$1\" {SERVER} < {0}", fifo.display());
+    let clients = Program::new(&["sh", "-c", &script, "sh", CLIENTS]);
+    let mut clients = lab.on_client(clients).start(log);
+    clients.wait_for("opened []", 120);
+    for round in 1..=2 {
+        let out = lab.on_server(Program::line("python3 -c").arg(DETACH).arg("eth1")).run(30).ok();
+        assert_eq!(out.trim(), "detached 1");
+        let link = || service.status()["interfaces"][0].clone();
+        until("the program again", 30, || {
+            let link = link();
+            link["steering"] == true && link["trouble"].is_null() && link["sockets"] == link["queues"]
+        });
+        std::fs::write(&fifo, "go\n").unwrap();
+        until("all connections", 120, || clients.output().matches("again []").count() == round || !clients.alive());
+        assert!(clients.alive(), "{}", clients.output());
+    }
+    let log = service.running.output();
+    assert!(!log.contains("ERROR towpath_towpathd"), "{log}");
+}
+
+#[test]
+fn an_interface_that_moves_away_and_back_is_served_again() {
+    let lab = Lab::with_queues(2);
+    let service = Service::on_interface(&lab);
+    let _server = echo(&lab, &service);
+    lab.drop_kernel_tcp();
+    let clients = || lab.on_client(Program::line("python3 -c").arg(CLIENTS).arg(SERVER).under(&["timeout", "120"]));
+    let ip = |line: &str| Program::line(&format!("ip {line}")).run(10).ok();
+    for round in 1..=2 {
+        assert_eq!(clients().run(120).ok().trim(), "opened []");
+        let away = format!("tpa-{}", std::process::id());
+        ip(&format!("netns add {away}"));
+        ip(&format!("-n {} link set eth1 netns {away}", lab.server));
+        until("its end", 30, || service.running.output().matches("eth1 has gone").count() == round);
+        ip(&format!("-n {away} link set eth1 netns {}", lab.server));
+        ip(&format!("netns del {away}"));
+        ip(&format!("-n {} addr add {SERVER}/24 dev eth1", lab.server));
+        ip(&format!("-n {} link set eth1 up", lab.server));
+        let again = || service.running.output().matches("serving the interface again").count();
+        until("the interface again", 30, || again() == round);
+    }
+    assert_eq!(clients().run(120).ok().trim(), "opened []");
+    let log = service.running.output();
+    assert!(!log.contains("ERROR towpath_towpathd"), "{log}");
+}
+
+/// A worker that begins finds it under the name that it has then, and with all its queues.
+#[test]
+fn an_interface_with_a_new_name_is_shown_by_it_and_served_as_before() {
+    let lab = Lab::with_queues(3);
+    let service = Service::on_interface(&lab);
+    let ip = |line: &str| Program::line(&format!("ip -n {} {line}", lab.server)).run(10).ok();
+    let shown = || {
+        let status = service.status();
+        let link = &status["interfaces"][0];
+        let port = status["flow_groups"][0]["ports"][1]["name"].clone();
+        [link["name"].clone(), link["queues"].clone(), link["sockets"].clone(), link["trouble"].clone(), port]
+    };
+    let under = |name: &str| [name.into(), 3.into(), 3.into(), serde_json::Value::Null, name.into()];
+    assert_eq!(shown(), under("eth1"));
+    let _ = ["link set eth1 down", "link set eth1 name eth7"].map(ip);
+    until("the trouble by its name", 30, || shown()[3].as_str().is_some_and(|why| why.contains("ip link set eth7 up")));
+    ip("link set eth7 up");
+    until("the new name", 30, || shown() == under("eth7"));
+    let worker = service.running.worker();
+    // SAFETY: `kill` takes numbers and no memory. The process is the service's, whose broker waits for it.
+    unsafe { libc::kill(worker, libc::SIGKILL) };
+    let status = || Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&service.socket).run(20);
+    until("another worker serves", 60, || service.running.worker() != worker && status().code == 0);
+    assert_eq!(shown(), under("eth7"));
+    let log = service.running.output();
+    assert!(
+        log.contains("serving an interface interface=\"eth7\"") && !log.contains("ERROR towpath_towpathd"),
+        "{log}"
+    );
+    let _server = echo(&lab, &service);
+    lab.drop_kernel_tcp();
+    let clients = Program::line("python3 -c").arg(CLIENTS).arg(SERVER).under(&["timeout", "120"]);
+    assert_eq!(lab.on_client(clients).run(120).ok().trim(), "opened []");
+}

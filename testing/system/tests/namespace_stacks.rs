@@ -2,7 +2,8 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::{Lab, Program, Service, bin, until};
 
@@ -132,4 +133,50 @@ fn a_socket_belongs_to_the_stack_of_its_own_namespace() {
     let program = third.on_server(service.accelerated("python3 -c").arg(ask(CLIENT, 7624)));
     assert_eq!(program.run(40).ok().trim(), "third hello");
     until("nobody of it is there", 20, || opened(&service.status())[0] == 0);
+}
+
+/// Listens as a stack, and answers nobody.
+fn hangs(socket: &Path) -> String {
+    let control = socket.with_file_name("blue.control.sock");
+    format!(
+        "import os,socket,time\nheld=[]\nfor path,kind in (({socket:?},socket.SOCK_SEQPACKET),({control:?},socket.SOCK_STREAM)):\n \
+         if os.path.exists(path): os.unlink(path)\n \
+         s=socket.socket(socket.AF_UNIX,kind);s.bind(path);s.listen(64);held.append(s)\nprint('hangs',flush=True);time.sleep(600)"
+    )
+}
+
+/// A stack that cannot be started for a while has not refused anything. What it refuses counts for that time alone.
+#[test]
+fn a_listener_waits_for_its_stack_although_that_cannot_be_started_for_long() {
+    let both = Both::new();
+    let mut server = both.in_blue(&echo(7625, "blue")).start(both.service.scratch.path("blue"));
+    server.wait_for("ready", 60);
+    let listens = || {
+        let sockets = Program::new(&[bin("towpath")]).arg("sockets").arg("-l").arg("--socket").arg(&both.blues).run(20);
+        sockets.code == 0 && sockets.out.contains(":7625")
+    };
+    until("the listener", 30, listens);
+    let file = both.blues.with_file_name("towpath.toml");
+    let away = file.with_extension("away");
+    for _ in 0..2 {
+        // Without its configuration it cannot be started.
+        std::fs::rename(&file, &away).unwrap();
+        let blue = both.blue_status()["pid"].as_i64().unwrap();
+        // SAFETY: `kill` takes numbers and no memory. The process is the stack's.
+        unsafe { libc::kill(i32::try_from(blue).unwrap(), libc::SIGKILL) };
+        until("a start that fails", 60, || both.service.status()["stacks"][0]["failed"].is_string());
+        // One that hangs has its place meanwhile. It holds up no accept of the program, whose kernel half goes on.
+        let mut hangs = both.red.on_server(python(&hangs(&both.blues))).start(both.service.scratch.path("hangs"));
+        hangs.wait_for("hangs", 60);
+        for _ in 0..8 {
+            assert_eq!(both.blue.on_client(python(&ask(SERVER, 7625))).run(40).ok().trim(), "blue hello");
+            // More attempts than a stack may refuse, about once in a second.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        assert!(server.alive(), "{}", server.output());
+        hangs.stop();
+        std::fs::rename(&away, &file).unwrap();
+        until("the listener again", 60, listens);
+        assert_eq!(both.blue.on_client(python(&ask(SERVER, 7625))).run(40).ok().trim(), "blue hello");
+    }
 }

@@ -331,7 +331,7 @@ fn a_stack_that_dies_ends_its_own_sockets_only_and_is_started_anew() {
     let _servers = [table.server(&table.blue, 7712, "blue"), table.server(&table.red, 7713, "red")];
     let script = format!(
         "
-import json, os, select, signal, socket, subprocess, sys
+import errno, json, os, select, signal, socket, subprocess, sys, time
 blue, red = socket.create_connection(('{FAR}', 7712)), socket.create_connection(('{FAR}', 7713))
 ep = select.epoll(); ep.register(blue, select.EPOLLIN); ep.register(red, select.EPOLLIN)
 assert ep.poll(0.2) == []
@@ -346,12 +346,19 @@ except OSError as e: print('error')
 red.sendall(b'x'); print(red.recv(99).decode())
 ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'x')
 (fd, _), = ep.poll(60); assert fd == blue.fileno(); print(blue.recv(99).decode())
-# More often than a process may have stacks.
+# More often than a process may have stacks. Two seconds after its end a stack counts no more.
+def opened():
+    end = time.monotonic() + 60
+    while True:
+        try: return socket.create_connection(('{FAR}', 7712))
+        except OSError as e:
+            if e.errno != errno.ENETUNREACH or time.monotonic() > end: raise
+            time.sleep(0.05)
 for n in range(20):
     kill()
     assert ep.poll(60)[0][0] == blue.fileno()
     blue.close()
-    ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'%d' % n)
+    ep.register(blue := opened(), select.EPOLLIN); blue.sendall(b'%d' % n)
     assert ep.poll(60) and blue.recv(99) == b'blue:%d' % n
 print('all')
 "

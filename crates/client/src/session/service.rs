@@ -35,8 +35,8 @@ pub enum ShownFile {
 /// arrive later.
 const ASK_AGAIN: u32 = 200;
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
-/// How long a service that has come anew may take for an answer.
-const ANSWER: Duration = Duration::from_millis(500);
+/// How long a service that has come anew, or another stack, may take for an answer where the program has not asked for it.
+pub(crate) const ANSWER: Duration = Duration::from_millis(500);
 
 /// Asks a service until the socket has a name.
 pub fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<Whose> {
@@ -155,8 +155,7 @@ impl Session {
         }
         let _talking = self.talking.lock()?;
         let control = self.control.load(Ordering::Acquire);
-        control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
-        match control::recv_reply(borrow(&control)).ok()? {
+        match self.converse(borrow(&control), &Request::Context, &[])? {
             (Reply::Context { context }, mut fds) if context < self.geometry.contexts => {
                 if self.makes_memory() {
                     self.region.touch_events(context as usize);
@@ -211,6 +210,11 @@ impl Session {
 
     /// One request on the session's connection, and its answer. One thread at a time.
     pub fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.ask_within(request, fds, None)
+    }
+
+    /// [`Session::ask_with`], with a limit on the time for the answer. One that comes later is nobody's.
+    pub fn ask_within(&self, request: &Request, fds: &[i32], limit: Option<Duration>) -> Option<(Reply, Vec<OwnedFd>)> {
         self.join();
         if self.is_dead() {
             return None;
@@ -221,6 +225,31 @@ impl Session {
         }
         let _talking = self.talking.lock()?;
         let control = self.control.load(Ordering::Acquire);
-        ask(borrow(&control), request, fds)
+        let control = borrow(&control);
+        let limits = |limit| rustix::net::sockopt::set_socket_timeout(control, Timeout::Recv, limit);
+        if limit.is_some() {
+            limits(limit).ok()?;
+        }
+        let answer = self.converse(control, request, fds);
+        if limit.is_some() {
+            let _ = limits(None);
+        }
+        answer
+    }
+
+    /// A request and its answer. The caller holds `talking`.
+    fn converse(&self, control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+        // The service answers in order.
+        while self.unheard.load(Ordering::Relaxed) > 0 {
+            control::recv_reply(control).ok()?;
+            self.unheard.fetch_sub(1, Ordering::Relaxed);
+        }
+        let fds: Vec<_> = fds.iter().map(borrow).collect();
+        control::send_request(control, request, &fds).ok()?;
+        let answer = control::recv_reply(control);
+        if answer.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.unheard.fetch_add(1, Ordering::Relaxed);
+        }
+        answer.ok()
     }
 }

@@ -36,7 +36,13 @@ fn join(fd: c_int, pending: Pending, stack: u32, command: Command) -> Result<Soc
     promote_at(fd, pending, there, command)
 }
 
-fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut command: Command) -> Result<Socket, Refusal> {
+/// [`promote`], by this session's stack alone.
+pub fn promote_at(
+    fd: c_int,
+    pending: Pending,
+    session: &'static Session,
+    mut command: Command,
+) -> Result<Socket, Refusal> {
     let kernel_half = command.op == op::LISTEN && session.listens_in_kernel();
     if kernel_half && !kernel_half::listens(fd) {
         kernel_half::listen(fd, command.backlog.cast_signed()).map_err(Refusal::Failed)?;

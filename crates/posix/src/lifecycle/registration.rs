@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use towpath_client::lock::Lock;
 use towpath_client::session::{self, Session};
 use towpath_client::sessions;
-use towpath_client::stacks::{self, SocketPlace};
+use towpath_client::stacks::{self, Absent, SocketPlace, WantedBy};
 use towpath_client::sys::borrow;
 
 /// Held while the process registers with the service.
@@ -43,7 +43,12 @@ pub fn start() -> Option<&'static Session> {
 /// The session whose stack serves the network namespace of a socket: `own`, or one of another stack. `None`: it is its
 /// kernel's.
 pub fn serving(own: &'static Session, fd: i32) -> Option<&'static Session> {
-    if own.is_foreign(fd) { stacks::of_namespace(own, fd) } else { Some(own) }
+    serving_by(own, fd, WantedBy::Call).ok()
+}
+
+/// [`serving`], with the reason why there is none.
+pub fn serving_by(own: &'static Session, fd: i32, by: WantedBy) -> Result<&'static Session, Absent> {
+    if own.is_foreign(fd) { stacks::of_namespace(own, fd, by) } else { Ok(own) }
 }
 
 /// A process that has not registered yet never will: its sockets are the kernel's.

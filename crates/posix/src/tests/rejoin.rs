@@ -14,6 +14,7 @@ use std::time::Duration;
 use towpath_client::session;
 use towpath_ring::Geometry;
 use towpath_ring::control::features::LISTENS_IN_KERNEL;
+use towpath_ring::control::{Reply, Request};
 
 /// Tells a process which of these tests it runs.
 const ALONE: &str = "TOWPATH_TEST_ALONE";
@@ -263,6 +264,23 @@ fn twenty_services_leave_no_memory_and_no_descriptors() {
         let [before, after] = held.try_into().expect("two of them");
         assert!(after.0 <= before.0 + 2 && after.1 <= before.1 && after.2 <= before.2 + 4096, "{before:?} {after:?}");
         end(&[listening, epfd]);
+    });
+}
+
+/// A service that starts another stack for a look answers late. What is asked meanwhile gets its own answer.
+#[test]
+fn an_answer_that_comes_too_late_is_nobodys() {
+    alone("an_answer_that_comes_too_late_is_nobodys", || {
+        fake::KEEPS_STACKS.store(true, Ordering::Relaxed);
+        let _service = Restarted::new();
+        let session = session::get().expect("a session");
+        let ask = |limit| session.ask_within(&Request::Stack { stack: 7 }, &[], limit).map(|(reply, _)| reply);
+        let short = Some(Duration::from_millis(20));
+        assert_eq!([ask(short), ask(short), ask(short)], [None; 3]);
+        fake::KEEPS_STACKS.store(false, Ordering::Relaxed);
+        let (context, _doorbell) = session.request_context().expect("a context");
+        assert_eq!(ask(None), Some(Reply::Refused { errno: libc::ENOENT }));
+        assert_ne!(session.request_context().expect("another").0, context);
     });
 }
 

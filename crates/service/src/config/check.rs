@@ -23,7 +23,8 @@ impl Config {
             return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
         }
         if self.firewall == FirewallSetting::Own {
-            let why = "\"own\" is not possible: only the kernel says who listens, and it says so after its firewall";
+            let why = "\"own\" is not possible: only the kernel says who listens, and it says so after its firewall; write \
+                       \"respect\", or leave it out";
             return Err(("firewall", why.into()));
         }
         self.check_interfaces()?;

@@ -195,7 +195,17 @@ fn golden_errors() {
         (
             "firewall = \"own\"\n",
             "towpath.toml:1: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
-             firewall",
+             firewall; write \"respect\", or leave it out",
+        ),
+        (
+            "interface = \"eth1\"\nvlan = 7\nfirewall = \"own\"\n",
+            "towpath.toml:3: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
+             firewall; write \"respect\", or leave it out",
+        ),
+        (
+            "[stacks.red]\nstack = \"kernel\"\nfirewall = \"own\"\n",
+            "towpath.toml:3: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
+             firewall; write \"respect\", or leave it out (stacks.red)",
         ),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
         ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),

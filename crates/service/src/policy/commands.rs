@@ -1,8 +1,11 @@
 //! The requests of `towpath policy`, carried out on the policy in force.
 
-use super::decide::{Policy, seen};
+use super::decide::{Policy, PolicyState, seen};
+use super::identity::Identity;
+use super::joins;
 use super::list::{DefaultAction, Entry, RuleList, number};
 use super::parse::question;
+use super::query::{JoinQuery, Query, Question};
 use super::request::{Listing, PolicyRequest, RuleLine, Tested};
 use towpath_runtime::Verdict;
 
@@ -77,35 +80,75 @@ impl Policy {
         }
     }
 
-    /// Finds the rule that would decide an attempt, without counting it.
+    /// Finds the rule that would decide an attempt or a join, without counting it.
     pub fn test(&self, text: &str) -> Result<Tested, String> {
-        let (identity, query) = question(text)?;
+        let (identity, question) = question(text)?;
         let state = self.lock();
-        let about = state.list.about(&identity);
-        let (at, verdict) = state.list.first_match(&about, &query);
-        let rule = at.and_then(|at| line(&state.list, at));
-        let limit = state.list.limit(&about).and_then(|(at, _)| line(&state.list, at));
-        let passed = at.unwrap_or(state.list.entries().len());
-        let others = match passed {
-            0 => String::new(),
-            1 => "; the one before it does not match".into(),
-            n => format!("; the {n} before it do not match"),
-        };
-        let why = match &rule {
-            Some(rule) => format!("rule {} is the first that matches: {}{others}", rule.number, rule.rule),
-            None => format!("no rule matches; the default is {}", state.list.default.name()),
-        };
-        let (verdict, with) = match verdict {
-            Verdict::Allow(_) => ("allow".to_owned(), None),
-            Verdict::Kernel => ("kernel".into(), None),
-            Verdict::Stack(number) => {
-                let name = state.list.stacks.get(usize::from(number)).map_or("?", String::as_str);
-                (format!("stack {name}"), None)
-            }
-            refused => ("deny".into(), Some(seen(query.attempt, refused).to_owned())),
-        };
-        Ok(Tested { verdict, with, rule, limit, why })
+        match question {
+            Question::Attempt(query) => Ok(test_attempt(&state.list, &identity, &query)),
+            Question::Join(query) => test_join(&state, &identity, &query),
+        }
     }
+}
+
+fn test_attempt(list: &RuleList, identity: &Identity, query: &Query) -> Tested {
+    let about = list.about(identity);
+    let (at, verdict) = list.first_match(&about, query);
+    let why = match at {
+        Some(at) => first_that_matches(list, at),
+        None => format!("no rule matches; the default is {}", list.default.name()),
+    };
+    let (verdict, with) = match verdict {
+        Verdict::Allow(_) => ("allow".to_owned(), None),
+        Verdict::Kernel => ("kernel".into(), None),
+        Verdict::Stack(number) => {
+            let name = list.stacks.get(usize::from(number)).map_or("?", String::as_str);
+            (format!("stack {name}"), None)
+        }
+        refused => ("deny".into(), Some(seen(query.attempt, refused).to_owned())),
+    };
+    let limit = list.limit(&about).and_then(|(at, _)| line(list, at));
+    Tested { verdict, with, rule: at.and_then(|at| line(list, at)), limit, why }
+}
+
+fn test_join(state: &PolicyState, identity: &Identity, query: &JoinQuery) -> Result<Tested, String> {
+    let list = &state.list;
+    list.namespaces.can_answer(&query.from, &query.to)?;
+    let about = list.about(identity);
+    let limit = list.limit(&about);
+    let (at, joins) = joins::first_match(list, &about, query);
+    let (verdict, decides, why) = match (at, limit) {
+        _ if state.drains => (APART, None, "the service drains, and joins nothing new".into()),
+        (None, _) => (APART, None, "no rule matches, and without one nothing is joined".into()),
+        // No stack joins a client whose bytes per second it limits.
+        (Some(_), Some((at, limit))) if limit.rate != 0 => {
+            (APART, Some(at), format!("rule {} has a rate, which the stack keeps", number(at)))
+        }
+        (Some(at), _) if !joins => {
+            (APART, Some(at), format!("{}, which leads to another stack", first_that_matches(list, at)))
+        }
+        (Some(at), _) if list.namespaces.own == query.from => {
+            let others = format!("; {} asks its own policy, too", query.to);
+            (JOIN, Some(at), first_that_matches(list, at) + &others)
+        }
+        (Some(at), _) => (JOIN, Some(at), first_that_matches(list, at)),
+    };
+    let [rule, limit] = [decides, limit.map(|(at, _)| at)].map(|at| at.and_then(|at| line(list, at)));
+    Ok(Tested { verdict: verdict.into(), with: None, rule, limit, why })
+}
+
+/// The verdicts on a join.
+const JOIN: &str = "join";
+const APART: &str = "no join";
+
+fn first_that_matches(list: &RuleList, at: usize) -> String {
+    let others = match at {
+        0 => String::new(),
+        1 => "; the one before it does not match".into(),
+        n => format!("; the {n} before it do not match"),
+    };
+    let rule = line(list, at).map_or_else(String::new, |line| line.rule);
+    format!("rule {} is the first that matches: {rule}{others}", number(at))
 }
 
 fn line(list: &RuleList, at: usize) -> Option<RuleLine> {

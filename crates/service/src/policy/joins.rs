@@ -2,7 +2,8 @@
 
 use super::decide::{Policy, PolicyState};
 use super::join::JoinRule;
-use super::list::Entry;
+use super::list::{Entry, RuleList};
+use super::query::JoinQuery;
 use std::net::SocketAddr;
 use towpath_runtime::ClientId;
 
@@ -28,6 +29,21 @@ impl Policy {
         }
         rule.is_some()
     }
+}
+
+/// The first of these rules that decides on a join, and whether it allows it. In the stack of the connecting program a rule
+/// for another listener's stack comes first if it stands first: that stack is asked, and no other.
+pub(super) fn first_match(list: &RuleList, about: &[usize], query: &JoinQuery) -> (Option<usize>, bool) {
+    let JoinQuery { from, to, listener } = query;
+    let decides = |rule: &JoinRule| {
+        rule.from == *from && rule.covers(*listener) && (*from == list.namespaces.own || rule.to == *to)
+    };
+    let rule = |at: usize| match &list.entries().get(at)?.entry {
+        Entry::Join(rule) => Some(rule).filter(|rule| decides(rule)),
+        Entry::Rule(_) | Entry::Limit(_) => None,
+    };
+    let found = about.iter().find_map(|at| Some((*at, rule(*at)?.to == *to)));
+    found.map_or((None, false), |(at, allows)| (Some(at), allows))
 }
 
 /// The first rule that matches, if each process of the client has one. All of them can write its rings.

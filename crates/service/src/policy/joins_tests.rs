@@ -75,3 +75,70 @@ fn a_rule_is_about_this_stack_and_one_that_there_is() {
         assert_eq!(red.change(&PolicyRequest::Add { rule: rule.into() }).unwrap_err(), error);
     }
 }
+
+#[test]
+fn a_question_about_a_join_is_answered_as_the_join_is() {
+    let rules = [
+        "limit user 7 connections 5",
+        "limit user 8 rate 1gbit",
+        "join from blue to green on 10.1.9.0/24",
+        "join from blue to red user 1000 on 10.1.0.0/16 port 80",
+        "join from blue to red user 8 on 10.1.0.0/16",
+        "join from red to blue user 1000 on 10.3.0.0/16",
+    ];
+    // A stack has the rules that are about it.
+    let about = |own: &str| rules.into_iter().filter(|rule| !rule.starts_with("join") || rule.contains(own)).collect();
+    let (of_red, of_blue): (Vec<_>, Vec<_>) = (about("red"), about("blue"));
+    let red = policy("red", ["blue", "green"], &of_red).unwrap();
+    let blue = policy("blue", ["green", "red"], &of_blue).unwrap();
+    let asked = |policy: &Policy, question: &str| policy.test(question).unwrap();
+    let at = |ip: &str, port: u16| format!("join from blue to red user 1000 on {ip} port {port}");
+    for (ip, port, to_red, by_red) in
+        [("10.1.0.2", 80, true, true), ("10.1.0.2", 81, false, false), ("10.2.0.2", 80, false, false)]
+            .into_iter()
+            // Red allows it, but its client is sent to green, where the first rule leads.
+            .chain([("10.1.9.2", 80, false, true)])
+    {
+        let (question, listener) = (at(ip, port), SocketAddr::new(ip.parse().unwrap(), port));
+        let word = |yes| if yes { "join" } else { "no join" };
+        assert_eq!(asked(&blue, &question).verdict, word(to_red), "{question}");
+        assert_eq!(asked(&red, &question).verdict, word(by_red), "{question}");
+        assert_eq!(blue.joins_to(CLIENT, listener) == Some(5), to_red, "the stack is asked the same: {question}");
+        let hits = red.listing().rules[2].hits;
+        assert_eq!(red.may_join(CLIENT, "blue", listener), by_red, "{question}");
+        assert_eq!(red.listing().rules[2].hits, hits + u64::from(by_red), "and a question is no hit");
+    }
+    let no = "no rule matches, and without one nothing is joined";
+    for (policy, question, rule, why) in [
+        (&red, at("10.1.0.2", 80), Some(3), "the first that matches: join from blue to red user 1000"),
+        (&blue, at("10.1.0.2", 80), Some(4), "; red asks its own policy, too"),
+        (&blue, at("10.1.9.2", 80), Some(3), "which leads to another stack"),
+        (&red, at("10.1.0.2", 81), None, no),
+        (&red, "join from blue to red user 7 on 10.1.0.2 port 80".into(), None, no),
+        (&red, "join from blue to red on 10.1.0.2 port 80".into(), None, no),
+        (&red, "join from blue to red user 8 on 10.1.0.2 port 80".into(), Some(2), "has a rate"),
+        (&red, "join from red to blue user 1000 on 10.3.0.1 port 80".into(), Some(5), "blue asks its own policy, too"),
+    ] {
+        let tested = asked(policy, &question);
+        assert_eq!(tested.rule.map(|line| line.number), rule, "{question}");
+        assert!(tested.why.contains(why), "{question}: {}", tested.why);
+    }
+    assert_eq!(asked(&red, "join from blue to red user 7 on 10.1.0.2 port 80").limit.map(|line| line.number), Some(1));
+    red.drain();
+    let drains = asked(&red, &at("10.1.0.2", 80));
+    assert_eq!((drains.verdict.as_str(), drains.rule), ("no join", None));
+    assert!(drains.why.contains("drains"), "{}", drains.why);
+}
+
+#[test]
+fn a_question_about_a_join_of_others_is_refused() {
+    let red = policy("red", ["blue", "green"], &[]).unwrap();
+    for (question, why) in [
+        ("join from blue to green on 10.1.0.2 port 80", "this is the policy of \"red\"; ask one of the two"),
+        ("join from red to yellow on 10.1.0.2 port 80", "no fast stack \"yellow\""),
+        ("join from yellow to red on 10.1.0.2 port 80", "there are blue, green"),
+    ] {
+        let error = red.test(question).unwrap_err();
+        assert!(error.contains(why), "{question}: {error}");
+    }
+}

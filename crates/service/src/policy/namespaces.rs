@@ -30,18 +30,39 @@ impl Namespaces {
 
     /// Is the rule about this stack, and about another one that there is? The error says what is wrong.
     pub fn knows(&self, rule: &JoinRule) -> Result<(), String> {
-        let Self { own, others } = self;
-        if ![&rule.from, &rule.to].contains(&own) {
-            return Err(format!(
-                "the rule is about {:?} and {:?}, and this is the policy of {own:?}; write it there, or into the \
+        let other = self.other_of(&rule.from, &rule.to).ok_or_else(|| {
+            format!(
+                "the rule is about {:?} and {:?}, and this is the policy of {:?}; write it there, or into the \
                  configuration's first table",
-                rule.from, rule.to
-            ));
-        }
-        let other = if rule.from == *own { &rule.to } else { &rule.from };
+                rule.from, rule.to, self.own
+            )
+        })?;
+        self.serves(other)
+    }
+
+    /// Can this stack answer a question about a join from one of these to the other? The error says what is wrong.
+    pub fn can_answer(&self, from: &str, to: &str) -> Result<(), String> {
+        let other = self.other_of(from, to).ok_or_else(|| {
+            format!(
+                "the question is about {from:?} and {to:?}, and this is the policy of {:?}; ask one of the two, by \
+                 --stack NAME",
+                self.own
+            )
+        })?;
+        self.serves(other)
+    }
+
+    /// The other one of two stacks, one of which is this.
+    fn other_of<'a>(&self, from: &'a str, to: &'a str) -> Option<&'a str> {
+        if from == self.own { Some(to) } else { Some(from).filter(|_| to == self.own) }
+    }
+
+    /// Does another stack of this name serve a namespace?
+    fn serves(&self, other: &str) -> Result<(), String> {
         if self.number(other).is_some() {
             return Ok(());
         }
+        let Self { own, others } = self;
         let names: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
         let known = if names.is_empty() { "none".into() } else { names.join(", ") };
         Err(format!(

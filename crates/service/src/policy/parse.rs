@@ -6,12 +6,12 @@ use super::join::JoinRule;
 use super::limit::{LimitRule, parse_rate};
 use super::list::{DefaultAction, Entry};
 use super::process_filter::{Account, ProcessFilter};
-use super::query::{Attempt, Query};
+use super::query::{Attempt, JoinQuery, Query, Question};
 use super::rule::{Action, Denial, ERRNOS, Rule};
 use crate::config::stack_kind::stack_name;
 use nix::unistd::{Group, User};
 use serde::de::{self, Deserialize, Deserializer};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use towpath_tcp::slow::congestion::Algorithm;
@@ -191,8 +191,8 @@ fn check(rule: Rule) -> Result<Rule, String> {
     Ok(rule)
 }
 
-/// `join from NAME to NAME`, and what is behind it.
-fn join(words: &mut Words<'_>) -> Result<JoinRule, String> {
+/// `from NAME to NAME`, behind `join`.
+fn two_stacks(words: &mut Words<'_>) -> Result<(String, String), String> {
     let form = || "write \"join from NAME to NAME\", both of them stacks of the configuration".to_owned();
     let mut name = |keyword: &str| match words.left.next() {
         Some(word) if word == keyword => stack_name(words.value(keyword)?),
@@ -202,6 +202,12 @@ fn join(words: &mut Words<'_>) -> Result<JoinRule, String> {
     if from == to {
         return Err(format!("{from:?} is one namespace; connections within it need no rule"));
     }
+    Ok((from, to))
+}
+
+/// What is behind `join`.
+fn join(words: &mut Words<'_>) -> Result<JoinRule, String> {
+    let (from, to) = two_stacks(words)?;
     let (mut processes, mut local, mut range) = (ProcessFilter::default(), None, None);
     while let Some(keyword) = words.left.next() {
         match keyword {
@@ -293,24 +299,55 @@ impl<'de> Deserialize<'de> for DefaultAction {
     }
 }
 
-/// Parses a question: `connect user alice program /usr/bin/curl to 10.1.2.3 port 25`. `pid N` stands for the identity
-/// of that process.
-pub fn question(text: &str) -> Result<(Identity, Query), String> {
+/// Parses a question: `connect user alice program /usr/bin/curl to 10.1.2.3 port 25`, or `join from blue to red on 10.1.0.2
+/// port 80`. `pid N` stands for the identity of that process.
+pub fn question(text: &str) -> Result<(Identity, Question), String> {
     let mut words = Words { left: text.split_whitespace() };
-    let attempt = attempt(words.value("test")?)?.ok_or("write connect, listen or accept")?;
+    match words.value("test")? {
+        "join" => {
+            let (from, to) = two_stacks(&mut words)?;
+            let details = details(&mut words, &["on"])?;
+            let local = details.local.ok_or("a join goes to a listener \"on\" an address")?;
+            let listener = SocketAddr::new(local.to_canonical(), details.port.ok_or("which \"port\"?")?);
+            Ok((details.identity, Question::Join(JoinQuery { from, to, listener })))
+        }
+        other => {
+            let attempt = attempt(other)
+                .map_err(|_| format!("{other:?} is no question; write connect, listen, accept or join"))?
+                .ok_or("write connect, listen, accept or join")?;
+            let details = details(&mut words, &["to", "from", "on"])?;
+            let (identity, query) = about_attempt(attempt, details)?;
+            Ok((identity, Question::Attempt(query)))
+        }
+    }
+}
+
+/// What is said behind the kind of a question.
+struct Details {
+    identity: Identity,
+    remote: Option<IpAddr>,
+    local: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+/// Parses the rest of a question. `addresses`: the keywords of the addresses that it has.
+fn details(words: &mut Words<'_>, addresses: &[&str]) -> Result<Details, String> {
     let (mut said, mut pid) = (ProcessFilter::default(), None);
     let (mut remote, mut local, mut port) = (None::<IpAddr>, None::<IpAddr>, None);
     while let Some(keyword) = words.left.next() {
         let address = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no address"));
         match keyword {
-            "to" | "from" => once(&mut remote, keyword, address(words.value(keyword)?)?)?,
+            "to" | "from" if addresses.contains(&keyword) => {
+                once(&mut remote, keyword, address(words.value(keyword)?)?)?;
+            }
             "on" => once(&mut local, keyword, address(words.value(keyword)?)?)?,
             "port" => once(&mut port, keyword, words.number(keyword)?)?,
             "pid" => once(&mut pid, keyword, words.number::<u32>(keyword)?)?,
-            _ if process(keyword, &mut words, &mut said)? => {}
+            _ if process(keyword, words, &mut said)? => {}
             _ => {
                 return Err(format!(
-                    "{keyword:?} is no keyword here; questions have pid, user, group, program, cgroup, to, from, on, port"
+                    "{keyword:?} is no keyword here; questions have pid, user, group, program, cgroup, {}, port",
+                    addresses.join(", ")
                 ));
             }
         }
@@ -321,6 +358,11 @@ pub fn question(text: &str) -> Result<(Identity, Query), String> {
             super::identity::Identity::running(pid as i32).ok_or_else(|| format!("there is no process {pid}"))?
         }
     };
+    Ok(Details { identity, remote, local, port })
+}
+
+fn about_attempt(attempt: Attempt, details: Details) -> Result<(Identity, Query), String> {
+    let Details { identity, mut remote, mut local, port } = details;
     match attempt {
         Attempt::Connect => remote = Some(remote.ok_or("a connect goes \"to\" an address")?),
         Attempt::Accept => {

@@ -81,7 +81,7 @@ fn a_question_is_about_one_attempt_of_one_process() {
             query(Attempt::Accept, Some(peer), Some(own), 80, false)
         }),
     ] {
-        assert_eq!(asked(text).1, expected, "{text}");
+        assert_eq!(asked(text).1, Question::Attempt(expected), "{text}");
     }
     let identity = |words: &str| asked(&format!("listen {words} port 1")).0;
     let nobody = identity("");
@@ -97,10 +97,28 @@ fn a_question_is_about_one_attempt_of_one_process() {
 }
 
 #[test]
+fn a_question_about_a_join_names_two_stacks_and_a_listener() {
+    for (on, listener) in [("10.1.0.2", "10.1.0.2:80"), ("fd00::2", "[fd00::2]:80"), ("::ffff:10.1.0.2", "10.1.0.2:80")]
+    {
+        let (identity, asked) = question(&format!("join from home to red user 7 on {on} port 80")).unwrap();
+        let listener = listener.parse().unwrap();
+        assert_eq!(asked, Question::Join(JoinQuery { from: "home".into(), to: "red".into(), listener }));
+        assert_eq!(identity.uid, 7);
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_question_is_said() {
     for (text, error) in [
         ("", "\"test\" needs a value behind it"),
-        ("all port 1", "write connect, listen or accept"),
+        ("all port 1", "write connect, listen, accept or join"),
+        ("send port 1", "\"send\" is no question; write connect, listen, accept or join"),
+        ("join", "write \"join from NAME to NAME\""),
+        ("join from blue to blue on 10.1.0.2 port 80", "is one namespace"),
+        ("join from blue to red port 80", "a join goes to a listener \"on\" an address"),
+        ("join from blue to red on 10.1.0.2", "which \"port\"?"),
+        ("join from blue to red on 10.1.0.0/16 port 80", "\"10.1.0.0/16\" is no address"),
+        ("join from blue to red to 10.1.0.2 port 80", "have pid, user, group, program, cgroup, on, port"),
         ("connect port 25", "a connect goes \"to\" an address"),
         ("accept port 25", "an accept comes \"from\" an address"),
         ("connect to 10.0.0.1", "which \"port\"?"),

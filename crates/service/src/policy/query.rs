@@ -69,6 +69,26 @@ impl Query {
     }
 }
 
+/// What `towpath policy test` asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// An attempt.
+    Attempt(Query),
+    /// A join across network namespaces.
+    Join(JoinQuery),
+}
+
+/// May a connection from one stack's namespace be joined to a listener in another's?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinQuery {
+    /// The stack of the connecting program's namespace.
+    pub from: String,
+    /// The stack of the listener's namespace.
+    pub to: String,
+    /// The listener.
+    pub listener: SocketAddr,
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

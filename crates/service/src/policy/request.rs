@@ -39,9 +39,9 @@ pub enum PolicyRequest {
     },
     /// Removes all rules and allows everything.
     Flush,
-    /// Asks which rule would decide an attempt.
+    /// Asks which rule would decide an attempt or a join.
     Test {
-        /// `connect user alice to 10.1.2.3 port 25`.
+        /// `connect user alice to 10.1.2.3 port 25`, `join from blue to red on 10.1.0.2 port 80`.
         question: String,
     },
 }
@@ -87,11 +87,11 @@ pub struct Listing {
 /// Answer to [`PolicyRequest::Test`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tested {
-    /// `allow`, `deny`, `kernel` or `stack NAME`.
+    /// `allow`, `deny`, `kernel` or `stack NAME`; of a join `join` or `no join`.
     pub verdict: String,
     /// The effect of a refusal on the application or the peer.
     pub with: Option<String>,
-    /// The rule that decides. `None`: the default does.
+    /// The rule that decides. `None`: the default does. No join is allowed by default.
     pub rule: Option<RuleLine>,
     /// The limit that the process is under.
     pub limit: Option<RuleLine>,

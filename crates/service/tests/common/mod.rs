@@ -214,7 +214,7 @@ impl Service {
             cores: towpath_service::config::CoresSetting::Fixed(1),
             descriptors: 1 << 20,
             interfaces: Vec::new(),
-            ports: vec!["memory".into()],
+            ports: vec![None],
         };
         change(&mut settings);
         let stack = RecordingStack::default();
