@@ -117,7 +117,8 @@ pub trait Backend: Copy {
     fn receive_ring(&self) -> ByteRing<'static>;
     /// The size of the receive ring. Load the position that the other side has sent to first.
     fn receive_bytes(&self) -> u32;
-    /// Where `len` bytes from this position on lie in the send ring, if they are in one piece there.
+    /// Where `len` bytes from this position on lie in the send ring, if they are in one piece there and nothing is to be done
+    /// before.
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8>;
     /// The same in the receive ring.
     fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8>;
@@ -209,7 +210,8 @@ impl Backend for StackBackend<'_> {
 
     #[inline(always)]
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
-        self.send_ring().span(at, len)
+        // Before the next piece the ring is to be doubled.
+        if ring_growth::is_asked(self.0.app, self.0.stack) { None } else { self.send_ring().span(at, len) }
     }
 
     #[inline(always)]

@@ -3,7 +3,6 @@
 use crate::liveness::LIFE_CHECK;
 use crate::memory;
 use crate::private::used;
-use crate::ring_growth;
 use crate::socket::Socket;
 use crate::{stack_info, wait};
 use core::sync::atomic::Ordering;
@@ -31,7 +30,6 @@ pub fn abandon(socket: &Socket) {
     let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
     let within = linger == 0 && !direct && is_within_a_host(socket);
     memory::close(socket);
-    ring_growth::forget(socket.session, socket.slot);
     // From now on the slot may be claimed, once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);

@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::tid::tid;
 use core::sync::atomic::Ordering;
-use towpath_ring::{Geometry, Slot};
+use towpath_ring::{Geometry, Slot, ring_size};
 
 /// How much of a receive ring is touched before the first byte comes: a request. Most connections are idle, and pay for it.
 const FIRST: u32 = 8192;
@@ -84,10 +84,12 @@ pub(crate) fn close(socket: &Socket) {
     // The rings of a direct connection are the service's to give back.
     let direct = socket.stack().pair.load(Ordering::Relaxed) != 0;
     // What it has grown by is given back in any case.
-    let kept = if number < KEPT_SLOTS { session.geometry.tx_bytes.max(session.geometry.rx_bytes) } else { FIRST };
-    let (send, receive) = (session.region.tx(slot).capacity(), session.region.rx(slot).capacity());
-    let much = much && send.max(receive) > kept;
-    if !much || direct || !session.makes_memory() || socket.is_gone() {
+    let Geometry { tx_bytes, rx_bytes, .. } = session.geometry;
+    let kept = if number < KEPT_SLOTS { (tx_bytes, rx_bytes) } else { (FIRST, FIRST) };
+    let word = socket.app().want.load(Ordering::Relaxed);
+    let now = (ring_size::SEND.of(word), ring_size::RECEIVE_GRANTED.of(word));
+    let grown = now != session.geometry.first_halvings();
+    if !(much && number >= KEPT_SLOTS || grown) || direct || !session.makes_memory() || socket.is_gone() {
         return;
     }
     // Whoever has no id yet locks nothing at one look.
@@ -97,7 +99,9 @@ pub(crate) fn close(socket: &Socket) {
         return;
     };
     session.region.give_back_rings(slot, kept);
-    private.touched.fetch_min(if kept == FIRST { FIRST } else { u32::MAX }, Ordering::Relaxed);
+    if number >= KEPT_SLOTS {
+        private.touched.fetch_min(FIRST, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -42,8 +42,6 @@ pub struct Header {
     pub successor: AtomicU64,
     /// How many slots of the stack's range have been touched (see `memory`).
     pub children_touched: AtomicU32,
-    /// KiB that all rings together have beyond their first sizes (see `ring_growth`).
-    pub grown: AtomicU32,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }
@@ -165,8 +163,6 @@ pub struct Private {
     /// Direct connection: bytes read, under `receiving`. Others: how much of a file is given to the stack at a time
     /// (see `files` in `towpath-posix`), under `sending`.
     pub read: AtomicU64,
-    /// KiB of [`Header::grown`] that are this slot's.
-    pub grown: AtomicU32,
 }
 
 impl Private {

@@ -1,39 +1,12 @@
-//! Rings grow with their connection. The application doubles its send ring when that is full and the stack says that the
-//! network would make use of more. For the receive ring the stack asks: the application touches the memory, which is charged to
-//! it, and the stack doubles the ring after that.
-//!
-//! Rings do not shrink while their connection is open. So that many connections that were busy once do not hold more and more
-//! memory, all rings of a program together grow by [`MOST_KIB`].
+//! Rings grow with their connection, when the stack asks for it. The application doubles its send ring as soon as all bytes lie
+//! where they can stay. For the receive ring it touches the memory, which is charged to it, and the stack doubles the ring after
+//! that.
 
 use crate::private::Private;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use towpath_ring::ring_size::{self, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
-use towpath_ring::{Slot, StackLine};
-
-/// How much all rings of a program have beyond their first sizes at most.
-const MOST_KIB: u32 = 256 << 10;
-
-/// May this slot have `bytes` more? Then they are counted.
-fn take(session: &Session, slot: Slot, bytes: u32) -> bool {
-    let more = |grown: u32| (grown + bytes / 1024 <= MOST_KIB).then_some(grown + bytes / 1024);
-    let taken = session.header().grown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-    if taken {
-        session.private(slot).grown.fetch_add(bytes / 1024, Ordering::Relaxed);
-    }
-    taken
-}
-
-/// The slot's rings have their first sizes again.
-pub(crate) fn forget(session: &Session, slot: Slot) {
-    match session.private(slot).grown.load(Ordering::Relaxed) {
-        0 => {}
-        _ => {
-            let grown = session.private(slot).grown.swap(0, Ordering::Relaxed);
-            session.header().grown.fetch_sub(grown, Ordering::Relaxed);
-        }
-    }
-}
+use towpath_ring::{AppLine, Slot, StackLine};
 
 /// Looks at what the stack says of sizes, if that is new. The stack is notified afterwards. Under `receiving`.
 #[inline(always)]
@@ -47,12 +20,11 @@ pub(crate) fn look(session: &Session, slot: Slot, stack: &StackLine, private: &P
 #[cold]
 #[inline(never)]
 fn changed(session: &Session, slot: Slot, said: u32) {
-    let (app, options) = (session.region.app(slot), session.region.options(slot));
+    let app = session.region.app(slot);
     session.private(slot).sizes.store(said, Ordering::Relaxed);
     let (granted, wanted) = (RECEIVE_GRANTED.of(app.want.load(Ordering::Relaxed)), RECEIVE_WANTED.of(said));
-    let bytes = |halvings| session.geometry.rx_space() >> halvings;
-    let is_of_use = is_of_use(options.receive_buffer.load(Ordering::Relaxed), bytes(granted), true);
-    if wanted < granted && is_of_use && take(session, slot, bytes(wanted) - bytes(granted)) {
+    if wanted < granted {
+        let bytes = |halvings| session.geometry.rx_space() >> halvings;
         if session.makes_memory() {
             session.region.touch_receive_ring(slot, bytes(granted)..bytes(wanted));
         }
@@ -61,25 +33,20 @@ fn changed(session: &Session, slot: Slot, said: u32) {
     limit_receive(session, slot);
 }
 
-/// Does a program with this `SO_SNDBUF` or `SO_RCVBUF` make use of more than `bytes`? `otherwise`: if it has set none.
-fn is_of_use(buffer: u32, bytes: u32, otherwise: bool) -> bool {
-    if buffer == 0 { otherwise } else { usable(buffer, u32::MAX) > bytes }
+/// Does the stack ask for a larger send ring?
+#[inline(always)]
+pub(crate) fn is_asked(app: &AppLine, stack: &StackLine) -> bool {
+    SEND_WANTED.of(stack.flow_group.load(Ordering::Relaxed)) < SEND.of(app.want.load(Ordering::Relaxed))
 }
 
-/// Doubles the send ring if that is of use now. Under `sending`. No room goes beyond the next position at which a ring may be
-/// doubled whatever is in it, so whoever fills the ring comes to one.
+/// Doubles the send ring, for which the stack asks, if that can be now. Under `sending`. No room goes beyond the next position at
+/// which a ring may be doubled whatever is in it, so whoever asks before each piece comes to one.
 #[cold]
 #[inline(never)]
 pub(crate) fn double_send_ring(session: &Session, slot: Slot) -> bool {
     let (app, stack) = (session.region.app(slot), session.region.stack(slot));
-    let halvings = SEND.of(app.want.load(Ordering::Relaxed));
-    let network = SEND_WANTED.of(stack.flow_group.load(Ordering::Relaxed)) < halvings;
-    let (asked, bytes) = (&session.region.options(slot).send_buffer, session.region.tx(slot).capacity());
-    if halvings == 0 || !is_of_use(asked.load(Ordering::Relaxed), bytes, network) {
-        return false;
-    }
     let (head, tail) = (stack.tx_head.load(Ordering::Acquire), app.tx_tail.load(Ordering::Relaxed));
-    let doubled = ring_size::may_double(bytes, head, tail) && take(session, slot, bytes);
+    let doubled = ring_size::may_double(session.region.tx(slot).capacity(), head, tail);
     if doubled {
         SEND.double(&app.want);
         limit_send(session, slot);
@@ -97,10 +64,10 @@ pub(crate) fn limit_receive(session: &Session, slot: Slot) {
 pub(crate) fn limit_send(session: &Session, slot: Slot) {
     let (asked, limit) = (&session.region.options(slot).send_buffer, &session.private(slot).send_limit);
     loop {
-        let ring = session.region.tx(slot).capacity();
-        limit.store(usable(asked.load(Ordering::Relaxed), ring), Ordering::Relaxed);
-        // A sender may have doubled it meanwhile.
-        if session.region.tx(slot).capacity() == ring {
+        let now = (asked.load(Ordering::SeqCst), session.region.tx(slot).capacity());
+        limit.store(usable(now.0, now.1), Ordering::SeqCst);
+        // The option may have changed meanwhile, and a sender may have doubled the ring.
+        if now == (asked.load(Ordering::SeqCst), session.region.tx(slot).capacity()) {
             return;
         }
     }
@@ -146,29 +113,29 @@ mod tests {
         let capacity = || view.session.region.tx(view.slot).capacity();
         assert_eq!((capacity(), view.send_limit()), (RING, RING));
         put(RING);
-        assert_eq!(view.room_for(1), 0, "nobody wants more");
+        assert_eq!(view.room_after_growth(), 0, "nobody wants more");
         SEND_WANTED.double(&view.stack.flow_group);
-        assert_eq!(view.room_for(1), RING);
+        assert_eq!(view.room_after_growth(), RING);
         assert_eq!((capacity(), view.send_limit(), view.room()), (2 * RING, 2 * RING, RING));
-        assert_eq!(view.room_for(usize::MAX), RING, "once");
+        assert_eq!(view.room_after_growth(), RING, "once");
         // Now it is full from a position at which it cannot be doubled.
         put(RING / 2);
         view.stack.tx_head.store(RING / 2, Ordering::Release);
         put(RING);
         SEND_WANTED.double(&view.stack.flow_group);
-        assert_eq!(view.room_for(1), 0);
+        assert_eq!(view.room_after_growth(), 0);
         view.stack.tx_head.store(3 * RING / 2, Ordering::Release);
         assert_eq!(view.room(), RING);
         put(RING);
-        assert_eq!((view.room(), view.room_for(1)), (0, 0));
+        assert_eq!((view.room(), view.room_after_growth()), (0, 0));
         view.stack.tx_head.store(3 * RING, Ordering::Release);
-        assert_eq!(view.room_for(usize::MAX), 3 * RING / 2, "as much as it has room for");
+        assert_eq!(view.room_after_growth(), 3 * RING / 2, "as much as it has room for");
         put(3 * RING / 2);
         view.stack.tx_head.store(4 * RING, Ordering::Release);
-        assert_eq!(view.room_for(usize::MAX), 3 * RING, "from 4 to 5 rings all lies where it will lie");
+        assert_eq!(view.room_after_growth(), 3 * RING, "from 4 to 5 rings all lies where it will lie");
         assert_eq!(capacity(), 4 * RING);
         put(3 * RING);
-        assert_eq!(view.room_for(1), 0, "it is as large as it may be");
+        assert_eq!(view.room_after_growth(), 0, "it is as large as it may be");
     }
 
     #[test]
@@ -182,7 +149,7 @@ mod tests {
             SEND_WANTED.double(&view.stack.flow_group);
             let mut turns = 0;
             while view.session.region.tx(view.slot).capacity() == RING {
-                let free = view.room_for(usize::MAX);
+                let free = view.room_after_growth();
                 if view.session.region.tx(view.slot).capacity() == RING {
                     put(free);
                     view.stack.tx_head.fetch_add(RING / 4, Ordering::Release);
@@ -194,41 +161,33 @@ mod tests {
     }
 
     #[test]
-    fn all_rings_together_have_a_limit_and_those_of_closed_sockets_do_not_count() {
-        let (view, session, _memfd) = connection();
-        let all = &session.header().grown;
-        all.store(MOST_KIB - RING / 1024, Ordering::Relaxed);
-        view.app.tx_tail.store(RING, Ordering::Relaxed);
-        SEND_WANTED.set(&view.stack.flow_group, 0);
-        RECEIVE_WANTED.set(&view.stack.flow_group, 0);
-        assert_eq!(view.room_for(1), RING);
-        view.app.tx_tail.store(2 * RING, Ordering::Relaxed);
-        assert_eq!(view.room_for(1), 0);
-        look(view.session, view.slot, view.stack, view.private);
-        assert_eq!(RECEIVE_GRANTED.of(view.app.want.load(Ordering::Relaxed)), 2);
-        assert_eq!(all.load(Ordering::Relaxed), MOST_KIB);
-        for _ in 0..2 {
-            forget(session, view.slot);
-            assert_eq!(all.load(Ordering::Relaxed), MOST_KIB - RING / 1024);
+    fn a_writer_of_small_pieces_comes_there_too() {
+        for piece in [RING / 32, RING / 8, 3 * RING / 16 + 100] {
+            let (view, ..) = connection();
+            SEND_WANTED.double(&view.stack.flow_group);
+            let (mut tail, mut turns) = (0, 0);
+            while view.session.region.tx(view.slot).capacity() == RING {
+                tail += view.room_after_growth().min(piece);
+                view.app.tx_tail.store(tail, Ordering::Relaxed);
+                // A third of the ring is always in flight.
+                view.stack.tx_head.store(tail.saturating_sub(RING / 3), Ordering::Release);
+                turns += 1;
+                assert!(turns < 100, "by {piece}");
+            }
         }
-        all.store(0, Ordering::Relaxed);
-        assert_eq!(view.room_for(1), 2 * RING);
     }
 
     #[test]
-    fn a_program_that_has_set_its_buffers_has_what_it_asked_for() {
+    fn a_program_that_has_set_its_buffers_uses_no_more_of_a_ring() {
         let (view, ..) = connection();
         let options = view.session.region.options(view.slot);
-        options.send_buffer.store(4 * RING, Ordering::Relaxed);
-        view.app.tx_tail.store(RING, Ordering::Relaxed);
-        assert_eq!(view.room_for(1), RING, "the network does not matter");
-        view.app.tx_tail.store(2 * RING, Ordering::Relaxed);
-        SEND_WANTED.set(&view.stack.flow_group, 0);
-        assert_eq!(view.room_for(1), 0);
-        options.receive_buffer.store(2 * RING, Ordering::Relaxed);
-        RECEIVE_WANTED.set(&view.stack.flow_group, 0);
-        look(view.session, view.slot, view.stack, view.private);
-        assert_eq!(RECEIVE_GRANTED.of(view.app.want.load(Ordering::Relaxed)), 2);
+        for (asked, ring, usable) in [(0, RING, RING), (RING, RING, RING / 2), (1, RING, 1), (u32::MAX, RING, RING)] {
+            options.send_buffer.store(asked, Ordering::Relaxed);
+            options.receive_buffer.store(asked, Ordering::Relaxed);
+            limits::apply(&Socket { session: view.session, slot: view.slot, generation: 0 });
+            assert_eq!(view.send_limit(), usable, "{asked} of {ring}");
+            assert_eq!(view.private.receive_limit.load(Ordering::Relaxed), usable, "{asked} of {ring}");
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 use crate::direct::{self, Direct};
 use crate::private::{Private, flag};
-use crate::ring_growth;
 use crate::session::{self, Session};
 use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::want;
@@ -112,7 +111,6 @@ impl Socket {
         for word in [&private.send_limit, &private.receive_limit, &private.kept, &private.users, &private.accepts] {
             word.store(0, Ordering::Relaxed);
         }
-        ring_growth::forget(session, slot);
         // No stack says so.
         private.sizes.store(u32::MAX, Ordering::Relaxed);
         private.sent.store(0, Ordering::Relaxed);

@@ -162,14 +162,14 @@ impl View {
         }
     }
 
-    /// Free bytes of the send ring for one who has `wanted` bytes. The ring is doubled if it has less room and that is of use. The
-    /// caller keeps its exclusive access to the send tail.
+    /// Free bytes of the send ring, which is doubled before if the stack asks for it. The caller keeps its exclusive access to the
+    /// send tail.
     #[inline]
-    pub fn room_for(&self, wanted: usize) -> u32 {
-        let room = self.room();
-        let grown =
-            (room as usize) < wanted && self.direct.is_none() && ring_growth::double_send_ring(self.session, self.slot);
-        if grown { self.room() } else { room }
+    pub fn room_after_growth(&self) -> u32 {
+        if self.direct.is_none() && ring_growth::is_asked(self.app, self.stack) {
+            ring_growth::double_send_ring(self.session, self.slot);
+        }
+        self.room()
     }
 
     /// Usable bytes of the send ring when it is empty.

@@ -72,10 +72,10 @@ impl Rings {
             return Err(self.cannot_send(state));
         }
         let most = most.min(self.view.send_limit() as usize) as u32;
-        let mut room = self.view.room_for(most as usize);
+        let mut room = self.view.room_after_growth();
         if room < most {
             self.socket.want_room();
-            room = self.view.room_for(most as usize);
+            room = self.view.room();
             if room == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

@@ -80,7 +80,8 @@ impl ByteRing<'_> {
         }
     }
 
-    /// Copies from position `at` into `to` (wraps). Bytes of `to` beyond the ring's size are left alone.
+    /// Copies from position `at` into `to` (wraps). Bytes of `to` beyond the ring's size become zeros, so that nobody sees what was
+    /// there before.
     #[inline]
     pub fn read(&self, at: u32, to: &mut [u8]) {
         if let Some(from) = self.span(at, to.len()) {
@@ -94,6 +95,7 @@ impl ByteRing<'_> {
             unsafe { copy(from, to.as_mut_ptr().add(done), len) };
             done += len;
         }
+        to[done..].fill(0);
     }
 
     /// The contiguous pieces of `len` bytes at `at`, for vectored copies from raw user memory. `len` beyond the ring's size is

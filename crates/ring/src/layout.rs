@@ -203,6 +203,7 @@ const _: () = assert!(size_of::<QueueWords>() == 256);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
+    first_halvings: (u32, u32),
     data_queues: usize,
     data_stride: usize,
     events: usize,
@@ -236,6 +237,7 @@ impl Layout {
         let total = rx_more + slots * (geometry.rx_space() - geometry.rx_bytes) as usize;
         Ok(Self {
             geometry,
+            first_halvings: geometry.first_halvings(),
             data_queues,
             data_stride,
             events,
@@ -254,6 +256,12 @@ impl Layout {
     #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// [`Geometry::first_halvings`].
+    #[inline]
+    pub(crate) fn first_halvings(&self) -> (u32, u32) {
+        self.first_halvings
     }
 
     /// Bytes of the whole region, a multiple of 4096.

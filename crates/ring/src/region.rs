@@ -186,17 +186,19 @@ impl Region {
     pub fn rx(&self, slot: Slot) -> ByteRing<'_> {
         self.rx_halved(slot, ring_size::RECEIVE.of(self.stack(slot).flow_group.load(Ordering::Relaxed)))
     }
-    /// The send ring of a slot, of this size.
+    /// The send ring of a slot, of this size, which is no less than the first one.
     #[inline]
     pub fn tx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
+        let halvings = halvings.min(self.layout.first_halvings().0);
         let (base, more) = (self.at(self.layout.tx(slot)), self.at(self.layout.tx_more(slot)));
         // SAFETY: the layout's offsets are inside the mapping, with the first part and the rest of a ring behind them. `check`
         // has made sure of powers of two.
         unsafe { ByteRing::over_two(base, self.geometry().tx_bytes, more, self.geometry().tx_space()) }.halved(halvings)
     }
-    /// The receive ring of a slot, of this size.
+    /// The receive ring of a slot, of this size, which is no less than the first one.
     #[inline]
     pub fn rx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
+        let halvings = halvings.min(self.layout.first_halvings().1);
         let (base, more) = (self.at(self.layout.rx(slot)), self.at(self.layout.rx_more(slot)));
         // SAFETY: as for `tx_halved`.
         unsafe { ByteRing::over_two(base, self.geometry().rx_bytes, more, self.geometry().rx_space()) }.halved(halvings)
@@ -243,23 +245,26 @@ impl Region {
         }
     }
 
-    /// Application side: gives back what is free of a slot's rings, but for the first `kept` bytes of each. It reads as
-    /// zeros afterwards. Nobody may use the slot's rings meanwhile but the stack, which goes on with what is queued.
+    /// Application side: gives back what is free of a slot's rings, but for the first `kept` bytes of each (send, receive). It
+    /// reads as zeros afterwards. Nobody may use the slot's rings meanwhile but the stack, which goes on with what is queued.
     ///
     /// The service never does this to the memory of a client: the call waits for a lock of the file, which any process that
     /// has the file can keep for ever.
-    pub fn give_back_rings(&self, slot: Slot, kept: u32) {
+    pub fn give_back_rings(&self, slot: Slot, kept: (u32, u32)) {
         let (app, stack, layout, geometry) = (self.app(slot), self.stack(slot), &self.layout, self.geometry());
         let (tail, head) = (app.tx_tail.load(Ordering::Relaxed), app.rx_head.load(Ordering::Relaxed));
         let queued = (stack.tx_head.load(Ordering::Acquire), tail);
         let unread = (head, stack.rx_tail.load(Ordering::Acquire));
         let (sends, receives) = (self.tx(slot).capacity(), self.rx(slot).capacity());
+        // What is granted has been touched, though the stack may not have doubled the ring.
+        let granted = self.rx_halved(slot, ring_size::RECEIVE_GRANTED.of(app.want.load(Ordering::Relaxed))).capacity();
         let rings = [
-            (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, sends, queued),
-            (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, receives, unread),
+            (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, kept.0, sends, sends, queued),
+            (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, kept.1, receives, granted, unread),
         ];
-        for (base, more, first, bytes, (from, to)) in rings {
-            for part in free_parts(bytes, kept, from, to.wrapping_sub(from)).into_iter().flatten() {
+        for (base, more, first, kept, bytes, touched, (from, to)) in rings {
+            let beyond = (bytes < touched).then_some((bytes.max(kept) as usize)..touched as usize);
+            for part in free_parts(bytes, kept, from, to.wrapping_sub(from)).into_iter().chain([beyond]).flatten() {
                 let first = first as usize;
                 self.mapping.give_back(base + part.start.min(first), base + part.end.min(first));
                 self.mapping.give_back(more + part.start.max(first) - first, more + part.end.max(first) - first);

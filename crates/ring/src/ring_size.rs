@@ -6,6 +6,7 @@
 //! first, and then the size, reads all bytes before that position by it.
 //!
 //! A size is kept as the number of times that the largest one is halved. So 0 is the whole ring, and no number leads out of it.
+//! More halvings than those of the first size mean the first size.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

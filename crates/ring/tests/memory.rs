@@ -140,7 +140,7 @@ fn rings_give_back_what_is_free_and_keep_every_byte_in_use() {
         let slot = region.slot(raw).unwrap();
         filled(&region, raw, (from, len), (from, len));
         let before = pages(&memfd);
-        region.give_back_rings(slot, KEPT);
+        region.give_back_rings(slot, (KEPT, KEPT));
         let given = before - pages(&memfd);
         for ring in [region.tx(slot), region.rx(slot)] {
             let mut got = vec![0; len as usize];
@@ -163,7 +163,7 @@ fn rings_whose_words_contradict_the_contract_give_nothing_back() {
     let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
     filled(&region, 3, (5, RING + 1), (7, u32::MAX));
     let before = pages(&memfd);
-    region.give_back_rings(region.slot(3).unwrap(), 0);
+    region.give_back_rings(region.slot(3).unwrap(), (0, 0));
     assert_eq!(pages(&memfd), before);
 }
 

@@ -30,6 +30,10 @@ impl SlotWords {
 /// Slots whose words lie together.
 const PART: usize = 64;
 
+/// How much all rings of a client may have beyond their first sizes. Rings do not shrink while their connection is open. So this
+/// bounds what many connections hold that were busy once, and what the service pays for a client that takes pages away.
+pub const MOST_GROWTH_KIB: u32 = 256 << 10;
+
 /// One client, as all threads know it.
 pub struct ClientShared {
     /// Its number for the service.
@@ -54,6 +58,8 @@ pub struct ClientShared {
     remote_waker: Option<Arc<dyn RemoteWaker>>,
     /// See [`ClientSetup::lease`].
     lease: Option<Lease>,
+    /// KiB that its rings have, or may have, beyond their first sizes.
+    grown: AtomicU32,
     /// In parts, which are made at their first use: most clients use few of their slots.
     slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
@@ -74,6 +80,7 @@ impl ClientShared {
             contract_violations: AtomicU64::new(0),
             remote_waker: setup.remote_waker,
             lease: setup.lease,
+            grown: AtomicU32::new(0),
             slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -81,6 +88,15 @@ impl ClientShared {
     pub fn take_descriptor(self: &Arc<Self>) -> Option<DescriptorShare> {
         let taken = self.lease.as_ref().is_none_or(|lease| lease.take_descriptor());
         taken.then(|| DescriptorShare(Arc::clone(self)))
+    }
+    /// May a ring of it grow by these bytes, a multiple of 1024? Then they are counted, until [`ClientShared::give_growth`].
+    pub fn take_growth(&self, bytes: u32) -> bool {
+        let more = |grown: u32| (grown + bytes / 1024 <= MOST_GROWTH_KIB).then_some(grown + bytes / 1024);
+        self.grown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+    /// A connection is over whose rings had taken so much.
+    pub fn give_growth(&self, bytes: u32) {
+        self.grown.fetch_sub(bytes / 1024, Ordering::Relaxed);
     }
     /// Wakes the threads that sleep in calls on a slot: the first, or all.
     pub fn wake(&self, slot: Slot, first: bool) {

@@ -81,7 +81,7 @@ fn nasty(state: &mut u64, old: u32, slots: u32) -> u32 {
 fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
     let (words, geometry) = (client.words(), client.region.geometry());
     // The data rings come last. The stack does not interpret their bytes.
-    let rings = geometry.slots as usize * (geometry.tx_bytes + geometry.rx_bytes) as usize / 4;
+    let rings = geometry.slots as usize * (geometry.tx_space() + geometry.rx_space()) as usize / 4;
     let control = words.len().saturating_sub(rings);
     assert!(control > 1000, "{control} words before the rings of {}", words.len());
     let (mut state, mut written) = (seed, 0);

@@ -263,7 +263,7 @@ fn put(
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<Step> {
     let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
-    let room = view.room_for(left);
+    let room = view.room_after_growth();
     let status = view.status();
     if room == 0 && status & status::PEER_CLOSED == 0 || view.is_gone() {
         return Ok(Step::Sent(done));

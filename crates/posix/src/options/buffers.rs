@@ -1,4 +1,4 @@
-//! `SO_SNDBUF` and `SO_RCVBUF`. The rings keep the length that the service gave them. Of the fast stack's rings, and of a
+//! `SO_SNDBUF` and `SO_RCVBUF`. Of the fast stack's rings, which grow with their connection, and of a
 //! direct connection's, each side uses no more than the options ask for. A kernel stack sets the options on its kernel's
 //! socket, and then uses only a share of the rings before it.
 

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::lines::app_flags;
 use towpath_ring::ring_size::{RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
 use towpath_ring::{AppLine, Slot, StackLine};
+use towpath_runtime::clients::MOST_GROWTH_KIB;
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::PortId;
 use towpath_tcp::messages::ToFast;
@@ -125,6 +126,14 @@ fn a_receive_ring_is_doubled_when_it_may_bound_the_peer_and_its_memory_is_there(
     RECEIVE_GRANTED.set(&c.app().want, 0);
     c.shows(10);
     assert_eq!(c.receive_sizes(), (2, 1));
+    // What he writes into the stack's words moves nothing.
+    RECEIVE.set(&c.line().flow_group, 0);
+    RECEIVE_WANTED.set(&c.line().flow_group, 0);
+    c.shows(10);
+    c.shows(10);
+    assert_eq!(c.bench.table.snapshot(FLOW).rcv_wnd, FIRST);
+    RECEIVE.set(&c.line().flow_group, 2);
+    RECEIVE_WANTED.set(&c.line().flow_group, 1);
     c.bench.client.region.touch_receive_ring(c.slot, FIRST..2 * FIRST);
     c.around(FIRST, RTT_US);
     assert_eq!(c.receive_sizes().0, 1);
@@ -143,6 +152,48 @@ fn a_receive_ring_is_doubled_when_it_may_bound_the_peer_and_its_memory_is_there(
         c.around(4 * FIRST, RTT_US);
     }
     assert_eq!(c.receive_sizes(), (0, 0), "it is as large as it may be");
+}
+
+#[test]
+fn nobody_makes_a_ring_smaller_or_larger_than_it_was_asked_for() {
+    for halvings in [0, 1, 3, 15] {
+        let mut c = Connection::new();
+        SEND.set(&c.app().want, halvings);
+        c.bench.client.region.tx_halved(c.slot, 2).write(0, &[7; FIRST as usize]);
+        c.app().tx_tail.store(FIRST, Relaxed);
+        c.shows(10);
+        let mut got = [0; FIRST as usize];
+        c.bench.flow_group.rings.fetch(FLOW, 0, &mut got);
+        assert!(got.iter().all(|byte| *byte == 7), "all of it is there with {halvings}");
+        assert_eq!(c.bench.client.contract_violations.load(Relaxed), 0);
+        c.app().tx_tail.store(FIRST + 1, Relaxed);
+        c.shows(10);
+        assert_eq!(c.bench.client.contract_violations.load(Relaxed), 1, "{halvings}");
+    }
+}
+
+#[test]
+fn all_rings_of_a_client_together_have_a_limit_and_those_of_closed_connections_do_not_count() {
+    let mut c = Connection::new();
+    let client = std::sync::Arc::clone(&c.bench.client);
+    assert!(client.take_growth((MOST_GROWTH_KIB - 4) * 1024));
+    client.region.touch_receive_ring(c.slot, 0..4 * FIRST);
+    RECEIVE_GRANTED.set(&c.app().want, 0);
+    c.around(FIRST, RTT_US);
+    c.around(FIRST, RTT_US);
+    c.around(FIRST, RTT_US);
+    assert_eq!(c.receive_sizes(), (1, 1), "the last 4 KiB");
+    c.around(2 * FIRST, RTT_US);
+    assert_eq!(c.receive_sizes(), (1, 1));
+    assert!(!client.take_growth(1024));
+    c.bench.to.send(ToGroup::Tcp(ToFast::Remove(FLOW)));
+    // It goes after what it has still to send.
+    for _ in 0..20 {
+        c.bench.now.0 += u64::from(RTT_US);
+        c.bench.turn();
+    }
+    let given = (client.take_growth(4096), client.take_growth(1024));
+    assert_eq!((c.bench.flow_group.rings.flows(), given), (0, (true, false)), "no more and no less");
 }
 
 #[test]

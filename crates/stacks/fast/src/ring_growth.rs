@@ -19,24 +19,32 @@ pub fn is_news(endpoint: &Endpoint, words: &AppWords) -> bool {
     read | written | sizes | endpoint.growing != 0
 }
 
-/// The size of a flow's send ring, before the other words of the line are looked at. The application doubles the ring. It is
-/// asked to when the ring has been written once around, and the congestion window is more than half of it.
+/// The size of a flow's send ring, before the other words of the line are looked at. The application doubles the ring, when it is
+/// asked to and not before. That is when the ring has been written once around, and the congestion window is more than half of it.
 #[cold]
 #[inline(never)]
 pub fn take_send_size(rings: &mut Endpoints, fast: &mut FastPath, flow: FlowId, words: &AppWords) {
     let Some(mut endpoint) = rings.endpoint(flow).copied() else { return };
     let Some(client) = rings.client(endpoint.client) else { return };
-    let (region, sizes) = (&client.shared.region, &client.shared.region.stack(endpoint.slot).flow_group);
+    let (region, slot) = (&client.shared.region, endpoint.slot);
     let halvings = SEND.of(words.want);
-    if halvings != SEND.of(endpoint.sizes) {
-        endpoint.tx_bytes = (region.geometry().tx_space() >> halvings).max(1);
+    // Nobody may make it smaller: what is queued would not be there.
+    if halvings == endpoint.send_wanted && halvings < endpoint.send {
+        endpoint.send = halvings;
+        endpoint.tx_bytes = region.geometry().tx_space() >> halvings;
         fast.resize_send_ring(flow, endpoint.tx_bytes);
     }
     let turned = (words.tx_tail ^ endpoint.tx_tail) & endpoint.tx_bytes != 0;
-    let wanted = SEND_WANTED.of(sizes.load(Ordering::Relaxed));
-    let is_asked = wanted != 0 && wanted == halvings;
-    if turned && is_asked && 2 * u64::from(fast.measures(flow).cwnd) > endpoint.tx_bytes.into() {
-        SEND_WANTED.double(sizes);
+    let may_grow = endpoint.send != 0 && endpoint.send_wanted == endpoint.send;
+    if turned
+        && may_grow
+        && 2 * u64::from(fast.measures(flow).cwnd) > endpoint.tx_bytes.into()
+        && is_of_use(region.options(slot).send_buffer.load(Ordering::Relaxed), endpoint.tx_bytes)
+        && client.shared.take_growth(endpoint.tx_bytes)
+    {
+        endpoint.grown += endpoint.tx_bytes;
+        endpoint.send_wanted -= 1;
+        SEND_WANTED.set(&region.stack(slot).flow_group, endpoint.send_wanted);
     }
     endpoint.sizes = words.want & ring_size::SIZES;
     rings.set_endpoint(flow, endpoint);
@@ -48,35 +56,44 @@ pub fn take_send_size(rings: &mut Endpoints, fast: &mut FastPath, flow: FlowId, 
 pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros, flow: FlowId, words: &AppWords) {
     let Some(mut endpoint) = rings.endpoint(flow).copied() else { return };
     let Some(client) = rings.client(endpoint.client) else { return };
-    let (region, sizes) = (&client.shared.region, &client.shared.region.stack(endpoint.slot).flow_group);
-    let is_wanted = || RECEIVE_WANTED.of(sizes.load(Ordering::Relaxed)) < RECEIVE.of(sizes.load(Ordering::Relaxed));
-    let halvings = RECEIVE.of(sizes.load(Ordering::Relaxed));
-    if (words.rx_head ^ endpoint.rx_head) & endpoint.rx_bytes != 0 {
+    let (region, slot, bytes) = (&client.shared.region, endpoint.slot, endpoint.rx_bytes);
+    let sizes = &region.stack(slot).flow_group;
+    if (words.rx_head ^ endpoint.rx_head) & bytes != 0 {
         let took_us = (now.0 as u32).wrapping_sub(endpoint.turned_at);
-        endpoint.turned_at = now.0 as u32;
-        let is_bound = took_us <= fast.measures(flow).srtt_us.saturating_mul(2);
-        if is_bound && halvings != 0 && !is_wanted() {
-            RECEIVE_WANTED.double(sizes);
+        (endpoint.turned_at, endpoint.refused) = (now.0 as u32, false);
+        let may_grow = endpoint.receive != 0 && endpoint.receive_wanted == endpoint.receive;
+        if may_grow
+            && took_us <= fast.measures(flow).srtt_us.saturating_mul(2)
+            && is_of_use(region.options(slot).receive_buffer.load(Ordering::Relaxed), bytes)
+            && client.shared.take_growth(bytes)
+        {
+            endpoint.grown += bytes;
+            endpoint.receive_wanted -= 1;
+            RECEIVE_WANTED.set(sizes, endpoint.receive_wanted);
         }
     }
-    let granted = is_wanted() && RECEIVE_GRANTED.of(words.want) < halvings;
-    endpoint.growing = granted.into();
-    // Its memory must be there, so that nobody but the application is charged for it. If it is not, that is looked at again
-    // when the ring has been read once around.
-    let (slot, mut has_memory) = (endpoint.slot, true);
+    let is_wanted = endpoint.receive_wanted < endpoint.receive;
+    let granted = is_wanted && RECEIVE_GRANTED.of(words.want) <= endpoint.receive_wanted && !endpoint.refused;
+    // Its memory must be there, so that nobody but the application is charged for it.
+    let refused = &mut endpoint.refused;
     let fits = |bytes, begin, end| {
         ring_size::may_double(bytes, begin, end) && {
-            has_memory = region.has_memory(slot, bytes..2 * bytes);
-            has_memory
+            *refused = !region.has_memory(slot, bytes..2 * bytes);
+            !*refused
         }
     };
-    if granted && fast.double_receive_ring(flow, fits) {
-        RECEIVE.double(sizes);
+    let doubled = granted && fast.double_receive_ring(now, flow, fits);
+    if doubled {
         endpoint.rx_bytes *= 2;
-        endpoint.growing = 0;
+        endpoint.receive -= 1;
+        RECEIVE.set(sizes, endpoint.receive);
     }
-    if !has_memory {
-        endpoint.growing = 0;
-    }
+    endpoint.growing = (granted && !doubled && !endpoint.refused).into();
     rings.set_endpoint(flow, endpoint);
+}
+
+/// Does a program with this `SO_SNDBUF` or `SO_RCVBUF` make use of more than `bytes`? 0 = it has set none. Half of the value is for
+/// data, as on Linux.
+fn is_of_use(buffer: u32, bytes: u32) -> bool {
+    buffer == 0 || buffer / 2 > bytes
 }

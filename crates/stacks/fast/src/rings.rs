@@ -51,10 +51,23 @@ pub struct Endpoint {
     pub tx_bytes: u32,
     /// Bytes of the receive ring.
     pub rx_bytes: u32,
-    /// The numbers of `AppLine::want` that the fast path knows.
+    /// The sizes in `AppLine::want` when it was last looked at. They may be anything.
     pub sizes: u32,
+    /// Halvings of the send ring, and those that the application was asked to have. What stands in the line is a copy.
+    pub send: u32,
+    /// See `send`.
+    pub send_wanted: u32,
+    /// The same of the receive ring.
+    pub receive: u32,
+    /// See `receive`.
+    pub receive_wanted: u32,
+    /// Bytes that the rings have grown by, or may: see `ClientShared::take_growth`.
+    pub grown: u32,
     /// 1 while the receive ring is to be doubled.
     pub growing: u32,
+    /// Its memory was not there although the application had granted it. It is looked for again when the ring has been read once
+    /// around.
+    pub refused: bool,
     /// When the application had read the receive ring once around, µs modulo 2^32.
     pub turned_at: u32,
     /// The last positions that the fast path has accepted.
@@ -122,7 +135,13 @@ impl Endpoints {
             tx_bytes: geometry.tx_bytes,
             rx_bytes: geometry.rx_bytes,
             sizes: SEND.word(send) | RECEIVE_GRANTED.word(receive),
+            send,
+            send_wanted: send,
+            receive,
+            receive_wanted: receive,
+            grown: 0,
             growing: 0,
+            refused: false,
             turned_at: now.0 as u32,
             tx_tail: 0,
             rx_head: 0,
@@ -135,6 +154,7 @@ impl Endpoints {
         let Some(endpoint) = self.flows.get_mut(flow.0 as usize).and_then(Option::take) else { return };
         self.count -= 1;
         if let Some(client) = self.client(endpoint.client) {
+            client.shared.give_growth(endpoint.grown);
             let place = &mut client.flows[endpoint.slot.index()];
             if *place == flow.0 {
                 *place = NONE;
@@ -166,13 +186,13 @@ impl Endpoints {
 impl Rings for Endpoints {
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]) {
         if let Some((client, endpoint)) = self.at(flow) {
-            client.region.rx(endpoint.slot).write(position, bytes);
+            client.region.rx_halved(endpoint.slot, endpoint.receive).write(position, bytes);
         }
     }
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]) {
         match self.at(flow) {
             Some((client, endpoint)) => {
-                client.region.tx_halved(endpoint.slot, SEND.of(endpoint.sizes)).read(position, out);
+                client.region.tx_halved(endpoint.slot, endpoint.send).read(position, out);
             }
             None => out.fill(0),
         }

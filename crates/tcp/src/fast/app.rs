@@ -137,22 +137,24 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
 pub(super) fn double_receive_ring(
     by: Application,
     table: &FlowTable,
-    state: &FastState,
+    state: &mut FastState,
+    now: Micros,
     flow: FlowId,
     fits: impl FnOnce(u32, u32, u32) -> bool,
 ) -> bool {
-    let Some(lines) = table.get(flow).filter(|lines| lines.identity.is_owned_by(state.flow_group)) else {
-        return false;
-    };
-    let mut t = lines.protocol.load();
+    let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return false };
+    let (t, lines) = (&mut turn.t, turn.lines);
     let bytes = lines.identity.rx_bytes.get();
     let over = t.any(DEAD) || t.has(FIN_RECEIVED);
-    if over || t.out_of_order() != 0 || !fits(bytes, rx_head(&t, lines), rx_tail(&t, lines)) {
+    if over || t.out_of_order() != 0 || !fits(bytes, rx_head(t, lines), rx_tail(t, lines)) {
         return false;
     }
     lines.identity.rx_bytes.set(by, 2 * bytes);
     t.room(by).rcv_limit = t.rcv_limit().add(bytes);
-    lines.protocol.store(by, &t);
+    window_update(by, t, lines);
+    turn.activate(by);
+    post::flow(Post::from(by), &mut turn);
+    turn.store(by);
     true
 }
 

@@ -144,10 +144,10 @@ impl FastPath {
     }
 
     /// Doubles the flow's receive ring if `fits` says so of its bytes: the ring's size, the first unread position, and that
-    /// after the last byte. With a hole in front of a byte it waits. The peer is told with the next segment.
+    /// after the last byte. With a hole in front of a byte it waits. The peer is told of the room if that matters to it.
     #[cold]
-    pub fn double_receive_ring(&mut self, flow: FlowId, fits: impl FnOnce(u32, u32, u32) -> bool) -> bool {
-        app::double_receive_ring(STAGES.application, &self.table, &self.state, flow, fits)
+    pub fn double_receive_ring(&mut self, now: Micros, flow: FlowId, fits: impl FnOnce(u32, u32, u32) -> bool) -> bool {
+        app::double_receive_ring(STAGES.application, &self.table, &mut self.state, now, flow, fits)
     }
 
     /// A reading of the flow's state.
