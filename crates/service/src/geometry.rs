@@ -13,9 +13,9 @@ const SCARCE_SLOTS: u32 = 1024;
 /// Default rings in scarce memory, bytes.
 const SCARCE_RING: u64 = 64 << 10;
 
-/// How far rings grow by default, bytes. With 16,384 slots a region takes 64 GiB of addresses for it, of which a process has
-/// 128 TiB.
-const GROWN_RING: u32 = 2 << 20;
+/// How far rings grow by default, bytes. With 16,384 slots a region takes 16 GiB of addresses. Valgrind has no room for 64 GiB, and a
+/// process for 128 TiB.
+const GROWN_RING: u32 = 512 << 10;
 
 /// The sizes for a configuration. `descriptors` is the limit on open files: a client has at most as many sockets as its
 /// connection can have descriptors. `flow_groups` is the number of the stack's flow groups.
