@@ -13,10 +13,6 @@ const SCARCE_SLOTS: u32 = 1024;
 /// Default rings in scarce memory, bytes.
 const SCARCE_RING: u64 = 64 << 10;
 
-/// How far rings grow by default, bytes. With 16,384 slots a region takes 16 GiB of addresses. Valgrind has no room for 64 GiB, and a
-/// process for 128 TiB.
-const GROWN_RING: u32 = 512 << 10;
-
 /// The sizes for a configuration. `descriptors` is the limit on open files: a client has at most as many sockets as its
 /// connection can have descriptors. `flow_groups` is the number of the stack's flow groups.
 pub fn geometry(config: &Config, descriptors: u64, flow_groups: usize) -> Geometry {
@@ -42,7 +38,8 @@ pub fn geometry(config: &Config, descriptors: u64, flow_groups: usize) -> Geomet
     let most = |size: Option<Bytes>, first: u32| match size {
         _ if config.stack != StackKind::Fast => 0,
         Some(size) => size.get() as u32,
-        None => GROWN_RING.max(first),
+        // A region takes the largest size for each slot in addresses, for which Valgrind and `ulimit -v` have little room.
+        None => first,
     };
     let tx_bytes = ring(config.send_buffer, default.send_buffer);
     let rx_bytes = ring(config.receive_buffer, default.receive_buffer);

@@ -106,8 +106,8 @@ pub struct Config {
     pub send_buffer: Bytes,
     /// Receive ring of each connection at first, with the same limits and default.
     pub receive_buffer: Bytes,
-    /// How far a send ring grows whose network could carry more, with the same limits. Default 512KiB, or `send_buffer` if that
-    /// is more. Only the fast stack's rings grow.
+    /// How far a send ring grows whose network could carry more, with the same limits. Default:
+    /// `send_buffer`, so it does not. Only the fast stack's rings grow.
     pub send_buffer_max: Option<Bytes>,
     /// The same of receive rings: the largest window that is offered.
     pub receive_buffer_max: Option<Bytes>,
