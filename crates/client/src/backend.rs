@@ -205,18 +205,23 @@ impl Backend for StackBackend<'_> {
 
     #[inline(always)]
     fn receive_bytes(&self) -> u32 {
-        self.receive_ring().capacity()
+        let region = &self.0.session.region;
+        if region.grows().1 { self.receive_ring().capacity() } else { region.geometry().rx_bytes }
     }
 
     #[inline(always)]
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        let Lines { session, slot, app, stack, .. } = *self.0;
         // Before the next piece the ring is to be doubled.
-        if ring_growth::is_asked(self.0.app, self.0.stack) { None } else { self.send_ring().span(at, len) }
+        if ring_growth::is_asked(session, app, stack) {
+            return None;
+        }
+        session.region.tx_span(slot, at, len)
     }
 
     #[inline(always)]
     fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8> {
-        self.receive_ring().span(at, len)
+        self.0.session.region.rx_span(self.0.slot, at, len)
     }
 
     #[inline(always)]

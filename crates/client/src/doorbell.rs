@@ -167,16 +167,8 @@ mod tests {
 
     #[test]
     fn a_sleeping_stack_is_notified_once_and_again_after_a_writer_was_killed_before_it_notified() {
-        let geometry = Geometry {
-            slots: 16,
-            app_slots: 8,
-            tx_bytes: 4096,
-            rx_bytes: 4096,
-            tx_most: 0,
-            rx_most: 0,
-            contexts: 1,
-            flow_groups: 1,
-        };
+        let geometry =
+            Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
         let slot = Layout::new(geometry).expect("a good geometry").slot(0).expect("inside");
         let [tail, head, armed, seq, ack] = [const { AtomicU32::new(0) }; 5];
         let entries = [const { AtomicU32::new(0) }; 16];

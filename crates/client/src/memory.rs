@@ -115,16 +115,8 @@ pub(crate) mod tests {
     use towpath_ring::{Region, wake};
 
     pub const RING: u32 = 65_536;
-    const GEOMETRY: Geometry = Geometry {
-        slots: 256,
-        app_slots: 128,
-        tx_bytes: RING,
-        rx_bytes: RING,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    const GEOMETRY: Geometry =
+        Geometry { slots: 256, app_slots: 128, tx_bytes: RING, rx_bytes: RING, contexts: 1, ..Geometry::DEFAULT };
 
     /// A session, and what its service has of it: its region and the file.
     pub fn session(features: u32, most: u32) -> (&'static Session, Region, OwnedFd) {

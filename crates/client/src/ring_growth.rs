@@ -35,8 +35,10 @@ fn changed(session: &Session, slot: Slot, said: u32) {
 
 /// Does the stack ask for a larger send ring?
 #[inline(always)]
-pub(crate) fn is_asked(app: &AppLine, stack: &StackLine) -> bool {
-    SEND_WANTED.of(stack.flow_group.load(Ordering::Relaxed)) < SEND.of(app.want.load(Ordering::Relaxed))
+pub(crate) fn is_asked(session: &Session, app: &AppLine, stack: &StackLine) -> bool {
+    // Most regions have no room for it, and are spared the rest.
+    session.region.grows().0
+        && SEND_WANTED.of(stack.flow_group.load(Ordering::Relaxed)) < SEND.of(app.want.load(Ordering::Relaxed))
 }
 
 /// Doubles the send ring, for which the stack asks, if that can be now. Under `sending`. No room goes beyond the next position at

@@ -166,7 +166,7 @@ impl View {
     /// send tail.
     #[inline]
     pub fn room_after_growth(&self) -> u32 {
-        if self.direct.is_none() && ring_growth::is_asked(self.app, self.stack) {
+        if self.direct.is_none() && ring_growth::is_asked(self.session, self.app, self.stack) {
             ring_growth::double_send_ring(self.session, self.slot);
         }
         self.room()

@@ -52,12 +52,6 @@ impl ByteRing<'_> {
         Self { base, more, first, mask: capacity - 1, mapping: PhantomData }
     }
 
-    /// The ring that is so many times half as large, and begins at the same place. It has one byte at least.
-    #[inline(always)]
-    pub fn halved(self, times: u32) -> Self {
-        Self { mask: self.mask >> (times & 31), ..self }
-    }
-
     /// Size in bytes.
     #[inline]
     pub fn capacity(&self) -> u32 {
@@ -102,6 +96,16 @@ impl ByteRing<'_> {
     /// cut.
     #[inline]
     pub fn spans(&self, at: u32, len: u32) -> Pieces {
+        match self.span(at, len as usize) {
+            Some(whole) => [(whole, len as usize), (whole, 0), (whole, 0)],
+            None => self.pieces(at, len),
+        }
+    }
+
+    /// The pieces of what does not lie in one.
+    #[cold]
+    #[inline(never)]
+    fn pieces(&self, at: u32, len: u32) -> Pieces {
         let len = len.min(self.capacity());
         let offset = at & self.mask;
         let mut left = len;
@@ -128,7 +132,7 @@ impl ByteRing<'_> {
     /// Where the part ends in which the byte at this offset lies.
     #[inline(always)]
     fn end(&self, offset: u32) -> u32 {
-        if offset < self.first { self.first.min(self.mask + 1) } else { self.mask + 1 }
+        if offset < self.first { self.first } else { self.mask + 1 }
     }
 
     /// Where the byte at this offset lies, which is no more than `mask`.
@@ -137,4 +141,11 @@ impl ByteRing<'_> {
         let part = if offset < self.first { self.base } else { self.more };
         part.wrapping_add(offset as usize)
     }
+}
+
+/// [`ByteRing::span`] of a ring of `capacity` bytes, a power of two, that lies in one part from `base` on.
+#[inline(always)]
+pub(crate) fn span_of_one(base: *mut u8, capacity: u32, at: u32, len: usize) -> Option<*mut u8> {
+    let offset = at & (capacity - 1);
+    (len <= (capacity - offset) as usize).then(|| base.wrapping_add(offset as usize))
 }

@@ -1,5 +1,6 @@
 //! One client's region: a sealed memfd, mapped by the service and by the client's processes.
 
+use crate::bytes::span_of_one;
 use crate::dirty::DirtySet;
 use crate::layout::{HEADER_BYTES, Header, MAGIC, PAGE, QueueWords, SlotLines, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
@@ -176,6 +177,12 @@ impl Region {
         unsafe { &*self.at(self.layout.counts(slot)).cast() }
     }
 
+    /// May the rings of this region grow: the send rings, the receive rings?
+    #[inline]
+    pub fn grows(&self) -> (bool, bool) {
+        let (send, receive) = self.layout.first_halvings();
+        (send != 0, receive != 0)
+    }
     /// The send ring of a slot, of the size that its line says. The stack loads the size after the send tail.
     #[inline]
     pub fn tx(&self, slot: Slot) -> ByteRing<'_> {
@@ -189,19 +196,37 @@ impl Region {
     /// The send ring of a slot, of this size, which is no less than the first one.
     #[inline]
     pub fn tx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
-        let halvings = halvings.min(self.layout.first_halvings().0);
-        let (base, more) = (self.at(self.layout.tx(slot)), self.at(self.layout.tx_more(slot)));
-        // SAFETY: the layout's offsets are inside the mapping, with the first part and the rest of a ring behind them. `check`
-        // has made sure of powers of two.
-        unsafe { ByteRing::over_two(base, self.geometry().tx_bytes, more, self.geometry().tx_space()) }.halved(halvings)
+        let (most, first) = (self.layout.first_halvings().0, self.geometry().tx_bytes);
+        self.ring((self.layout.tx(slot), self.layout.tx_more(slot)), first, most - halvings.min(most))
     }
     /// The receive ring of a slot, of this size, which is no less than the first one.
     #[inline]
     pub fn rx_halved(&self, slot: Slot, halvings: u32) -> ByteRing<'_> {
-        let halvings = halvings.min(self.layout.first_halvings().1);
-        let (base, more) = (self.at(self.layout.rx(slot)), self.at(self.layout.rx_more(slot)));
-        // SAFETY: as for `tx_halved`.
-        unsafe { ByteRing::over_two(base, self.geometry().rx_bytes, more, self.geometry().rx_space()) }.halved(halvings)
+        let (most, first) = (self.layout.first_halvings().1, self.geometry().rx_bytes);
+        self.ring((self.layout.rx(slot), self.layout.rx_more(slot)), first, most - halvings.min(most))
+    }
+    /// The ring whose two parts lie at these offsets. It has been doubled so many times, no more than it may be.
+    #[inline]
+    fn ring(&self, (base, more): (usize, usize), first: u32, doublings: u32) -> ByteRing<'_> {
+        // SAFETY: the offsets are the layout's, so they are inside the mapping, with the first part of a ring and the rest of it
+        // behind them. `check` has made sure of powers of two.
+        unsafe { ByteRing::over_two(self.at(base), first, self.at(more), first << doublings) }
+    }
+    /// [`ByteRing::span`] of a slot's send ring.
+    #[inline(always)]
+    pub fn tx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
+        match self.grows().0 {
+            true => self.tx(slot).span(at, len),
+            false => span_of_one(self.at(self.layout.tx(slot)), self.geometry().tx_bytes, at, len),
+        }
+    }
+    /// [`ByteRing::span`] of a slot's receive ring.
+    #[inline(always)]
+    pub fn rx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
+        match self.grows().1 {
+            true => self.rx(slot).span(at, len),
+            false => span_of_one(self.at(self.layout.rx(slot)), self.geometry().rx_bytes, at, len),
+        }
     }
 
     /// Application side: touches the lines of these slots before the stack does.
@@ -256,7 +281,7 @@ impl Region {
         let queued = (stack.tx_head.load(Ordering::Acquire), tail);
         let unread = (head, stack.rx_tail.load(Ordering::Acquire));
         let (sends, receives) = (self.tx(slot).capacity(), self.rx(slot).capacity());
-        // What is granted has been touched, though the stack may not have doubled the ring.
+        // What is granted has been touched, even if the stack has not doubled the ring.
         let granted = self.rx_halved(slot, ring_size::RECEIVE_GRANTED.of(app.want.load(Ordering::Relaxed))).capacity();
         let rings = [
             (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, kept.0, sends, sends, queued),

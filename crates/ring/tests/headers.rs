@@ -18,16 +18,8 @@ fn dirty() {
 
 #[test]
 fn a_header_shows_nothing_of_the_memory_of_its_maker() {
-    let geometry = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let geometry =
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     type Make<'a> = &'a dyn Fn() -> OwnedFd;
     // With the bytes of the fields.
     let makers: [(&str, u64, Make<'_>); 5] = [

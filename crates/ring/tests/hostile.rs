@@ -14,10 +14,9 @@ const GEOMETRY: Geometry = Geometry {
     app_slots: 8,
     tx_bytes: 4096,
     rx_bytes: 4096,
-    tx_most: 0,
-    rx_most: 0,
     contexts: 2,
     flow_groups: 2,
+    ..Geometry::DEFAULT
 };
 
 /// One step. Offsets and numbers are taken modulo their limits, except those that stand in shared memory.

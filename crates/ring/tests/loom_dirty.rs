@@ -51,16 +51,8 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
 }
 
 fn slots() -> [Slot; 2] {
-    let geometry = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let geometry =
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     let layout = Layout::new(geometry).expect("a good geometry");
     [0, 1].map(|raw| layout.slot(raw).expect("inside"))
 }

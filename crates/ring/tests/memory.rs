@@ -13,10 +13,9 @@ const GEOMETRY: Geometry = Geometry {
     app_slots: 32,
     tx_bytes: RING,
     rx_bytes: RING,
-    tx_most: 0,
-    rx_most: 0,
     contexts: 4,
     flow_groups: 2,
+    ..Geometry::DEFAULT
 };
 const ALL: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 

@@ -69,10 +69,8 @@ fn a_region_of_another_kind_is_refused() {
         app_slots: 8,
         tx_bytes: 4096,
         rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
         contexts: 1,
-        flow_groups: 1,
+        ..towpath_ring::Geometry::DEFAULT
     };
     let (_region, memfd) = towpath_ring::Region::create(geometry).unwrap();
     assert!(MetricsRegion::map_readonly(memfd.as_fd()).is_err());

@@ -88,16 +88,7 @@ fn what_is_no_such_pair_is_not_mapped() {
     ] {
         assert!(PairRegion::map(memfd.as_fd(), wrong, 3).is_err(), "{wrong:?}");
     }
-    let small = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let small = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     let (_, region) = Region::create(small).unwrap();
     assert!(PairRegion::map(region.as_fd(), GEOMETRY, 3).is_err(), "a client's region");
     let (pipe, _) = rustix::pipe::pipe().unwrap();

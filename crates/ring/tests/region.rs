@@ -15,10 +15,9 @@ fn small() -> Geometry {
         app_slots: 16,
         tx_bytes: 4096,
         rx_bytes: 8192,
-        tx_most: 0,
-        rx_most: 0,
         contexts: 3,
         flow_groups: 2,
+        ..Geometry::DEFAULT
     }
 }
 
@@ -231,10 +230,9 @@ fn each_word_of_a_slot_is_in_the_lines_that_both_sides_have() {
         app_slots: 8,
         tx_bytes: 4096,
         rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
         contexts: 1,
         flow_groups: 3,
+        ..Geometry::DEFAULT
     };
     let (region, _memfd) = Region::create(geometry).unwrap();
     assert_eq!(region.layout().threads(), 4);
@@ -272,16 +270,8 @@ fn a_kernel_socket_behind_a_ring_has_half_of_what_is_to_be_sent() {
 
 #[test]
 fn a_retired_region_has_zeros_of_its_own_at_the_same_addresses() {
-    let geometry = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let geometry =
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     let (region, memfd) = Region::create(geometry).unwrap();
     let other = Region::map(memfd.as_fd(), geometry).unwrap();
     let slot = region.slot(3).unwrap();

@@ -43,21 +43,21 @@ proptest! {
         prop_assert!(got[kept..].iter().all(|&b| b == 0), "more than the ring holds was read, or is still what it was");
         let [(first, first_len), (second, second_len), (_, none)] = ring.spans(at, bytes.len() as u32);
         prop_assert_eq!((first_len + second_len, none), (kept, 0));
-        prop_assert_eq!(second as usize, ring.spans(0, 1)[0].0 as usize);
-        prop_assert_eq!(first as usize - second as usize, at as usize % capacity);
+        let base = ring.spans(0, 1)[0].0 as usize;
+        prop_assert!(second_len == 0 || second as usize == base);
+        prop_assert_eq!(first as usize - base, at as usize % capacity);
         prop_assert!(memory.guards_hold());
     }
 
-    /// A ring in two parts, of any size that it may have, is the ring in one part of that size.
+    /// A ring in two parts is the same ring as in one.
     #[test]
-    fn a_ring_in_two_parts_is_one(first in 2u32..6, doublings in 0u32..4, halvings in 0u32..9, at: u32, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn a_ring_in_two_parts_is_one(first in 2u32..6, doublings in 0u32..4, at: u32, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let (first, capacity) = (1u32 << first, 1u32 << (first + doublings));
         let (mut one, mut two) = (Guarded::new(capacity as usize), [Guarded::new(first as usize), Guarded::new((capacity - first) as usize)]);
-        let plain = one.ring().halved(halvings);
+        let plain = one.ring();
         let [base, more] = &mut two;
         // SAFETY: so many bytes follow each first guard, and live until the end of the test.
         let parted = unsafe { ByteRing::over_two(base.0.as_mut_ptr().add(GUARD), first, more.0.as_mut_ptr().add(GUARD), capacity) };
-        let parted = parted.halved(halvings);
         for ring in [plain, parted] {
             ring.write(at, &bytes);
         }
@@ -144,16 +144,8 @@ impl Set {
 }
 
 fn slots() -> Vec<Slot> {
-    let geometry = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let geometry =
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     let layout = Layout::new(geometry).unwrap();
     layout.app_slots().chain(layout.stack_slots()).collect()
 }

@@ -13,16 +13,8 @@ use towpath_ring::{Geometry, Region};
 
 #[test]
 fn a_futex_word_of_another_mapping_wakes() {
-    let geometry = Geometry {
-        slots: 16,
-        app_slots: 8,
-        tx_bytes: 4096,
-        rx_bytes: 4096,
-        tx_most: 0,
-        rx_most: 0,
-        contexts: 1,
-        flow_groups: 1,
-    };
+    let geometry =
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
     let (stack, memfd) = Region::create(geometry).unwrap();
     let app = Region::map(memfd.as_fd(), geometry).unwrap();
     let slot = app.slot(2).unwrap();

@@ -24,10 +24,9 @@ pub fn small(flow_groups: usize) -> Geometry {
         app_slots: 32,
         tx_bytes: 16384,
         rx_bytes: 16384,
-        tx_most: 0,
-        rx_most: 0,
         contexts: 4,
         flow_groups: flow_groups as u32,
+        ..Geometry::DEFAULT
     }
 }
 

@@ -24,16 +24,8 @@ fn usual_or<T: Failure>(usual: Option<T>, answer: impl FnOnce() -> Answer<T>) ->
 }
 
 /// Small rings, which tests can fill, and one flow group.
-pub const GEOMETRY: Geometry = Geometry {
-    slots: 256,
-    app_slots: 128,
-    tx_bytes: 16_384,
-    rx_bytes: 16_384,
-    tx_most: 0,
-    rx_most: 0,
-    contexts: 64,
-    flow_groups: 1,
-};
+pub const GEOMETRY: Geometry =
+    Geometry { slots: 256, app_slots: 128, tx_bytes: 16_384, rx_bytes: 16_384, contexts: 64, ..Geometry::DEFAULT };
 
 static START: Once = Once::new();
 

@@ -179,10 +179,9 @@ pub const GEOMETRY: Geometry = Geometry {
     app_slots: 32,
     tx_bytes: 4096,
     rx_bytes: 4096,
-    tx_most: 0,
-    rx_most: 0,
     contexts: 4,
     flow_groups: 2,
+    ..Geometry::DEFAULT
 };
 
 /// A service in this process.

@@ -80,10 +80,9 @@ fn thousand_connections() {
         app_slots: 1024,
         tx_bytes: 4096,
         rx_bytes: 16384,
-        tx_most: 0,
-        rx_most: 0,
         contexts: 1,
         flow_groups: 2,
+        ..Geometry::DEFAULT
     };
     let (server, client) = (App::new(&stack, geometry), App::new(&stack, geometry));
     let mut listener = server.listen(LOCAL, 7, 1024).unwrap();

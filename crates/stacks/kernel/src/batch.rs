@@ -194,16 +194,8 @@ mod tests {
 
     #[test]
     fn many_sends_and_receives_are_one_call() {
-        let geometry = Geometry {
-            slots: 16,
-            app_slots: 8,
-            tx_bytes: 4096,
-            rx_bytes: 4096,
-            tx_most: 0,
-            rx_most: 0,
-            contexts: 1,
-            flow_groups: 1,
-        };
+        let geometry =
+            Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, ..Geometry::DEFAULT };
         let (region, _memfd) = Region::create(geometry).unwrap();
         let Some(mut batch) = Batch::new() else {
             panic!("this kernel has no io_uring: boot one that has, 5.6 or later")
