@@ -148,7 +148,7 @@ fn in_code(code: &[u8]) -> bool {
 /// The position of the next two bytes of a `syscall`. Sixteen positions are compared at once: almost all of the time
 /// goes here.
 #[cfg(target_arch = "x86_64")]
-fn next_call(code: &[u8], from: usize) -> Option<usize> {
+pub(crate) fn next_call(code: &[u8], from: usize) -> Option<usize> {
     use core::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
     let mut at = from;
     while at + 17 <= code.len() {
@@ -168,7 +168,7 @@ fn next_call(code: &[u8], from: usize) -> Option<usize> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn next_call(code: &[u8], from: usize) -> Option<usize> {
+pub(crate) fn next_call(code: &[u8], from: usize) -> Option<usize> {
     code.get(from..)?.windows(2).position(|pair| pair == CALL).map(|more| from + more)
 }
 

@@ -264,6 +264,32 @@ CASE(handler_sends_all_the_time) {
     say("lost", "%ld failed=%d", sent + handler_sent - got, handler_failed);
 }
 
+// Two signals that waited come at once, with handlers on an alternate stack: one interrupts the other before its handler has
+// begun. Both send.
+CASE(handlers_that_come_at_once_on_another_stack) {
+    static char own[65536];
+    struct pair p = pair();
+    handler_fd = p.client;
+    stack_t stack = {.ss_sp = own, .ss_size = sizeof own};
+    MUST(sigaltstack(&stack, NULL));
+    struct sigaction action = {.sa_handler = send_in_handler, .sa_flags = SA_ONSTACK};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    MUST(sigaction(SIGUSR2, &action, NULL));
+    sigset_t both, none;
+    sigemptyset(&none), sigemptyset(&both), sigaddset(&both, SIGUSR1), sigaddset(&both, SIGUSR2);
+    for (int i = 0; i < 100; i++) {
+        MUST(sigprocmask(SIG_BLOCK, &both, NULL));
+        raise(SIGUSR1), raise(SIGUSR2);
+        struct pollfd readable = {p.client, POLLIN, 0};
+        if (i % 2) ppoll(&readable, 1, NULL, &none);
+        MUST(sigprocmask(SIG_UNBLOCK, &both, NULL));
+    }
+    say("sent", "%d failed=%d", handler_sent, handler_failed);
+    long got = 0;
+    for (long end = now_ms() + 3000; got < handler_sent && now_ms() < end; rest(1)) got += drain(p.server);
+    say("got", "%ld", got);
+}
+
 static void *noisy(void *argument) {
     (void)argument;
     return NULL;

@@ -3,7 +3,7 @@
 use super::block::Block;
 use super::entry::{CAUGHT, Frame, NUMBERS};
 use super::hooks::Hooks;
-use super::{memory, signals, thread};
+use super::{memory, signals, sites, thread};
 use crate::answer::{Answer, outcome};
 use crate::calls::Handler;
 use crate::exec::caught;
@@ -21,7 +21,7 @@ const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const SYS_EPOLL_PWAIT2: i64 = 441;
 
 /// The calls that concern the catching itself.
-const OWN: [i64; 18] = [
+const OWN: [i64; 19] = [
     libc::SYS_clone,
     libc::SYS_clone3,
     libc::SYS_fork,
@@ -30,6 +30,7 @@ const OWN: [i64; 18] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_brk,
+    libc::SYS_mmap,
     libc::SYS_arch_prctl,
     libc::SYS_prctl,
     libc::SYS_set_tid_address,
@@ -221,6 +222,7 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
             libc::SYS_execveat => super::image_calls::execveat(arguments),
             libc::SYS_readlink | libc::SYS_readlinkat => super::image_calls::read_link(number, arguments),
             libc::SYS_brk => memory::brk(first) as i64,
+            libc::SYS_mmap => sites::map(arguments),
             libc::SYS_rseq => -i64::from(libc::ENOSYS),
             libc::SYS_set_tid_address => {
                 let block = Block::current();

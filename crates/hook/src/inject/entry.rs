@@ -304,9 +304,9 @@ global_asm!(
     "mov %gs:{inner}, %r15",
     "mov 160(%rdx), %rax", // RSP in ucontext_t
     "cmp %gs:{stack_low}, %rax",
-    "jb 11f",
+    "jb 13f",
     "cmp %gs:{stack_high}, %rax",
-    "ja 11f",
+    "ja 13f",
     // The library was interrupted: its stack must be kept. The signal's own frame may also lie on it, further down.
     "cmp %gs:{stack_low}, %rsp",
     "jb 10f",
@@ -321,6 +321,17 @@ global_asm!(
     "test %r14, %r14",
     "jnz 11f",
     "mov %rsp, %gs:{outer}",
+    "jmp 11f",
+    // Neither has the selector on ALLOW on another stack, but the code around the handler of another signal, on the program's
+    // alternate stack. That signal has interrupted the library. How far its stack is used is not known here, so half of
+    // what is free is left to it.
+    "13:",
+    "test %ebp, %ebp",
+    "jnz 11f",
+    "mov %r12, %rax",
+    "add %gs:{stack_low}, %rax",
+    "shr $1, %rax",
+    "jmp 10b",
     "11:",
     "cmp %gs:{library_fs}, %rbx",
     "jne 12f",

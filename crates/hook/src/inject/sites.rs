@@ -3,6 +3,8 @@
 //! (Syscall User Dispatch).
 
 use super::{entry, memory};
+use crate::raw::raw;
+use crate::system_calls::next_call;
 use std::collections::HashSet;
 
 /// A sequence of bytes around a call. The bytes before and behind the call move to the stub. `None` matches any byte.
@@ -113,8 +115,8 @@ impl Insides {
 
 /// The sites in a piece of code. A site that a jump may reach in its middle is left out.
 fn find(code: &[u8]) -> Vec<Site> {
-    let calls = (1..code.len()).filter(|at| code[at - 1] == 0x0f && code[*at] == 0x05);
-    let mut sites: Vec<Site> = calls.filter_map(|at| Site::around(code, at - 1)).collect();
+    let calls = core::iter::successors(next_call(code, 0), |call| next_call(code, call + 1));
+    let mut sites: Vec<Site> = calls.filter_map(|call| Site::around(code, call)).collect();
     let insides = Insides::of(&sites);
     let mut reached = HashSet::new();
     // Every byte that could be a jump counts, even if no instruction begins there. A short one is near its target.
@@ -145,6 +147,44 @@ fn find(code: &[u8]) -> Vec<Site> {
 fn short(code: &[u8], at: usize) -> Option<usize> {
     let jump = matches!(code[at], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
     code.get(at + 1).filter(|_| jump).map(|byte| (at + 2).wrapping_add_signed(isize::from(*byte as i8)))
+}
+
+/// Segments up to this size are looked at. A C library has 2 MiB; to read one of hundreds would cost a program's start more than
+/// it gains.
+const LARGEST: u64 = 8 << 20;
+
+/// `mmap` of a program. Its dynamic linker maps the segments of libraries, first of all libc's, by which the program makes its
+/// system calls.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn map(arguments: [u64; 6]) -> i64 {
+    let [_, length, protection, flags, file, offset] = arguments;
+    // SAFETY: the caller keeps the contract.
+    let at = unsafe { raw(libc::SYS_mmap, arguments) };
+    let (protection, flags) = (protection as i32, flags as i32);
+    let is_code = protection == libc::PROT_READ | libc::PROT_EXEC
+        && flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE;
+    if at <= 0 || !is_code {
+        return at;
+    }
+    // Pages behind the file's end cannot be read.
+    let bytes = length.min(file_bytes(file as i32).saturating_sub(offset));
+    if bytes <= LARGEST && !rewrite(at as u64, bytes as usize, protection) {
+        let again = [at as u64, length, protection as u64, (flags | libc::MAP_FIXED) as u64, file, offset];
+        // SAFETY: the mapping has just been made, and nobody knows its address yet.
+        return unsafe { raw(libc::SYS_mmap, again) };
+    }
+    at
+}
+
+/// Bytes of this file; 0 if nobody knows.
+fn file_bytes(file: i32) -> u64 {
+    // SAFETY: the structure consists of integers, for which zero is a valid value.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes no more than the structure.
+    let known = unsafe { raw(libc::SYS_fstat, [file as u64, &raw mut about as u64, 0, 0, 0, 0]) } == 0;
+    if known { about.st_size.try_into().unwrap_or(0) } else { 0 }
 }
 
 /// Rewrites the calls in the executable segment at `address`, and restores `protection`. False: the system refuses to
@@ -333,5 +373,58 @@ mod tests {
         assert_eq!(code[13..19], COMPARED[2..]);
         assert_eq!(0x2020 + 24 + word(&code, 20), 0x1018);
         assert!(code.len() <= STUB);
+    }
+
+    /// A file of a page and a half with a system call at its beginning and another in its last bytes.
+    fn library() -> std::fs::File {
+        let mut file = tempfile();
+        let mut bytes = vec![0x90; 6000];
+        bytes[..COMPARED.len()].copy_from_slice(&COMPARED);
+        bytes[6000 - COMPARED.len()..].copy_from_slice(&COMPARED);
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        file
+    }
+
+    fn tempfile() -> std::fs::File {
+        use std::os::fd::FromRawFd;
+        // SAFETY: the name is a C string, and the descriptor is new.
+        unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"library".as_ptr(), 0)) }
+    }
+
+    /// The first byte of each call in a library that is mapped like this, three pages long.
+    fn mapped(protection: i32, flags: i32) -> [u8; 2] {
+        use std::os::fd::AsRawFd;
+        let file = library();
+        let arguments = [0, 3 * PAGE, protection as u64, flags as u64, file.as_raw_fd() as u64, 0];
+        // SAFETY: the mapping is new, and its first two pages can be read.
+        unsafe {
+            let at = map(arguments);
+            assert!(at > 0, "{at}");
+            let bytes = [0, 6000 - COMPARED.len()].map(|place| *(at as *const u8).add(place));
+            libc::munmap(at as *mut _, 3 * PAGE as usize);
+            bytes
+        }
+    }
+
+    #[test]
+    fn calls_of_libraries_that_a_program_maps_become_jumps() {
+        let code = libc::PROT_READ | libc::PROT_EXEC;
+        assert_eq!(mapped(code, libc::MAP_PRIVATE), [0xe9; 2]);
+        for (protection, flags) in [
+            (libc::PROT_READ, libc::MAP_PRIVATE),
+            (code | libc::PROT_WRITE, libc::MAP_PRIVATE),
+            (code, libc::MAP_SHARED),
+        ] {
+            assert_eq!(mapped(protection, flags), [0x0f; 2], "{protection} {flags}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_that_cannot_be_made_is_the_kernels_answer() {
+        // SAFETY: nothing is mapped.
+        let answer = unsafe {
+            map([0, PAGE, (libc::PROT_READ | libc::PROT_EXEC) as u64, libc::MAP_PRIVATE as u64, u64::MAX, 0])
+        };
+        assert_eq!(answer, -i64::from(libc::EBADF));
     }
 }
