@@ -1,18 +1,8 @@
-//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's. Two roles use
-//! Towpath's native API instead, to be compared.
-
-mod bulk;
-mod client;
-mod files;
-mod many;
-mod native;
-mod sends;
-mod server;
-mod sys;
-mod values;
+//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's.
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
+use towpath_rpc::{bulk, client, files, many, print, sends, server, values};
 
 /// Load generator for side-by-side benchmarks.
 #[derive(Parser)]
@@ -31,13 +21,6 @@ enum Role {
     },
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
-    /// The echo server by Towpath's native API.
-    NativeServer {
-        /// Address to listen on.
-        listen: SocketAddrV4,
-    },
-    /// The echo client by Towpath's native API.
-    NativeClient(client::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
     Sink(bulk::Options),
     /// Sends as fast as it can until the other end has had enough.
@@ -72,8 +55,6 @@ fn main() {
     let result = match Arguments::parse().role {
         Role::Server { listen } => server::run(listen),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
-        Role::NativeServer { listen } => native::serve(listen),
-        Role::NativeClient(options) => native::load(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),
@@ -88,12 +69,5 @@ fn main() {
     if let Err(error) = result {
         eprintln!("towpath-rpc: {error}");
         std::process::exit(1);
-    }
-}
-
-fn print(report: &impl serde::Serialize) {
-    match serde_json::to_string(report) {
-        Ok(text) => println!("{text}"),
-        Err(error) => eprintln!("{error}"),
     }
 }

@@ -1,11 +1,12 @@
 //! The echo server and its client once more, by the native API instead of sockets: over Towpath only.
 
-use crate::client::{Options, Report, Tally};
+use clap::{Parser, Subcommand};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 use towpath_native::{Connection, Event, Listener, Readiness, Stack};
+use towpath_rpc::client::{Options, Report, Tally};
 
 const LISTENER: u64 = u64::MAX;
 const LIMIT: Duration = Duration::from_secs(10);
@@ -20,7 +21,7 @@ fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Serves until killed.
-pub fn serve(at: SocketAddrV4) -> io::Result<()> {
+fn serve(at: SocketAddrV4) -> io::Result<()> {
     let mut stack = Stack::open()?;
     let mut listener = Listener::bind(&stack, at.into(), 4096)?;
     listener.set_nodelay(true);
@@ -90,7 +91,7 @@ impl Client {
 }
 
 /// Runs the load.
-pub fn load(options: &Options) -> io::Result<Report> {
+fn load(options: &Options) -> io::Result<Report> {
     let mut stack = Stack::open()?;
     let mut clients = Vec::with_capacity(options.connections);
     for token in 0..options.connections as u64 {
@@ -130,4 +131,34 @@ pub fn load(options: &Options) -> io::Result<Report> {
         }
     }
     Ok(tally.report(now))
+}
+
+/// The echo server and client by Towpath's native API.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Echo server: sends back the bytes that it receives. Prints `ready` when it listens.
+    Server {
+        /// Address to listen on.
+        listen: SocketAddrV4,
+    },
+    /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
+    Client(Options),
+}
+
+fn main() {
+    let result = match Arguments::parse().role {
+        Role::Server { listen } => serve(listen),
+        Role::Client(options) => load(&options).map(|report| towpath_rpc::print(&report)),
+    };
+    if let Err(error) = result {
+        eprintln!("towpath-rpc-native: {error}");
+        std::process::exit(1);
+    }
 }
