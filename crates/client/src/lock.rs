@@ -139,7 +139,10 @@ impl Lock {
     fn lock_slow(&self, me: u32) -> Option<Guard<'_>> {
         for _ in 0..SPINS {
             core::hint::spin_loop();
-            if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            // An attempt takes the cache line from the owner, so there is none before the lock is seen free.
+            if self.0.load(Ordering::Relaxed) == 0
+                && self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return Some(Guard::of(&self.0));
             }
         }

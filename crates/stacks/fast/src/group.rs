@@ -28,7 +28,7 @@ use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
 const RX_BATCH: usize = 64;
-/// Queued slots looked at in one turn over all clients, and for one client.
+/// Queued slots looked at in one turn over all clients, and for one client before the next client's.
 const DATA_BATCH: usize = 64;
 const DATA_PER_CLIENT: usize = 16;
 /// Messages of the slow thread in one turn.
@@ -188,22 +188,28 @@ impl FlowGroup {
             return 0;
         }
         self.scratch.first_client = (self.scratch.first_client + 1) % places;
-        for i in 0..places {
-            let index = ((self.scratch.first_client + i) % places) as u32;
-            for _ in 0..DATA_PER_CLIENT {
-                if work == DATA_BATCH {
-                    self.scratch.full += 1;
-                    return work;
-                }
-                let Some(client) = self.rings.client(index) else { break };
-                let Some(slot) = client.shared.next_data(self.number, &mut client.data_head) else { break };
-                work += 1;
-                if let Some(slot) = slot {
-                    self.data_queued(now, index, slot, true);
+        // What one client leaves of the turn is the others'. A turn costs system calls, whatever it sends.
+        loop {
+            let before = work;
+            for i in 0..places {
+                let index = ((self.scratch.first_client + i) % places) as u32;
+                for _ in 0..DATA_PER_CLIENT {
+                    if work == DATA_BATCH {
+                        self.scratch.full += 1;
+                        return work;
+                    }
+                    let Some(client) = self.rings.client(index) else { break };
+                    let Some(slot) = client.shared.next_data(self.number, &mut client.data_head) else { break };
+                    work += 1;
+                    if let Some(slot) = slot {
+                        self.data_queued(now, index, slot, true);
+                    }
                 }
             }
+            if work - before < DATA_PER_CLIENT {
+                return work;
+            }
         }
-        work
     }
 
     /// Reads the application's words of a slot. `relay`: if the flow is not in this group, the slow thread is told,
