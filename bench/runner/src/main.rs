@@ -19,6 +19,7 @@ mod redis;
 mod rxcpus;
 mod service_cores;
 mod side_by_side;
+mod throughput;
 mod veth_pair;
 
 use clap::{Parser, Subcommand};
@@ -72,6 +73,9 @@ enum Benchmark {
     ReceiveCpus(rxcpus::Options),
     /// A service with room for several cores while the load goes up and down: cores and p99 over time (root).
     Cores(service_cores::Options),
+    /// Requests per second over the number of the server's CPUs, Linux beside splits of them between cores and program
+    /// (root).
+    Throughput(throughput::Options),
 }
 
 fn main() -> ExitCode {
@@ -100,6 +104,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         Benchmark::Incast(options) => return incast::run(options),
         Benchmark::ReceiveCpus(options) => return rxcpus::run(options),
         Benchmark::Cores(options) => return service_cores::run(options),
+        Benchmark::Throughput(options) => return throughput::run(options),
     }
     Ok(())
 }

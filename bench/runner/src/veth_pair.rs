@@ -172,6 +172,16 @@ impl VethPair {
         self.serving("service", command)
     }
 
+    /// The same with so many cores as there are CPUs in `pinned`, each on its own. The service's other threads are on `cpus`.
+    pub fn serve_pinned(&self, cpus: &str, pinned: &[u32]) -> io::Result<(Process, PathBuf)> {
+        let exe = towpath()?;
+        let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
+        let mut command = self.command_among(Side::Server, cpus, &words);
+        let list: Vec<String> = pinned.iter().map(u32::to_string).collect();
+        command.args(["--cores", &pinned.len().to_string(), "--cpus", &list.join(",")]);
+        self.serving("service", command)
+    }
+
     /// Starts `towpath kernel-stack` on the server side's network, on this CPU or on all.
     pub fn kernel_stack(&self, name: &str, cpu: Option<usize>) -> io::Result<(Process, PathBuf)> {
         let exe = towpath()?;

@@ -232,6 +232,7 @@ fn tally(out: &mut String, t: &Tally) {
         ("SYN cookies sent", t.syn_cookies_sent),
         ("SYN cookies accepted", t.syn_cookies_accepted),
         ("connects without a port", t.out_of_ports),
+        ("segments handed on to another core", t.relayed_segments),
     ];
     named(out, "events", &events.into_iter().collect());
     named(out, "drops", &t.drops);

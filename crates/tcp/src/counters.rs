@@ -132,6 +132,9 @@ pub struct Counters {
     pub cookies_accepted: u64,
     /// Connects of unbound sockets that found no port.
     pub out_of_ports: u64,
+    /// Segments of connections that came to another flow group's queue, or before their flow was installed. Each was handed on
+    /// to its flow group.
+    pub relayed: u64,
 }
 
 impl Counters {

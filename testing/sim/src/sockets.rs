@@ -242,7 +242,7 @@ impl Host for Sockets {
         addr == self.address
     }
 
-    fn flow_group_for(&self, _: &FourTuple) -> usize {
+    fn flow_group_for(&self, _: &FourTuple, _: Option<usize>) -> usize {
         0
     }
 
@@ -282,7 +282,7 @@ impl Host for Sockets {
         RingBytes::fixed(send, receive)
     }
 
-    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
+    fn established(&mut self, owner: Owner, setup: &FlowSetup, _: usize) {
         let (id, socket) = self.owned(owner);
         assert!(matches!(socket.phase, Phase::Connecting | Phase::Embryo), "established from {:?}", socket.phase);
         socket.phase = Phase::Open;

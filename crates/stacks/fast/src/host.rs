@@ -218,11 +218,14 @@ impl Host for SlowHost {
         let client = self.clients.get(split(owner).0 as usize).and_then(Option::as_ref);
         client.map_or(0, |client| client.shared.uid)
     }
-    fn flow_group_for(&self, tuple: &FourTuple) -> usize {
-        // A connection that leaves this host belongs to a flow group with the most ports, which has one that leads out.
-        let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);
+    fn flow_group_for(&self, tuple: &FourTuple, came_to: Option<usize>) -> usize {
         if self.network.is_local(tuple.remote) {
             return flow_group_of(tuple, self.flow_groups.len());
+        }
+        // A connection that leaves this host belongs to a flow group with the most ports, which has one that leads out.
+        let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);
+        if let Some(group) = came_to.filter(|group| self.flow_groups.get(*group).is_some_and(|c| c.ports == most)) {
+            return group;
         }
         let able = self.flow_groups.iter().filter(|c| c.ports == most).count();
         let nth = flow_group_of(tuple, able);
@@ -333,8 +336,7 @@ impl Host for SlowHost {
             _ => RingBytes::fixed(4096, 4096),
         }
     }
-    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
-        let flow_group = self.flow_group_for(&setup.tuple);
+    fn established(&mut self, owner: Owner, setup: &FlowSetup, flow_group: usize) {
         let flow = setup.flow.0 as usize;
         if self.owners.len() <= flow {
             self.owners.resize(flow + 1, None);

@@ -40,7 +40,7 @@ pub struct LoopCounters {
     pub sample_logarithms: u64,
 }
 
-words!(Counters, OTHERS, others, set_others: retransmits timeouts opened failed resets contract_violations cookies_sent cookies_accepted undone tail_probes out_of_ports);
+words!(Counters, OTHERS, others, set_others: retransmits timeouts opened failed resets contract_violations cookies_sent cookies_accepted undone tail_probes out_of_ports relayed);
 words!(LoopCounters, LOOP, of_loop, set_loop: turns busy_us idle_us sleeps flows full app_bytes samples sample_logarithms);
 words!(PortCounters, PORT, of_port, set_port: rx_frames tx_frames rx_dropped tx_dropped);
 
@@ -139,6 +139,7 @@ pub fn tally(counters: &Counters) -> Tally {
         syn_cookies_sent: counters.cookies_sent,
         syn_cookies_accepted: counters.cookies_accepted,
         out_of_ports: counters.out_of_ports,
+        relayed_segments: counters.relayed,
     }
 }
 

@@ -120,7 +120,7 @@ impl SlowPath {
         let dctcp = self.choose_congestion(id).needs_ecn();
         self.table.bind(id, tuple);
         let Some(connection) = self.table.get_mut(id) else { return Ok(()) };
-        (connection.flow_group, connection.steered) = (host.flow_group_for(&tuple), true);
+        (connection.flow_group, connection.steered) = (host.flow_group_for(&tuple, None), true);
         if let Phase::Opening(opening) = &mut connection.phase {
             (opening.state, opening.path) = (OpeningState::SynSent, Some(path));
             (opening.iss, opening.ts_offset) = (iss, ts_offset);

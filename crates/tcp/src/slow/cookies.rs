@@ -153,7 +153,7 @@ impl SlowPath {
         let connection = ConnectionEntry {
             bound: true,
             congestion,
-            ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple))
+            ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple, None))
         };
         let Some(id) = self.table.insert(connection) else {
             host.drop_child(owner);

@@ -81,7 +81,7 @@ impl SlowPath {
         } else {
             opening.hear_syn(&arrival.segment);
             if acks_syn {
-                self.establish(now, id, true, host);
+                self.establish(now, id, true, arrival.flow_group, host);
             } else {
                 // Simultaneous open (RFC 9293 §3.5, MUST-10).
                 opening.state = OpeningState::SynReceived;
@@ -104,7 +104,7 @@ impl SlowPath {
             }
             Verdict::Establish { resynchronise } => {
                 opening.hear_last(&arrival.segment);
-                if !self.establish(now, id, resynchronise, host) {
+                if !self.establish(now, id, resynchronise, arrival.flow_group, host) {
                     // As in Linux the ACK is treated as lost. The peer's data or our next SYN-ACK make another attempt.
                     return self.counters.drop(Drop::BacklogFull);
                 }
@@ -144,14 +144,16 @@ impl SlowPath {
         }
     }
 
-    /// Installs the connection in its fast path. False = its listener's accept queue is full, and nothing has changed.
-    fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, host: &mut dyn Host) -> bool {
+    /// Installs the connection in the fast path of its flow group. `came_to` has got the last segment of the handshake. False = its
+    /// listener's accept queue is full, and nothing has changed.
+    fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, came_to: usize, host: &mut dyn Host) -> bool {
         let algorithm = self.choose_congestion(id);
         let Some(connection) = self.table.get_mut(id) else { return false };
         let Phase::Opening(opening) = &connection.phase else { return false };
         let Some(Path { link, .. }) = opening.path else { return false };
-        let (owner, tuple, flow_group, parent) =
-            (connection.owner, connection.tuple, connection.flow_group, opening.listener);
+        let (owner, tuple, parent) = (connection.owner, connection.tuple, opening.listener);
+        let flow_group = host.flow_group_for(&tuple, Some(came_to));
+        connection.flow_group = flow_group;
 
         let (keepalive, max_pacing) = (opening.options.keepalive, opening.options.max_pacing);
         let mut controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
@@ -182,7 +184,7 @@ impl SlowPath {
             connection.steered = true;
             host.steer(&tuple, if parent.is_some() { Steered::ButFirstSyns } else { Steered::All });
         }
-        host.established(owner, &setup);
+        host.established(owner, &setup, flow_group);
         let accepted = parent.is_none_or(|parent| host.accepted(parent, owner, &tuple));
         if !accepted {
             return false;

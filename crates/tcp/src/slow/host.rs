@@ -82,8 +82,10 @@ pub trait Host {
     fn user(&self, _owner: Owner) -> u32 {
         0
     }
-    /// The flow group that shall own a connection with this tuple.
-    fn flow_group_for(&self, tuple: &FourTuple) -> usize;
+    /// The flow group that shall own a connection with this tuple. `came_to`: the one on whose receive queue the last segment
+    /// of its handshake has come, as all later ones will. To hand them on to another group would cost more than to handle
+    /// them.
+    fn flow_group_for(&self, tuple: &FourTuple, came_to: Option<usize>) -> usize;
     /// Sends a message to a flow group's fast path. Messages are never lost or reordered.
     fn send(&mut self, flow_group: usize, message: ToFast);
     /// Sends the SYN of an active open, if the host's rules judge such SYNs. The tuple is steered already.
@@ -131,8 +133,8 @@ pub trait Host {
     fn ring_bytes(&self, owner: Owner) -> RingBytes;
     /// The connection is established. Called before `Install` is sent, to set up the application's view. The
     /// application may act before the fast path has processed `Install`. For a child it is called again, with a newer
-    /// setup, if `accepted` was false.
-    fn established(&mut self, owner: Owner, setup: &FlowSetup);
+    /// setup, if `accepted` was false. `flow_group`: its owner from now on.
+    fn established(&mut self, owner: Owner, setup: &FlowSetup, flow_group: usize);
     /// Has the listener's accept queue no room? SYNs are dropped then.
     fn accept_queue_full(&mut self, listener: Owner) -> bool;
     /// Puts an established child into its listener's accept queue. Called after `established`, before `Install` is

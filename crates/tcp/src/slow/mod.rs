@@ -271,7 +271,10 @@ impl SlowPath {
                 host.send(connection.flow_group, ToFast::Challenge(id));
             }
             // It arrived before `Install`, or at another flow group.
-            Phase::Installed(_) => host.send(connection.flow_group, ToFast::Inject(arrival.port, arrival.frame)),
+            Phase::Installed(_) => {
+                self.counters.relayed += 1;
+                host.send(connection.flow_group, ToFast::Inject(arrival.port, arrival.frame));
+            }
             // A direct connection has no segments.
             Phase::Direct => self.counters.drop(Drop::NoSocket),
         }

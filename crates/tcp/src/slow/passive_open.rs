@@ -77,7 +77,7 @@ impl SlowPath {
             bound: true,
             steered: old.is_some() || named,
             congestion,
-            ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple))
+            ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple, None))
         };
         let Some(id) = self.table.insert(connection) else {
             host.drop_child(owner);

@@ -8,6 +8,7 @@ mod congestion;
 mod cookies;
 mod ecn;
 mod families;
+mod flow_groups;
 mod held_ports;
 mod icmp;
 mod joint;

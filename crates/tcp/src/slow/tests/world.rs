@@ -52,6 +52,10 @@ pub struct World {
     /// The listeners of accepted connections.
     pub parents: Vec<Owner>,
     pub setups: HashMap<FlowId, FlowSetup>,
+    /// Connections belong to the flow groups to which their segments come, and not to those of their tuples.
+    pub follows: bool,
+    /// The flow groups in which connections were established.
+    pub established_in: Vec<usize>,
     /// Steps of ports that the host can hold.
     pub ports: Vec<Vec<u16>>,
     pub given_back: Vec<u16>,
@@ -79,8 +83,8 @@ impl Host for World {
     fn user(&self, owner: Owner) -> u32 {
         (owner.0 / 1000) as u32
     }
-    fn flow_group_for(&self, tuple: &FourTuple) -> usize {
-        usize::from(tuple.remote_port % 2)
+    fn flow_group_for(&self, tuple: &FourTuple, came_to: Option<usize>) -> usize {
+        came_to.filter(|_| self.follows).unwrap_or_else(|| usize::from(tuple.remote_port % 2))
     }
     fn send(&mut self, flow_group: usize, message: ToFast) {
         if let ToFast::Transmit(_, frame) = &message
@@ -153,8 +157,9 @@ impl Host for World {
     fn ring_bytes(&self, _: Owner) -> RingBytes {
         self.ring_bytes.unwrap_or(RingBytes::fixed(65_536, 262_144))
     }
-    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
+    fn established(&mut self, owner: Owner, setup: &FlowSetup, flow_group: usize) {
         self.setups.insert(setup.flow, setup.clone());
+        self.established_in.push(flow_group);
         self.said.push(Said::Established(owner));
     }
     fn accept_queue_full(&mut self, _: Owner) -> bool {
