@@ -20,7 +20,9 @@ const WARM_UP: f64 = 0.5;
 /// Arguments of `towpath bench throughput`.
 #[derive(clap::Args)]
 #[command(after_help = "Root. The server's side has 1, 2, 4 ... CPUs, and the client, plain Linux, all others: \
-    on Linux as many event loops, with receive work spread over the same CPUs; on Towpath cores and event loops together.\n\n\
+    on Linux as many event loops, with receive work spread over the same CPUs; on Towpath cores and event loops together. Over a \
+    veth the kernel hands frames to AF_XDP on the sender's CPUs, so that part of Towpath's receive work is not the server's: \
+    compare `machine µs`, too. With half of the machine's CPUs at the server the client is the limit.\n\n\
     Examples:\n  towpath bench throughput\n  towpath bench throughput --cpus 4 --connections 256 --seconds 5 --json")]
 pub struct Options {
     /// One JSON object per row instead of the table
@@ -108,6 +110,10 @@ pub fn run(options: &Options) -> io::Result<()> {
     let mut rows = Vec::new();
     for cpus in counts {
         let arms = arms(cpus, options.arm.as_deref());
+        if let (Some(only), 1) = (&options.arm, arms.len()) {
+            let known: Vec<String> = self::arms(cpus, None)[1..].iter().map(ToString::to_string).collect();
+            return Err(io::Error::other(format!("--arm {only}: with {cpus} CPUs there are {}", known.join(", "))));
+        }
         let mut runs = vec![Vec::new(); arms.len()];
         for round in 0..options.rounds.max(1) {
             for (arm, runs) in arms.iter().zip(&mut runs) {

@@ -290,6 +290,44 @@ CASE(handlers_that_come_at_once_on_another_stack) {
     say("got", "%ld", got);
 }
 
+static void write_in_handler_to_a_pipe(int signal) {
+    (void)signal;
+    int saved = errno;
+    if (write(handler_fd, "h", 1) != 1) handler_failed++;
+    errno = saved;
+}
+
+// The same while the program sleeps in a call that has nothing to do with sockets.
+CASE(handlers_that_end_a_sleep_at_once_on_another_stack) {
+    enum { ROUNDS = 30 };
+    static char own[65536];
+    stack_t stack = {.ss_sp = own, .ss_size = sizeof own};
+    int both[2];
+    MUST(pipe(both));
+    handler_fd = both[1];
+    MUST(sigaltstack(&stack, NULL));
+    struct sigaction action = {.sa_handler = write_in_handler_to_a_pipe, .sa_flags = SA_ONSTACK};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    MUST(sigaction(SIGUSR2, &action, NULL));
+    pid_t sleeper = getpid(), other = fork();
+    if (other == 0) {
+        for (int i = 0; i < ROUNDS; i++) {
+            rest(5);
+            for (int *signal = (int[]){SIGSTOP, SIGUSR1, SIGUSR2, SIGCONT, 0}; *signal; signal++) kill(sleeper, *signal);
+            char came;
+            for (int j = 0; j < 2; j++)
+                if (read(both[0], &came, 1) != 1) _exit(1);
+        }
+        _exit(0);
+    }
+    int status = -1, interrupted = 0;
+    while (waitpid(other, &status, WNOHANG) == 0) {
+        struct timespec time = {0, 20000000};
+        if (nanosleep(&time, NULL) != 0) interrupted++;
+    }
+    say("other", "%d failed=%d interrupted=%d", status, handler_failed, interrupted > 0);
+}
+
 static void *noisy(void *argument) {
     (void)argument;
     return NULL;

@@ -222,7 +222,8 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
             libc::SYS_execveat => super::image_calls::execveat(arguments),
             libc::SYS_readlink | libc::SYS_readlinkat => super::image_calls::read_link(number, arguments),
             libc::SYS_brk => memory::brk(first) as i64,
-            libc::SYS_mmap => sites::map(arguments),
+            // A handler may have interrupted the library's allocator.
+            libc::SYS_mmap => sites::map(arguments, Block::current().outer.load(Ordering::Relaxed) == 0),
             libc::SYS_rseq => -i64::from(libc::ENOSYS),
             libc::SYS_set_tid_address => {
                 let block = Block::current();

@@ -322,12 +322,20 @@ global_asm!(
     "jnz 11f",
     "mov %rsp, %gs:{outer}",
     "jmp 11f",
-    // Neither has the selector on ALLOW on another stack, but the code around the handler of another signal, on the program's
-    // alternate stack. That signal has interrupted the library. How far its stack is used is not known here, so half of
-    // what is free is left to it.
+    // The code around the handler of another signal may have been interrupted, on the program's alternate stack. That signal
+    // may have interrupted the library. How far its stack is used is not known here, so half of what is free is left
+    // to it.
     "13:",
     "test %ebp, %ebp",
-    "jnz 11f",
+    "jz 14f",
+    "mov 168(%rdx), %rax", // RIP in ucontext_t
+    "lea towpath_signal(%rip), %rcx",
+    "cmp %rcx, %rax",
+    "jb 11f",
+    "lea towpath_code_end(%rip), %rcx",
+    "cmp %rcx, %rax",
+    "jae 11f",
+    "14:",
     "mov %r12, %rax",
     "add %gs:{stack_low}, %rax",
     "shr $1, %rax",

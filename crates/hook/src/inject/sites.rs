@@ -154,24 +154,31 @@ fn short(code: &[u8], at: usize) -> Option<usize> {
 const LARGEST: u64 = 8 << 20;
 
 /// `mmap` of a program. Its dynamic linker maps the segments of libraries, first of all libc's, by which the program makes its
-/// system calls.
+/// system calls. With `may_rewrite` they are rewritten, which allocates.
 ///
 /// # Safety
 /// The contract of the system call.
-pub unsafe fn map(arguments: [u64; 6]) -> i64 {
+pub unsafe fn map(arguments: [u64; 6], may_rewrite: bool) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     // SAFETY: the caller keeps the contract.
     let at = unsafe { raw(libc::SYS_mmap, arguments) };
     let (protection, flags) = (protection as i32, flags as i32);
     let is_code = protection == libc::PROT_READ | libc::PROT_EXEC
         && flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE;
-    if at <= 0 || !is_code {
+    if at <= 0 || !is_code || !may_rewrite {
         return at;
     }
     // Pages behind the file's end cannot be read.
     let bytes = length.min(file_bytes(file as i32).saturating_sub(offset));
     if bytes <= LARGEST && !rewrite(at as u64, bytes as usize, protection) {
-        let again = [at as u64, length, protection as u64, (flags | libc::MAP_FIXED) as u64, file, offset];
+        let again = [
+            at as u64,
+            length,
+            protection as u64,
+            (flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as u64,
+            file,
+            offset,
+        ];
         // SAFETY: the mapping has just been made, and nobody knows its address yet.
         return unsafe { raw(libc::SYS_mmap, again) };
     }
@@ -218,6 +225,8 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     if !protect(stubs, bytes, libc::PROT_READ | libc::PROT_EXEC)
         || !protect(begin, end - begin, libc::PROT_READ | libc::PROT_WRITE)
     {
+        // SAFETY: the stubs are new, and nobody knows them.
+        unsafe { libc::munmap(stubs as *mut _, bytes as usize) };
         return protect(begin, end - begin, protection);
     }
     for (site, stub) in places {
@@ -264,8 +273,9 @@ fn near(address: u64, length: u64, bytes: u64) -> Option<u64> {
     let below = (1..REACH / STEP).filter_map(|step| (address & !(PAGE - 1)).checked_sub(step * STEP));
     // A kernel that does not know the flag takes the address as a hint, so the answer is checked.
     let reached = |at: &u64| at.abs_diff(address) + length < (1 << 31) - PAGE;
-    above
-        .chain(below)
+    // Above a library are those that were mapped before it, and the program's heap.
+    below
+        .chain(above)
         .filter(|at| *at >= STEP)
         .find_map(|at| memory::map(at, bytes, protection, libc::MAP_FIXED_NOREPLACE).filter(reached))
 }
@@ -398,7 +408,7 @@ mod tests {
         let arguments = [0, 3 * PAGE, protection as u64, flags as u64, file.as_raw_fd() as u64, 0];
         // SAFETY: the mapping is new, and its first two pages can be read.
         unsafe {
-            let at = map(arguments);
+            let at = map(arguments, true);
             assert!(at > 0, "{at}");
             let bytes = [0, 6000 - COMPARED.len()].map(|place| *(at as *const u8).add(place));
             libc::munmap(at as *mut _, 3 * PAGE as usize);
@@ -423,7 +433,7 @@ mod tests {
     fn a_mapping_that_cannot_be_made_is_the_kernels_answer() {
         // SAFETY: nothing is mapped.
         let answer = unsafe {
-            map([0, PAGE, (libc::PROT_READ | libc::PROT_EXEC) as u64, libc::MAP_PRIVATE as u64, u64::MAX, 0])
+            map([0, PAGE, (libc::PROT_READ | libc::PROT_EXEC) as u64, libc::MAP_PRIVATE as u64, u64::MAX, 0], true)
         };
         assert_eq!(answer, -i64::from(libc::EBADF));
     }

@@ -195,7 +195,7 @@ impl FlowGroup {
                 let index = ((self.scratch.first_client + i) % places) as u32;
                 for _ in 0..DATA_PER_CLIENT {
                     if work == DATA_BATCH {
-                        self.scratch.full += 1;
+                        self.scratch.full += u64::from(self.has_data());
                         return work;
                     }
                     let Some(client) = self.rings.client(index) else { break };
@@ -210,6 +210,12 @@ impl FlowGroup {
                 return work;
             }
         }
+    }
+
+    /// Has any client queued a slot that is still to be looked at?
+    fn has_data(&mut self) -> bool {
+        let number = self.number;
+        self.rings.clients().any(|client| !client.shared.region.data_queue(number).is_empty(client.data_head))
     }
 
     /// Reads the application's words of a slot. `relay`: if the flow is not in this group, the slow thread is told,

@@ -2,7 +2,6 @@
 //! flow's: through the slow path.
 
 use crate::slow::SlowThread;
-use towpath_tcp::messages::ToSlow;
 use towpath_tcp::time::Micros;
 
 /// Frames taken in one turn.
@@ -16,7 +15,7 @@ impl SlowThread {
             && let Some((port, frame)) = self.host.network.next_stray()
         {
             work += 1;
-            self.slow.on_message(now, 0, ToSlow::Segment(port, frame), &mut self.host);
+            self.slow.on_stray_frame(now, port, frame, &mut self.host);
             self.later(now);
         }
         work

@@ -81,7 +81,7 @@ impl SlowPath {
         } else {
             opening.hear_syn(&arrival.segment);
             if acks_syn {
-                self.establish(now, id, true, arrival.flow_group, host);
+                self.establish(now, id, true, arrival.came_to, host);
             } else {
                 // Simultaneous open (RFC 9293 §3.5, MUST-10).
                 opening.state = OpeningState::SynReceived;
@@ -104,7 +104,7 @@ impl SlowPath {
             }
             Verdict::Establish { resynchronise } => {
                 opening.hear_last(&arrival.segment);
-                if !self.establish(now, id, resynchronise, arrival.flow_group, host) {
+                if !self.establish(now, id, resynchronise, arrival.came_to, host) {
                     // As in Linux the ACK is treated as lost. The peer's data or our next SYN-ACK make another attempt.
                     return self.counters.drop(Drop::BacklogFull);
                 }
@@ -145,14 +145,21 @@ impl SlowPath {
     }
 
     /// Installs the connection in the fast path of its flow group. `came_to` has got the last segment of the handshake. False = its
-    /// listener's accept queue is full, and nothing has changed.
-    fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, came_to: usize, host: &mut dyn Host) -> bool {
+    /// listener's accept queue is full, and it is as before, but for its flow group.
+    fn establish(
+        &mut self,
+        now: Micros,
+        id: FlowId,
+        acknowledge: bool,
+        came_to: Option<usize>,
+        host: &mut dyn Host,
+    ) -> bool {
         let algorithm = self.choose_congestion(id);
         let Some(connection) = self.table.get_mut(id) else { return false };
         let Phase::Opening(opening) = &connection.phase else { return false };
         let Some(Path { link, .. }) = opening.path else { return false };
         let (owner, tuple, parent) = (connection.owner, connection.tuple, opening.listener);
-        let flow_group = host.flow_group_for(&tuple, Some(came_to));
+        let flow_group = host.flow_group_for(&tuple, came_to);
         connection.flow_group = flow_group;
 
         let (keepalive, max_pacing) = (opening.options.keepalive, opening.options.max_pacing);

@@ -98,6 +98,16 @@ pub struct SlowPath {
     counters: Counters,
 }
 
+/// How a frame has come to the slow path.
+enum Way {
+    /// On the queue of this flow group, which has no flow for it.
+    Queue(usize),
+    /// From the host, which has named its listener. The flow group answers it.
+    Named { flow_group: usize, listener: Owner },
+    /// Past the queues of all flow groups.
+    Past,
+}
+
 impl SlowPath {
     /// A slow path without connections.
     pub fn new(config: SlowConfig) -> Self {
@@ -139,7 +149,7 @@ impl SlowPath {
     /// Handles a message from a flow group's fast path.
     pub fn on_message(&mut self, now: Micros, flow_group: usize, message: ToSlow, host: &mut dyn Host) {
         match message {
-            ToSlow::Segment(port, frame) => self.on_frame(now, flow_group, port, frame, None, host),
+            ToSlow::Segment(port, frame) => self.on_frame(now, Way::Queue(flow_group), port, frame, host),
             ToSlow::Active(flow) => self.activate(now, flow),
             // RFC 3168 §6.1.2: a mark has the same effect as a loss.
             ToSlow::Loss(flow) | ToSlow::Marked(flow) => {
@@ -178,7 +188,12 @@ impl SlowPath {
         listener: Owner,
         host: &mut dyn Host,
     ) {
-        self.on_frame(now, flow_group, port, frame, Some(listener), host);
+        self.on_frame(now, Way::Named { flow_group, listener }, port, frame, host);
+    }
+
+    /// Handles a frame that has come past the queues of all flow groups.
+    pub fn on_stray_frame(&mut self, now: Micros, port: PortId, frame: Box<[u8]>, host: &mut dyn Host) {
+        self.on_frame(now, Way::Past, port, frame, host);
     }
 
     /// Handles due timers and reported flows, and once per control interval all active flows. Call it at
@@ -231,15 +246,7 @@ impl SlowPath {
     }
 
     /// Handles a segment that belongs to no flow of the fast path that received it.
-    fn on_frame(
-        &mut self,
-        now: Micros,
-        flow_group: usize,
-        port: PortId,
-        frame: Box<[u8]>,
-        listener: Option<Owner>,
-        host: &mut dyn Host,
-    ) {
+    fn on_frame(&mut self, now: Micros, way: Way, port: PortId, frame: Box<[u8]>, host: &mut dyn Host) {
         let segment = match parse(&frame) {
             Ok(segment) => segment,
             Err(error) => {
@@ -249,7 +256,12 @@ impl SlowPath {
                 };
             }
         };
-        let arrival = Arrival { listener, ..Arrival::new(flow_group, port, segment, frame) };
+        let (flow_group, came_to, listener) = match way {
+            Way::Queue(flow_group) => (flow_group, Some(flow_group), None),
+            Way::Named { flow_group, listener } => (flow_group, None, Some(listener)),
+            Way::Past => (0, None, None),
+        };
+        let arrival = Arrival { came_to, listener, ..Arrival::new(flow_group, port, segment, frame) };
         if arrival.has(flags::SYN) && segment.flags & (flags::FIN | flags::RST) != 0 {
             return self.counters.drop(Drop::BadFlags);
         }

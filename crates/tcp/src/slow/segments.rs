@@ -13,8 +13,10 @@ const FRAME_BYTES: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + TCP_BYTES 
 
 /// A received frame with its headers.
 pub(super) struct Arrival {
-    /// Core that received it.
+    /// The flow group that answers it. It has received it, if anything has been received by a queue of a flow group.
     pub flow_group: usize,
+    /// The flow group on whose queue it has come.
+    pub came_to: Option<usize>,
     /// Port that it came in on.
     pub port: PortId,
     /// Its addresses, seen from here.
@@ -36,7 +38,7 @@ impl Arrival {
             remote: segment.source,
             remote_port: segment.source_port,
         };
-        Self { flow_group, port, tuple, segment, frame, listener: None }
+        Self { flow_group, came_to: None, port, tuple, segment, frame, listener: None }
     }
     /// Are all these flags set?
     pub(super) fn has(&self, flags: u8) -> bool {

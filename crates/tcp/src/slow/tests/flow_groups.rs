@@ -1,6 +1,7 @@
 //! Which flow group gets a connection.
 
 use super::world::*;
+use crate::flow::PortId;
 use crate::messages::ToFast;
 use towpath_wire::{Timestamps, flags};
 
@@ -38,6 +39,16 @@ fn an_accepted_connection_belongs_to_where_the_last_ack_has_come() {
     assert_eq!(installed_in(&mut bench), THIRD);
     bench.for_server(4001, Peer { seq: 5011, payload: 10, ..ack(answer.seq) });
     assert_eq!(bench.messages(), [format!("{THIRD}:inject 10")], "for good");
+}
+
+#[test]
+fn a_connection_whose_segments_come_past_all_queues_belongs_to_its_tuples_flow_group() {
+    let mut bench = following(Bench::listening(10));
+    bench.for_server(4001, syn(5000));
+    let answer = bench.frame();
+    let last = frame((PEER, 4001), (US, 80), ack(answer.seq));
+    bench.slow.on_stray_frame(bench.now, PortId(1), last, &mut bench.world);
+    assert_eq!(installed_in(&mut bench), 1);
 }
 
 #[test]
