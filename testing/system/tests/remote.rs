@@ -195,11 +195,11 @@ fn a_write_that_the_adapter_reports_as_failed_is_the_end_of_the_stack() {
 fn a_server_outlives_its_services_and_ends_their_sockets() {
     let remote = Remote::here();
     let Remote { service, server, _scratch } = remote;
-    let listen = "import socket, time\nl = socket.socket(); l.bind(('127.0.0.1', 7633)); l.listen(); print('up', flush=True)\ntime.sleep(100)";
+    let listen = "import socket, time\nl = socket.socket(); l.bind(('127.0.0.1', 7639)); l.listen(); print('up', flush=True)\ntime.sleep(100)";
     let log = service.scratch.path("listen.log");
     let mut listener = service.accelerated("/usr/bin/python3 -u -c").arg(listen).start(log);
     listener.wait_for("up", 20);
-    let listens = || Program::line("ss -tlnH sport = :7633").run(10).ok().contains(":7633");
+    let listens = || Program::line("ss -tlnH sport = :7639").run(10).ok().contains(":7639");
     assert!(listens(), "the server listens");
     drop(service);
     until("nothing listens there", 20, || !listens());
