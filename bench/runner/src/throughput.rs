@@ -135,7 +135,7 @@ fn powers(most: usize) -> Vec<usize> {
     std::iter::successors(Some(1), |count| Some(count * 2)).take_while(|count| *count <= most).collect()
 }
 
-/// Linux, and one core more from arm to arm up to half of the CPUs. A core does more work per request than a small server.
+/// Linux, and 1, 2, 4 ... cores up to half of the CPUs, or those of them that are wanted.
 fn arms(cpus: usize, only: Option<&str>) -> Vec<Arm> {
     let ours = powers((cpus / 2).max(1)).into_iter().map(|cores| Arm::Towpath { cores });
     let ours = ours.filter(|arm| only.is_none_or(|only| arm.to_string() == only));

@@ -165,20 +165,20 @@ impl VethPair {
 
     /// Starts `towpath serve` on the server side's interface and these CPUs, with a number or a range of cores.
     pub fn serve_cores(&self, cpus: &str, cores: &str) -> io::Result<(Process, PathBuf)> {
-        let exe = towpath()?;
-        let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
-        let mut command = self.command_among(Side::Server, cpus, &words);
-        command.args(["--cores", cores]);
-        self.serving("service", command)
+        self.serve_with(cpus, &["--cores", cores])
     }
 
     /// The same with so many cores as there are CPUs in `pinned`, each on its own. The service's other threads are on `cpus`.
     pub fn serve_pinned(&self, cpus: &str, pinned: &[u32]) -> io::Result<(Process, PathBuf)> {
+        let list: Vec<String> = pinned.iter().map(u32::to_string).collect();
+        self.serve_with(cpus, &["--cores", &pinned.len().to_string(), "--cpus", &list.join(",")])
+    }
+
+    fn serve_with(&self, cpus: &str, arguments: &[&str]) -> io::Result<(Process, PathBuf)> {
         let exe = towpath()?;
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
         let mut command = self.command_among(Side::Server, cpus, &words);
-        let list: Vec<String> = pinned.iter().map(u32::to_string).collect();
-        command.args(["--cores", &pinned.len().to_string(), "--cpus", &list.join(",")]);
+        command.args(arguments);
         self.serving("service", command)
     }
 

@@ -205,11 +205,12 @@ impl Region {
         let (most, first) = (self.layout.first_halvings().1, self.geometry().rx_bytes);
         self.ring((self.layout.rx(slot), self.layout.rx_more(slot)), first, most - halvings.min(most))
     }
-    /// The ring whose two parts lie at these offsets. It has been doubled so many times, no more than it may be.
+    /// The ring whose two parts lie at these offsets. It has been doubled so many times: no more than the layout has room for, as
+    /// both callers make sure.
     #[inline]
     fn ring(&self, (base, more): (usize, usize), first: u32, doublings: u32) -> ByteRing<'_> {
-        // SAFETY: the offsets are the layout's, so they are inside the mapping, with the first part of a ring and the rest of it
-        // behind them. `check` has made sure of powers of two.
+        // SAFETY: the offsets are the layout's, with `first` bytes and the rest of the largest size behind them, inside the mapping.
+        // The size is no larger than that, by the limit on `doublings`, and `check` has made sure of powers of two.
         unsafe { ByteRing::over_two(self.at(base), first, self.at(more), first << doublings) }
     }
     /// [`ByteRing::span`] of a slot's send ring.
@@ -281,7 +282,7 @@ impl Region {
         let queued = (stack.tx_head.load(Ordering::Acquire), tail);
         let unread = (head, stack.rx_tail.load(Ordering::Acquire));
         let (sends, receives) = (self.tx(slot).capacity(), self.rx(slot).capacity());
-        // What is granted has been touched, even if the stack has not doubled the ring.
+        // The application has touched all that it has granted. The stack may not have doubled the ring yet.
         let granted = self.rx_halved(slot, ring_size::RECEIVE_GRANTED.of(app.want.load(Ordering::Relaxed))).capacity();
         let rings = [
             (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, kept.0, sends, sends, queued),

@@ -61,8 +61,8 @@ fn a_connection_belongs_to_the_core_of_the_queue_to_which_its_segments_come() {
         let came: Vec<u64> = received(&status).iter().zip(&before).map(|(after, before)| after - before).collect();
         assert!(came.iter().sum::<u64>() >= CONNECTIONS * ROUNDS, "{came:?}");
         assert!(came.iter().filter(|count| **count > 0).count() > 1, "the device uses several queues: {came:?}");
-        // The first segments of a connection may be faster than its installation. Of those that come at random one in four is
-        // at its core.
+        // The first segments of a connection may be faster than its installation. Queues chosen at random would be wrong for three
+        // of four segments.
         let relayed = status["slow"]["relayed_segments"].as_u64().expect("a count");
         assert!(relayed < CONNECTIONS * ROUNDS / 8, "{relayed} segments were handed on; {came:?}");
     }

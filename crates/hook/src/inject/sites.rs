@@ -387,18 +387,15 @@ mod tests {
 
     /// A file of a page and a half with a system call at its beginning and another in its last bytes.
     fn library() -> std::fs::File {
-        let mut file = tempfile();
+        use std::os::fd::FromRawFd;
+        // SAFETY: the name is a C string, and the descriptor is new.
+        let mut file =
+            unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"library".as_ptr(), libc::MFD_CLOEXEC)) };
         let mut bytes = vec![0x90; 6000];
         bytes[..COMPARED.len()].copy_from_slice(&COMPARED);
         bytes[6000 - COMPARED.len()..].copy_from_slice(&COMPARED);
         std::io::Write::write_all(&mut file, &bytes).unwrap();
         file
-    }
-
-    fn tempfile() -> std::fs::File {
-        use std::os::fd::FromRawFd;
-        // SAFETY: the name is a C string, and the descriptor is new.
-        unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"library".as_ptr(), 0)) }
     }
 
     /// The first byte of each call in a library that is mapped like this, three pages long.

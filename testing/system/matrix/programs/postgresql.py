@@ -51,10 +51,11 @@ def bench(place, tally):
     bench = [home() / "pgbench", "-h", place.address, "-p", PORT, "-U", "me"]
     made = place.peer([*bench, "-i", "-s", "1" if place.quick else "5", "-q", "postgres"])
     tally.expect("pgbench -i (COPY)", made.ok(), made)
+    each = 10 if place.quick else 500
     for name, words in ("read and write", []), ("select only, prepared", ["-S", "-M", "prepared"]), ("a connection per transaction", ["-S", "-C"]):
-        ran = place.peer([*bench, "-c", "10", "-j", "2", "-t", "10" if place.quick else "500", *words, "postgres"])
+        ran = place.peer([*bench, "-c", "10", "-j", "2", "-t", str(each), *words, "postgres"])
         count = re.search(r"actually processed: (\d+)", ran.out)
-        tally.expect(f"pgbench, {name}", ran.ok() and count and int(count[1]) == 10 * (10 if place.quick else 500) and "aborted" not in ran.err, ran)
+        tally.expect(f"pgbench, {name}", ran.ok() and count and int(count[1]) == 10 * each and "aborted" not in ran.err, ran)
     sums = sql(place, "select sum(abalance) = (select sum(delta) from pgbench_history) from pgbench_accounts")
     tally.expect("the books balance", sums.out.strip() in ("t", ""), sums)
     large = sql(place, "copy (select i, md5(i::text) from generate_series(1, 200000) i) to stdout")
