@@ -201,8 +201,11 @@ CASE(epoll_edge_when_there_is_room) {
     struct epoll_event ev = {.events = EPOLLOUT | EPOLLET}, out;
     MUST(epoll_ctl(e, EPOLL_CTL_ADD, p.client, &ev));
     CALL("first", epoll_wait(e, &out, 1, 1000));
-    long sent = filled(p.client);
-    CALL("none", epoll_wait(e, &out, 1, 20));
+    long sent = filled(p.client), more;
+    int none;
+    // A stack on a busy machine may make room only now. An edge without room is wrong.
+    while ((none = epoll_wait(e, &out, 1, 20)) == 1 && (more = filled(p.client)) > 0) sent += more;
+    CALL("none", none);
     drained(p.server, sent);
     CALL("room", epoll_wait(e, &out, 1, 3000));
 }
