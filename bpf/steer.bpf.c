@@ -18,6 +18,11 @@
 // its queue (`ethtool -L` has made the queue since), a copy of it goes through `strays`. While nobody reads, it is dropped.
 // So a connection survives a moment without a reader.
 //
+// Where packet sockets receive instead of AF_XDP sockets, `towpath_steer` is on no interface, and two programs have the same
+// rules. `towpath_receive` is the filter of the packet sockets: each sees all frames, and takes ours. `towpath_drop` is on
+// the interface's tcx ingress hook, which a frame reaches after the packet sockets. It drops ours, so that the kernel does
+// not see them.
+//
 // `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
 // over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
 // has chosen the socket. A SYN that has not come here as it is was translated (NAT) or decrypted (IPsec): only the kernel
@@ -43,6 +48,18 @@ static __always_inline void count(__u32 what)
         *value += 1;
 }
 
+// Unreachable, time exceeded, parameter problem.
+static __always_inline int is_error_type(struct icmp *icmp)
+{
+    return icmp->type == 3 || icmp->type == 11 || icmp->type == 12;
+}
+
+// Unreachable, too big, time exceeded, parameter problem.
+static __always_inline int is_error_type6(struct icmp *icmp)
+{
+    return icmp->type >= 1 && icmp->type <= 4;
+}
+
 // An ICMP error quotes a packet that we sent, so the quoted source is our end.
 static __always_inline int is_error(struct iphdr *ip, void *end)
 {
@@ -50,7 +67,7 @@ static __always_inline int is_error(struct iphdr *ip, void *end)
     struct iphdr *quoted = (void *)(icmp + 1);
     if (ip->ihl != 5 || (void *)(quoted + 1) > end || quoted->ihl != 5 || quoted->protocol != IPPROTO_TCP)
         return 0;
-    if (icmp->type != 3 && icmp->type != 11 && icmp->type != 12) // unreachable, time exceeded, parameter problem
+    if (!is_error_type(icmp))
         return 0;
     __be16 *ports = (void *)(quoted + 1);
     if ((void *)(ports + 2) > end)
@@ -66,7 +83,7 @@ static __always_inline int is_error6(struct ipv6hdr *ip, void *end)
     __be16 *ports = (void *)(quoted + 1);
     if ((void *)(ports + 2) > end || quoted->nexthdr != IPPROTO_TCP)
         return 0;
-    if (icmp->type < 1 || icmp->type > 4) // unreachable, too big, time exceeded, parameter problem
+    if (!is_error_type6(icmp))
         return 0;
     struct flow6 flow = { quoted->daddr, quoted->saddr, ports[1], ports[0] };
     return bpf_map_lookup_elem(&flows6, &flow) != 0;
@@ -79,20 +96,26 @@ static __always_inline int is_first_syn(struct tcphdr *tcp)
 }
 
 // `value`: of the flow's entry, or 0.
-static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *seen, void *flow, struct tcphdr *tcp,
-                                      void *end)
+static __always_inline int has_segment(__u32 *value, void *half_opens, void *flow, int first_syn)
 {
-    if ((void *)(tcp + 1) <= end && is_first_syn(tcp)) {
-        if (value && *value == ACTIVE)
-            return 1;
-        __u32 seq = tcp->seq;
-        bpf_map_update_elem(seen, flow, &seq, BPF_ANY);
-        return 0;
-    }
+    if (first_syn)
+        return value && *value == ACTIVE;
     if (value)
         return 1;
     __u64 *until = bpf_map_lookup_elem(half_opens, flow);
     return until && bpf_ktime_get_ns() < *until;
+}
+
+static __always_inline int is_ours_by(__u32 *value, void *half_opens, void *seen, void *flow, struct tcphdr *tcp,
+                                      void *end)
+{
+    int first_syn = (void *)(tcp + 1) <= end && is_first_syn(tcp);
+    int ours = has_segment(value, half_opens, flow, first_syn);
+    if (first_syn && !ours) {
+        __u32 seq = tcp->seq;
+        bpf_map_update_elem(seen, flow, &seq, BPF_ANY);
+    }
+    return ours;
 }
 
 static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
@@ -128,11 +151,8 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
     return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &seen6, &flow, (void *)ports, end);
 }
 
-static __always_inline int is_ours(struct xdp_md *ctx)
+static __always_inline int is_ours(void *data, void *end)
 {
-    void *data = (void *)(long)ctx->data;
-    void *end = (void *)(long)ctx->data_end;
-
     struct ethhdr *ethernet = data;
     void *packet = ethernet + 1;
     if (packet > end)
@@ -206,7 +226,7 @@ static __always_inline __u32 place_of(__u32 interface)
 
 static __always_inline int steer(struct xdp_md *ctx)
 {
-    if (!is_ours(ctx)) {
+    if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end)) {
         count(PASSED);
         return XDP_PASS;
     }
@@ -232,6 +252,96 @@ SEC("xdp.frags")
 int towpath_steer2(struct xdp_md *ctx)
 {
     return steer(ctx);
+}
+
+// The longest headers that `is_ours` reads: an ICMPv6 error with the ports of the quoted segment.
+#define MOST_HEADERS (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct icmp) + sizeof(struct ipv6hdr) + 4)
+
+SEC("classifier")
+int towpath_drop(struct __sk_buff *skb)
+{
+    // The tag is not in the frame, and packet sockets serve no VLAN.
+    if (skb->vlan_present)
+        return NEXT;
+    __u32 wanted = skb->len < MOST_HEADERS ? skb->len : MOST_HEADERS;
+    if (skb->data_end - skb->data < wanted)
+        bpf_skb_pull_data(skb, wanted);
+    if (!is_ours((void *)(long)skb->data, (void *)(long)skb->data_end)) {
+        count(PASSED);
+        return NEXT;
+    }
+    count(STEERED);
+    return DROP;
+}
+
+static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
+{
+    return bpf_skb_load_bytes(skb, at, to, bytes) == 0;
+}
+
+// The same rules for a frame whose bytes must be asked for.
+static __always_inline int receives4(struct __sk_buff *skb)
+{
+    struct iphdr ip;
+    struct tcphdr tcp;
+    __be16 ports[2];
+    __u32 at = ETH_HLEN + sizeof ip;
+    if (!load(skb, ETH_HLEN, &ip, sizeof ip) || ip.ihl < 5 || ip.frag_off & bpf_htons(0x3fff))
+        return 0;
+    if (ip.protocol == IPPROTO_ICMP) {
+        struct icmp icmp;
+        struct iphdr quoted;
+        if (ip.ihl != 5 || !load(skb, at, &icmp, sizeof icmp) || !load(skb, at + sizeof icmp, &quoted, sizeof quoted))
+            return 0;
+        if (!is_error_type(&icmp) || quoted.ihl != 5 || quoted.protocol != IPPROTO_TCP)
+            return 0;
+        if (!load(skb, at + sizeof icmp + sizeof quoted, ports, sizeof ports))
+            return 0;
+        struct flow flow = { quoted.daddr, quoted.saddr, ports[1], ports[0] };
+        return bpf_map_lookup_elem(&flows, &flow) != 0;
+    }
+    if (ip.protocol != IPPROTO_TCP || !load(skb, ETH_HLEN + ip.ihl * 4, &tcp, sizeof tcp))
+        return 0;
+    struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
+    return has_segment(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, is_first_syn(&tcp));
+}
+
+static __always_inline int receives6(struct __sk_buff *skb)
+{
+    struct ipv6hdr ip;
+    struct tcphdr tcp;
+    __be16 ports[2];
+    __u32 at = ETH_HLEN + sizeof ip;
+    if (!load(skb, ETH_HLEN, &ip, sizeof ip))
+        return 0;
+    if (ip.nexthdr == IPPROTO_ICMPV6) {
+        struct icmp icmp;
+        struct ipv6hdr quoted;
+        if (!load(skb, at, &icmp, sizeof icmp) || !load(skb, at + sizeof icmp, &quoted, sizeof quoted))
+            return 0;
+        if (!is_error_type6(&icmp) || quoted.nexthdr != IPPROTO_TCP)
+            return 0;
+        if (!load(skb, at + sizeof icmp + sizeof quoted, ports, sizeof ports))
+            return 0;
+        struct flow6 flow = { quoted.daddr, quoted.saddr, ports[1], ports[0] };
+        return bpf_map_lookup_elem(&flows6, &flow) != 0;
+    }
+    if (ip.nexthdr != IPPROTO_TCP || !load(skb, at, &tcp, sizeof tcp))
+        return 0;
+    struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
+    return has_segment(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, is_first_syn(&tcp));
+}
+
+SEC("socket")
+int towpath_receive(struct __sk_buff *skb)
+{
+    struct ethhdr ethernet;
+    if (skb->vlan_present || !load(skb, 0, &ethernet, sizeof ethernet))
+        return 0;
+    int ours = ethernet.h_proto == bpf_htons(ETH_P_IP)     ? receives4(skb)
+               : ethernet.h_proto == bpf_htons(ETH_P_IPV6) ? receives6(skb)
+                                                           : 0;
+    return ours ? skb->len : 0;
 }
 
 static __always_inline int service_exists(void)

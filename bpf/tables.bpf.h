@@ -58,6 +58,8 @@ enum { VLAN, SETTINGS };
 enum { ACTIVE = 1, PASSIVE };
 // Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
+// Results of `towpath_drop`: TCX_NEXT and TCX_DROP, which older headers lack.
+enum { NEXT = -1, DROP = 2 };
 
 // Interfaces that are served at a time at most, and receive queues of each that may have a socket. Sockets and the tripwire
 // are in the order of the interfaces' places.

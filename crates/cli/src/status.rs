@@ -124,9 +124,9 @@ fn link(out: &mut String, link: &InterfaceStatus) {
         (false, _) => "down",
     };
     let program = match link.program {
-        Some(id) if link.steering => format!("XDP program {id} ({})", link.mode),
+        Some(id) if link.steering => format!("{} (program {id})", link.mode),
         Some(id) => format!("foreign XDP program {id}"),
-        None => "no XDP program".into(),
+        None => "no program".into(),
     };
     let (name, queues, sockets) = (&link.name, counted(link.queues, "receive queue"), link.sockets);
     let _ = write!(out, "{name}: {state}, {program}, {queues}, {} served", sockets.min(link.queues));
@@ -366,21 +366,21 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             carrier: true,
             steering: true,
             program: Some(7),
-            mode: "driver".into(),
+            mode: "xdp".into(),
             queues: 4,
             sockets: 1,
             strays: 9,
             trouble: Some("eth1 has 4 receive queues".into()),
         }];
         let lines = "\
-eth1: up, XDP program 7 (driver), 4 receive queues, 1 served, 9 frames by the slower way
+eth1: up, xdp (program 7), 4 receive queues, 1 served, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));
         second.interfaces =
             ["eth1", "eth2"].map(|name| InterfaceStatus { name: name.into(), ..InterfaceStatus::default() }).into();
         let lines = "socket /run/towpath/towpath.sock, interface eth1, eth2\n\
-            eth1: down, no XDP program, 0 receive queues, 0 served\neth2: down, no XDP program, 0 receive queues, 0 served\n";
+            eth1: down, no program, 0 receive queues, 0 served\neth2: down, no program, 0 receive queues, 0 served\n";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));
         second.interfaces = Vec::new();
         second.workers = vec![

@@ -4,49 +4,31 @@
 use crate::RxChecksum;
 use crate::interface::Interface;
 use crate::link::Link;
-use crate::object::{LoadError, MAPS, OBJECT, load_filter, map_descriptors, refused};
-use crate::steer_error::{PROGRAMS, SteerError, explain, os_error};
+use crate::object::MAPS;
+use crate::steer_error::{SteerError, explain};
+use crate::tables::attached_drop;
+pub use crate::tables::{PLACES, QUEUES, SteerMode, Tables};
 use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket, receives_super_segments};
-use aya::Ebpf;
-use aya::maps::{Array, MapData, XskMap};
 use aya::programs::links::FdLink;
-use aya::programs::xdp::XdpLink;
-use aya::programs::{ProgramError, Xdp, XdpMode};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The kernel frees the place of a closed socket a moment later. All queues of an interface together have so long.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
-
-/// Most interfaces of one service. The program has the same number.
-pub const PLACES: u32 = 16;
-/// Receive queues of each that may have a socket. The program has the same number.
-pub const QUEUES: u32 = 256;
-
-/// Where the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SteerMode {
-    /// In the driver ("native").
-    Driver,
-    /// In the kernel's receive path, after a socket buffer has been allocated ("generic"). It works with every driver.
-    /// Super-segments come whole if the sockets take them; else they are lost. Sockets must be opened with `copy`.
-    Generic,
-}
 
 /// How to attach to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachConfig {
     /// Frames carry an IEEE 802.1Q tag.
     pub tagged: bool,
-    /// Where the program is to run. A driver that cannot gets generic mode.
-    pub mode: SteerMode,
+    /// How frames leave the kernel. A driver that cannot run the program gets generic mode. `None`: packet sockets for a
+    /// virtual device, if the kernel can do it and frames carry no tag, else the driver.
+    pub mode: Option<SteerMode>,
 }
 
 impl Default for AttachConfig {
     fn default() -> Self {
-        Self { tagged: false, mode: SteerMode::Driver }
+        Self { tagged: false, mode: Some(SteerMode::Driver) }
     }
 }
 
@@ -68,9 +50,9 @@ pub struct Description {
     pub index: u32,
     /// Its place among those of the service.
     pub place: u32,
-    /// The program runs in generic mode.
-    pub generic: bool,
-    /// The numbers of both programs, one of which is attached.
+    /// How frames leave the kernel.
+    pub mode: SteerMode,
+    /// The numbers of the programs of which one is attached.
     pub programs: [u32; 2],
     /// How many queues have a socket, or will have one when the interface is back.
     pub queues: u32,
@@ -87,7 +69,8 @@ impl Description {
     /// As a text for the process that serves.
     pub fn encode(&self) -> String {
         let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
-        let flags = [self.generic, tagged, is_virtual, self.super_segments];
+        let (generic, packet) = (self.mode == SteerMode::Generic, self.mode == SteerMode::Packet);
+        let flags = [generic, tagged, is_virtual, self.super_segments, packet];
         let flags = flags.iter().zip(0..).fold(0, |flags, (flag, bit)| flags | u32::from(*flag) << bit);
         let [first, second] = self.programs;
         let words = [self.index, self.place, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
@@ -99,10 +82,16 @@ impl Description {
         let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let [index, place, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] =
             words.try_into().ok()?;
-        let [generic, tagged, is_virtual, super_segments] = [1, 2, 4, 8].map(|bit| flags & bit != 0);
+        let [generic, tagged, is_virtual, super_segments, packet] = [1, 2, 4, 8, 16].map(|bit| flags & bit != 0);
+        let mode = match (generic, packet) {
+            (false, false) => SteerMode::Driver,
+            (true, false) => SteerMode::Generic,
+            (false, true) => SteerMode::Packet,
+            (true, true) => return None,
+        };
         let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
         let is_known = place < PLACES && queues <= QUEUES;
-        is_known.then_some(Self { index, place, generic, programs: [first, second], queues, super_segments, shape })
+        is_known.then_some(Self { index, place, mode, programs: [first, second], queues, super_segments, shape })
     }
 }
 
@@ -120,11 +109,11 @@ impl Parts {
         let mut all = descriptors.into_iter();
         let filter = all.next()?;
         let maps: Vec<OwnedFd> = all.by_ref().take(MAPS.len()).collect();
-        let mut sockets = Vec::new();
+        let (mut sockets, by_packets) = (Vec::new(), description.mode == SteerMode::Packet);
         while let Some(socket) = all.next() {
             let both = [socket, all.next()?];
             let packets = if description.super_segments { Some(all.next()?) } else { None };
-            sockets.push(XskSocket::of(both, packets, description.shape, sockets.len() as u32));
+            sockets.push(XskSocket::of(both, packets, by_packets, description.shape, sockets.len() as u32));
         }
         (maps.len() == MAPS.len()).then_some(Self { description, filter, maps, sockets })
     }
@@ -140,112 +129,18 @@ impl Parts {
     }
 }
 
-/// The programs and maps of one process that serves.
-struct Loaded {
-    object: Ebpf,
-    ids: [u32; 2],
-    filter: OwnedFd,
-    sockets: XskMap<MapData>,
-    /// The interfaces at each place.
-    places: Array<MapData, u32>,
-    /// While it has a socket, the filter for listening sockets takes SYNs.
-    tripwire: XskMap<MapData>,
-}
-
-impl Loaded {
-    fn load(interface: &str) -> Result<Self, SteerError> {
-        let mut object = Ebpf::load(OBJECT).map_err(|e| explain(interface, "loading maps", &e))?;
-        let mut ids = [0; 2];
-        for (which, id) in ids.iter_mut().enumerate() {
-            let xdp = program(&mut object, interface, which)?;
-            xdp.load().map_err(|e| explain(interface, "loading the program", &e))?;
-            *id = xdp.info().map_err(|e| explain(interface, "asking for the program", &e))?.id();
-        }
-        let filter = load_filter(&mut object).map_err(|error| match error {
-            LoadError::Refused(error) => explain(interface, "loading the filter of listeners", &*error),
-            LoadError::Missing => missing(interface),
-        })?;
-        let sockets = map(&mut object, "sockets").ok_or_else(|| missing(interface))?;
-        let places = map(&mut object, "places").ok_or_else(|| missing(interface))?;
-        let tripwire = map(&mut object, "tripwire").ok_or_else(|| missing(interface))?;
-        Ok(Self { object, ids, filter, sockets, places, tripwire })
-    }
-
-    /// Copies of the filter and of the maps that the process that serves uses.
-    fn copies(&self) -> Result<Vec<OwnedFd>, LoadError> {
-        let maps = map_descriptors(&self.object)?;
-        let all = [self.filter.as_fd()].into_iter().chain(maps);
-        all.map(|one| one.try_clone_to_owned()).collect::<io::Result<_>>().map_err(refused)
-    }
-}
-
-fn map<T: TryFrom<aya::maps::Map>>(object: &mut Ebpf, name: &str) -> Option<T> {
-    object.take_map(name).and_then(|map| map.try_into().ok())
-}
-
-/// The tables of one service, which its interfaces share: each of them steers all of its connections.
-#[derive(Clone)]
-pub struct Tables(Arc<Mutex<Loaded>>);
-
-impl Tables {
-    /// Empty ones. `interface` is named in errors.
-    pub fn load(interface: &str) -> Result<Self, SteerError> {
-        Loaded::load(interface).map(|loaded| Self(Arc::new(Mutex::new(loaded))))
-    }
-
-    fn get(&self) -> MutexGuard<'_, Loaded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The interface at this place has this index from now on.
-    fn put(&self, place: u32, interface: &Interface) -> Result<(), SteerError> {
-        let set = self.get().places.set(place, interface.index, 0);
-        set.map_err(|e| explain(&interface.name, "giving it a place", &e))
-    }
-
-    fn bind(&self, place: u32, interface: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
-        let (mut loaded, socket) = (self.get(), socket.as_raw_fd());
-        if queue >= QUEUES {
-            let too_many = io::Error::other(format!("it has more than {QUEUES}"));
-            return Err(explain(interface, "binding a socket to a queue", &too_many));
-        }
-        let result = loaded.sockets.set(place * QUEUES + queue, socket, 0);
-        result
-            .and_then(|()| loaded.tripwire.set(place, socket, 0))
-            .map_err(|e| explain(interface, "binding a socket to a queue", &e))
-    }
-
-    fn unbind(&self, place: u32, queues: impl Iterator<Item = u32>) {
-        let mut loaded = self.get();
-        let _ = loaded.tripwire.unset(place);
-        for queue in queues {
-            let _ = loaded.sockets.unset(place * QUEUES + queue);
-        }
-    }
-
-    /// Attaches one of the programs.
-    fn attach(
-        &self,
-        which: usize,
-        interface: &Interface,
-        wanted: SteerMode,
-    ) -> Result<(FdLink, SteerMode), SteerError> {
-        attach(program(&mut self.get().object, &interface.name, which)?, interface, wanted)
-    }
-}
-
 /// The program on an interface, and its sockets. Dropping this value detaches the program, as the end of the process does.
 pub struct Attachment {
     // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
     link: Option<FdLink>,
     tables: Tables,
-    /// Which of the programs is attached.
+    /// Which of the XDP programs is attached.
     attached: usize,
     /// Its place in the tables.
     place: u32,
     interface: Interface,
     /// The mode that was asked for.
-    wanted: SteerMode,
+    wanted: Option<SteerMode>,
     mode: SteerMode,
     config: XskConfig,
     queues: Vec<XskSocket>,
@@ -259,20 +154,32 @@ impl Attachment {
     /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
     /// All frames pass to the kernel until flows are added.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
-        Self::attach_at(&Tables::load(interface)?, 0, interface, SteerMode::Driver)
+        Self::attach_at(&Tables::load(interface)?, 0, interface, AttachConfig::default())
     }
 
-    fn attach_at(tables: &Tables, place: u32, interface: &str, wanted: SteerMode) -> Result<Self, SteerError> {
+    fn attach_at(tables: &Tables, place: u32, interface: &str, how: AttachConfig) -> Result<Self, SteerError> {
         let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
-        let (link, mode) = tables.attach(0, &found, wanted)?;
+        let (link, mode) = attach(tables, 0, &found, how)?;
         tables.put(place, &found)?;
-        let config = XskConfig { copy: mode == SteerMode::Generic, ..XskConfig::default() };
+        let config = XskConfig { copy: mode != SteerMode::Driver, tagged: how.tagged, ..XskConfig::default() };
         let config = XskConfig { super_segments: takes_super_segments(&found, mode), ..config };
         let (tables, queues) = (tables.clone(), Vec::new());
         let (interface, link) = (found, Some(link));
         let (expected, following) = (0, None);
-        Ok(Self { link, tables, attached: 0, place, interface, wanted, mode, config, queues, expected, following })
+        Ok(Self {
+            link,
+            tables,
+            attached: 0,
+            place,
+            interface,
+            wanted: how.mode,
+            mode,
+            config,
+            queues,
+            expected,
+            following,
+        })
     }
 
     /// Attaches the program, and opens a socket for each of this many queues.
@@ -288,12 +195,27 @@ impl Attachment {
         config: AttachConfig,
         queues: usize,
     ) -> Result<Self, AttachError> {
-        let mut attachment = Self::attach_at(tables, place, interface, config.mode)?;
-        attachment.config.tagged = config.tagged;
+        let mut attachment = Self::attach_at(tables, place, interface, config)?;
         for queue in 0..queues {
             attachment.add(XskSocket::open(interface, queue as u32, attachment.config)?)?;
         }
+        attachment.receive_packets(&attachment.interface.clone())?;
         Ok(attachment)
+    }
+
+    /// Has the packet sockets receive, if they are to.
+    fn receive_packets(&mut self, interface: &Interface) -> Result<(), AttachError> {
+        if self.mode != SteerMode::Packet {
+            return Ok(());
+        }
+        let filter = self.tables.packet_filter(&interface.name)?;
+        let (mut group, several) = (None, self.queues.len() > 1);
+        for queue in &mut self.queues {
+            let error = |error| XskError::Packets { interface: interface.name.clone(), error };
+            let group = several.then_some(&mut group);
+            queue.receive_packets(interface.index, filter.as_fd(), group).map_err(error)?;
+        }
+        Ok(())
     }
 
     fn add(&mut self, socket: XskSocket) -> Result<(), SteerError> {
@@ -314,8 +236,8 @@ impl Attachment {
         Description {
             index: self.interface.index,
             place: self.place,
-            generic: self.mode == SteerMode::Generic,
-            programs: self.tables.get().ids,
+            mode: self.mode,
+            programs: self.programs(),
             queues: self.queues() as u32,
             super_segments: !self.queues.is_empty() && self.queues.iter().all(XskSocket::sends_super_segments),
             shape: self.queues.first().map_or(none, XskSocket::shape),
@@ -324,7 +246,7 @@ impl Attachment {
 
     /// For the process that serves: the filter, the maps, and socket and memory of each queue.
     pub fn descriptors(&self) -> Result<Vec<OwnedFd>, SteerError> {
-        let mut all = self.tables.get().copies().map_err(|_| missing(&self.interface.name))?;
+        let mut all = self.tables.copies(&self.interface.name)?;
         let each = if self.description().super_segments { 3 } else { 2 };
         for descriptor in self.queues.iter().flat_map(|queue| queue.descriptors().take(each)) {
             let copy = descriptor.try_clone_to_owned();
@@ -335,7 +257,9 @@ impl Attachment {
 
     /// The same for this process.
     pub fn parts(&self) -> Result<Parts, SteerError> {
-        Parts::of(self.description(), self.descriptors()?).ok_or_else(|| missing(&self.interface.name))
+        Parts::of(self.description(), self.descriptors()?).ok_or_else(|| {
+            explain(&self.interface.name, "copying descriptors", &std::io::Error::other("there are too few"))
+        })
     }
 
     /// The name that the interface has now. `None`: it has gone.
@@ -353,10 +277,19 @@ impl Attachment {
         self.queues.len().max(self.expected)
     }
 
+    fn programs(&self) -> [u32; 2] {
+        let (xdp, drop) = self.tables.ids();
+        if self.mode == SteerMode::Packet { [drop; 2] } else { xdp }
+    }
+
     /// Is the interface there, with the program on it and the sockets bound?
     pub fn is_in_place(&self) -> bool {
-        let program = Link::of(self.interface.index).ok().flatten().and_then(|link| link.program);
-        let has_program = program.is_some_and(|id| self.tables.get().ids.contains(&id));
+        let link = Link::of(self.interface.index).ok().flatten();
+        let program = match self.mode {
+            SteerMode::Packet => link.and_then(|link| attached_drop(&link.name)),
+            _ => link.and_then(|link| link.program),
+        };
+        let has_program = program.is_some_and(|id| self.programs().contains(&id));
         has_program && self.following.is_none() && self.queues.iter().all(XskSocket::is_bound)
     }
 
@@ -387,14 +320,15 @@ impl Attachment {
         if !begun {
             self.expected = queues;
             (self.link, self.queues) = (None, Vec::new());
-            let (link, mode) = self.tables.attach(self.attached, &found, self.wanted)?;
+            let how = AttachConfig { tagged: self.config.tagged, mode: self.wanted };
+            let (link, mode) = attach(&self.tables, self.attached, &found, how)?;
             // Not before: an interface that cannot be attached to may have another place.
             self.tables.put(self.place, &found)?;
             (self.link, self.mode) = (Some(link), mode);
-            self.config.copy = mode == SteerMode::Generic;
+            self.config.copy = mode != SteerMode::Driver;
             self.config.super_segments = takes_super_segments(&found, mode);
         }
-        match self.open_rest(name, queues) {
+        match self.open_rest(&found, queues) {
             Ok(()) => (self.interface, self.expected) = (found, 0),
             Err(error @ AttachError::Xsk(XskError::QueueBusy(..))) => {
                 self.following = Some(found);
@@ -409,11 +343,11 @@ impl Attachment {
     }
 
     /// Opens a socket for each queue that has none.
-    fn open_rest(&mut self, name: &str, queues: usize) -> Result<(), AttachError> {
+    fn open_rest(&mut self, found: &Interface, queues: usize) -> Result<(), AttachError> {
         for queue in self.queues.len()..queues {
-            self.add(XskSocket::open(name, queue as u32, self.config)?)?;
+            self.add(XskSocket::open(&found.name, queue as u32, self.config)?)?;
         }
-        Ok(())
+        self.receive_packets(found)
     }
 
     /// The process that served has ended. Segments of its connections are dropped from now on, and all SYNs are the
@@ -440,6 +374,7 @@ impl Attachment {
             };
             self.add(socket)?;
         }
+        self.receive_packets(&self.interface.clone())?;
         self.put(0)?;
         drop(before);
         Ok(())
@@ -456,19 +391,20 @@ impl Attachment {
     /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
     /// veth does not (Linux 6.18). No frame is left out.
     pub fn renew(&mut self) -> Result<(), SteerError> {
+        if self.mode == SteerMode::Packet {
+            return Ok(());
+        }
         self.put(1 - self.attached)
     }
 
     /// Puts one of the programs in the place of the one that is attached.
     fn put(&mut self, which: usize) -> Result<(), SteerError> {
-        let (name, doing) = (&self.interface.name, "putting the program in another one's place");
         let Some(link) = self.link.take() else { return Ok(()) };
-        let link = XdpLink::try_from(link).map_err(|e| explain(name, doing, &e))?;
-        let mut loaded = self.tables.get();
-        let xdp = program(&mut loaded.object, name, which)?;
-        let id = xdp.attach_to_link(link).map_err(|e| explain(name, doing, &e))?;
-        let link = xdp.take_link(id).map_err(|e| explain(name, doing, &e))?;
-        self.link = FdLink::try_from(link).ok();
+        if self.mode == SteerMode::Packet {
+            self.link = self.tables.exchange_drop(&self.interface.name, link)?;
+            return Ok(());
+        }
+        self.link = self.tables.exchange(which, &self.interface.name, link)?;
         self.attached = which;
         Ok(())
     }
@@ -484,48 +420,23 @@ fn open_when_free(interface: &str, queue: u32, config: XskConfig, until: Instant
     }
 }
 
-fn missing(interface: &str) -> SteerError {
-    explain(interface, "loading", &io::Error::other("the object lacks a program or a map"))
-}
-
-fn program<'a>(object: &'a mut Ebpf, interface: &str, which: usize) -> Result<&'a mut Xdp, SteerError> {
-    let found = PROGRAMS.get(which).and_then(|name| object.program_mut(name)).and_then(|p| p.try_into().ok());
-    found.ok_or_else(|| missing(interface))
-}
-
-/// Why an attempt to attach failed.
-enum TryError {
-    /// Only attaching by netlink works. That would outlive this process, so it has been undone.
-    NotALink,
-    Refused(ProgramError),
-}
-
-fn try_attach(xdp: &mut Xdp, interface: &Interface, mode: XdpMode) -> Result<FdLink, TryError> {
-    let id = xdp.attach_to_if_index(interface.index, mode).map_err(TryError::Refused)?;
-    let link = xdp.take_link(id).map_err(TryError::Refused)?;
-    FdLink::try_from(link).map_err(|_| TryError::NotALink)
+/// Attaches as it was asked for, or as it suits the interface.
+fn attach(
+    tables: &Tables,
+    which: usize,
+    interface: &Interface,
+    how: AttachConfig,
+) -> Result<(FdLink, SteerMode), SteerError> {
+    if how.mode.is_none() && interface.is_virtual && !how.tagged {
+        match tables.attach(which, interface, SteerMode::Packet) {
+            Err(SteerError::NoIngressHook(_)) => {}
+            result => return result,
+        }
+    }
+    tables.attach(which, interface, how.mode.unwrap_or(SteerMode::Driver))
 }
 
 /// Do super-segments come from this interface? Their checksums are known only where frames may have partial ones.
 fn takes_super_segments(interface: &Interface, mode: SteerMode) -> bool {
     mode == SteerMode::Generic && interface.is_virtual && receives_super_segments()
-}
-
-/// Attaches in the driver if that is wanted and possible, else generic. Never replaces another program, or runs beside one.
-fn attach(xdp: &mut Xdp, interface: &Interface, wanted: SteerMode) -> Result<(FdLink, SteerMode), SteerError> {
-    let name = &interface.name;
-    let final_error = |error| match error {
-        TryError::NotALink => SteerError::OldKernel(name.clone()),
-        TryError::Refused(error) => explain(name, "attaching in the driver or generic", &error),
-    };
-    if wanted == SteerMode::Driver {
-        match try_attach(xdp, interface, XdpMode::Driver) {
-            Ok(link) => return Ok((link, SteerMode::Driver)),
-            Err(TryError::Refused(error))
-                if !matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {}
-            Err(error) => return Err(final_error(error)),
-        }
-    }
-    let link = try_attach(xdp, interface, XdpMode::Skb).map_err(final_error)?;
-    Ok((link, SteerMode::Generic))
 }

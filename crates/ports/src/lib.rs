@@ -11,12 +11,15 @@ pub mod listening;
 mod mapping;
 pub mod memory;
 mod object;
+mod packet_receiver;
+mod packet_socket;
 pub mod peer_filter;
 mod steer_error;
 pub mod steering;
 pub mod strays;
 mod super_sender;
 pub mod syn;
+mod tables;
 pub mod xsk;
 pub mod xsk_socket;
 

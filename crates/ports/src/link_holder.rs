@@ -1,8 +1,8 @@
-//! The process that keeps an XDP program attached.
+//! The process that keeps a program attached to an interface.
 
 use std::path::Path;
 
-/// The process that holds the XDP link of a program, as far as `/proc` shows it to this one.
+/// The process that holds the link of a program, as far as `/proc` shows it to this one.
 pub(crate) fn of_program(proc: &Path, program: u32) -> Option<u32> {
     let processes = std::fs::read_dir(proc).ok()?.flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -11,21 +11,22 @@ pub(crate) fn of_program(proc: &Path, program: u32) -> Option<u32> {
 
 fn holds(process: &Path, program: u32) -> bool {
     let Ok(descriptors) = std::fs::read_dir(process.join("fd")) else { return false };
-    let is_link = |name: &std::path::PathBuf| name.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:bpf");
+    let is_bpf = |name: &std::path::PathBuf| name.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:bpf");
     descriptors.flatten().any(|descriptor| {
-        std::fs::read_link(descriptor.path()).is_ok_and(|name| is_link(&name))
+        std::fs::read_link(descriptor.path()).is_ok_and(|name| is_bpf(&name))
             && std::fs::read_to_string(process.join("fdinfo").join(descriptor.file_name()))
-                .is_ok_and(|info| is_xdp_link(&info, program))
+                .is_ok_and(|info| is_link_of(&info, program))
     })
 }
 
-/// Does the text of a descriptor say that it is an XDP link of this program?
-fn is_xdp_link(info: &str, program: u32) -> bool {
+/// Does the text of a descriptor say that it is an XDP or tcx link of this program?
+fn is_link_of(info: &str, program: u32) -> bool {
     let value = |key: &str| {
         let found = info.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| *name == key);
         found.map(|(_, value)| value.trim())
     };
-    value("link_type") == Some("xdp") && value("prog_id").and_then(|id| id.parse().ok()) == Some(program)
+    matches!(value("link_type"), Some("xdp" | "tcx"))
+        && value("prog_id").and_then(|id| id.parse().ok()) == Some(program)
 }
 
 #[cfg(test)]
@@ -43,7 +44,7 @@ mod tests {
         for (pid, link, info) in [
             ("self", "anon_inode:bpf_link", LINK.to_owned()),
             ("7", "anon_inode:bpf_link", LINK.replace("17", "16")),
-            ("8", "anon_inode:bpf_link", LINK.replace("xdp", "tcx")),
+            ("8", "anon_inode:bpf_link", LINK.replace("xdp", "cgroup")),
             ("9", "/dev/null", LINK.to_owned()),
             ("10", "anon_inode:bpf_link", LINK.to_owned()),
         ] {

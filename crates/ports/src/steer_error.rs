@@ -10,6 +10,9 @@ use std::path::Path;
 /// The same program twice: one is attached, and the other can take its place.
 pub(crate) const PROGRAMS: [&str; 2] = ["towpath_steer", "towpath_steer2"];
 
+/// The program of packet sockets.
+pub(crate) const DROP: &str = "towpath_drop";
+
 /// Why steering could not be set up or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
@@ -48,6 +51,12 @@ pub enum SteerError {
     /// The kernel cannot bind the program's lifetime to this process.
     #[error("steering on {0}: this kernel has no XDP links (5.9 and newer have)")]
     OldKernel(String),
+    /// The kernel has no tcx hook.
+    #[error(
+        "steering on {0}: this kernel has no tcx ingress hook (Linux 6.6 and newer have), which packet sockets need: use \
+         `port = \"xdp\"`"
+    )]
+    NoIngressHook(String),
     /// Any other error.
     #[error("steering on {interface}: {doing}: {text}")]
     Other {
@@ -73,7 +82,12 @@ pub(crate) fn explain(interface: &str, doing: &'static str, error: &(dyn Error +
 
 /// The error for an interface that has a program. Names the program as `name (id 7)`, or as much as is known.
 fn occupied(interface: &str) -> SteerError {
-    let id = Interface::find(interface).ok().flatten().and_then(|found| found.xdp_program().ok().flatten());
+    let found = Interface::find(interface).ok().flatten();
+    occupied_by(interface, found.and_then(|found| found.xdp_program().ok().flatten()))
+}
+
+/// The same, when the number of the program is known.
+pub(crate) fn occupied_by(interface: &str, id: Option<u32>) -> SteerError {
     let info = id.and_then(|id| loaded_programs().flatten().find(|info| info.id() == id));
     let name = info.as_ref().and_then(|info| info.name_as_str()).filter(|name| !name.is_empty());
     let program = match (name, id) {
@@ -85,7 +99,7 @@ fn occupied(interface: &str) -> SteerError {
         interface: interface.into(),
         program,
         holder: id.and_then(|id| link_holder::of_program(Path::new("/proc"), id)),
-        is_ours: name.is_some_and(|name| PROGRAMS.contains(&name)),
+        is_ours: name.is_some_and(|name| name == DROP || PROGRAMS.contains(&name)),
     }
 }
 

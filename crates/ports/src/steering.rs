@@ -108,7 +108,7 @@ impl Steering {
                 attachment: None,
                 interface: interface.into(),
                 index: description.index,
-                mode: if description.generic { SteerMode::Generic } else { SteerMode::Driver },
+                mode: description.mode,
                 program_ids: description.programs,
                 flows: maps.take("flows")?,
                 flows6: maps.take("flows6")?,

@@ -2,57 +2,20 @@
 //! no way to ask for it.
 
 use crate::mapping::Buffer;
+use crate::packet_socket::HEADER_BYTES;
 use std::io;
-use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use towpath_wire::offload::TxOffload;
 use towpath_wire::segment::{self, flags};
 
 /// The largest packet, with an Ethernet header.
 pub(crate) const GSO_MAX_BYTES: u32 = 65_535 + 14;
-/// Bytes of `struct virtio_net_hdr`, which precedes each frame (`PACKET_VNET_HDR`).
-const HEADER_BYTES: usize = 10;
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6` and `_ECN`. The last one: only the first segment has CWR.
 const GSO_V4: u8 = 1;
 const GSO_V6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
-/// Frames being sent count against this.
-const SEND_BUFFER_BYTES: libc::c_int = 16 << 20;
-
-/// A packet socket that sends on this interface, and receives nothing. To make one needs `CAP_NET_RAW`.
-pub(crate) fn open(interface: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the arguments are integers; no memory is passed.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it is a new descriptor that nothing else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: the structure consists of integers, for which zero is a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    // Without a protocol it receives nothing.
-    (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, interface.cast_signed());
-    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: `address` is complete, and the call only reads it.
-    if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    // No PACKET_QDISC_BYPASS: past the qdisc the kernel drops what the device cannot cut itself. Less buffer is slower, and
-    // works.
-    let _ = set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES);
-    Ok(socket)
-}
-
-fn set(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `value` is valid for reads of `length` bytes.
-    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// What became of a super-segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -73,7 +36,7 @@ pub(crate) struct SuperSender {
 }
 
 impl SuperSender {
-    /// Sends by what [`open`] has returned, perhaps in another process.
+    /// Sends by what [`crate::packet_socket::open`] has returned, perhaps in another process.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self { socket, buffer: Buffer::new(HEADER_BYTES + GSO_MAX_BYTES as usize)?, waiting: 0 })
     }

@@ -1,8 +1,9 @@
 //! The making of an AF_XDP socket, which needs privilege. An [`crate::xsk::XskPort`] uses one, also in another process.
 
+use crate::RxChecksum;
 use crate::interface::Interface;
 use crate::mapping::{Mapping, Ring, RingOffsets};
-use crate::{RxChecksum, super_sender};
+use crate::packet_socket::{self, Group};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -81,6 +82,14 @@ pub enum XskError {
         "AF_XDP on {0}: the interface has no queue {1}, or is down or without AF_XDP support (`ethtool -l {0}`, `ip link set {0} up`)"
     )]
     NoQueue(String, u32),
+    /// The packet sockets.
+    #[error("packet sockets on {interface}: {error}")]
+    Packets {
+        /// Interface.
+        interface: String,
+        /// The error.
+        error: io::Error,
+    },
     /// Any other error of a system call.
     #[error("AF_XDP on {interface}: {call}: {error}")]
     System {
@@ -165,6 +174,8 @@ pub struct XskSocket {
     memory: OwnedFd,
     /// Sends super-segments.
     packets: Option<OwnedFd>,
+    /// That one receives, too, and this one does not.
+    by_packets: bool,
     shape: Shape,
     queue: u32,
 }
@@ -202,13 +213,41 @@ impl XskSocket {
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
         let _ = set_option(&socket, libc::SOL_XDP, MAX_TX_SKB_BUDGET, &config.ring);
         // Without it all frames are of the MTU's size. The kernel does not cut frames with a tag in them.
-        let packets = if config.tagged { None } else { super_sender::open(found.index).ok() };
-        Ok(Self { socket, memory, packets, shape, queue })
+        let only_sends = || {
+            let socket = packet_socket::open(found.index)?;
+            packet_socket::only_send(&socket).map(|()| socket)
+        };
+        let packets = if config.tagged { None } else { only_sends().ok() };
+        Ok(Self { socket, memory, packets, by_packets: false, shape, queue })
     }
 
-    /// From the descriptors that another process has given.
-    pub(crate) fn of([socket, memory]: [OwnedFd; 2], packets: Option<OwnedFd>, shape: Shape, queue: u32) -> Self {
-        Self { socket, memory, packets, shape, queue }
+    /// From the descriptors that another process has given. `by_packets`: the packet socket receives.
+    pub(crate) fn of(
+        [socket, memory]: [OwnedFd; 2],
+        packets: Option<OwnedFd>,
+        by_packets: bool,
+        shape: Shape,
+        queue: u32,
+    ) -> Self {
+        Self { socket, memory, packets, by_packets, shape, queue }
+    }
+
+    /// Has a new packet socket receive what the filter takes. `group`: of the interface's sockets, if it has several.
+    pub(crate) fn receive_packets(
+        &mut self,
+        interface: u32,
+        filter: BorrowedFd<'_>,
+        group: Option<&mut Option<Group>>,
+    ) -> io::Result<()> {
+        let socket = packet_socket::open(interface)?;
+        packet_socket::receive(&socket, interface, filter, group)?;
+        self.packets = Some(socket);
+        Ok(())
+    }
+
+    /// Does the packet socket receive?
+    pub(crate) fn receives_packets(&self) -> bool {
+        self.by_packets
     }
 
     /// The socket, its memory, and the socket for super-segments.

@@ -1,4 +1,5 @@
-//! Super-segments between two network namespaces: the peer's come whole where the program runs in generic mode. Needs root.
+//! Super-segments between two network namespaces: the peer's come whole where the program runs in generic mode, and by
+//! packet sockets. Needs root.
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod network;
@@ -33,12 +34,22 @@ fn send_super(port: &mut XskPort, seq: u32, len: usize) {
 
 #[test]
 fn super_segments_come_whole_in_generic_mode() {
+    super_segments_come_whole(SteerMode::Generic, 32);
+}
+
+#[test]
+fn super_segments_come_whole_by_packet_sockets() {
+    super_segments_come_whole(SteerMode::Packet, 64);
+}
+
+/// `most`: how many may be held.
+fn super_segments_come_whole(mode: SteerMode, most: usize) {
     let network = Network::new();
-    let generic = AttachConfig { mode: SteerMode::Generic, ..AttachConfig::default() };
-    let attachment = within(&network.ours, || Attachment::open(OUR_IF, generic, 1).unwrap());
+    let config = AttachConfig { mode: Some(mode), ..AttachConfig::default() };
+    let attachment = within(&network.ours, || Attachment::open(OUR_IF, config, 1).unwrap());
     let (mut steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
     let mut port = XskPort::over(sockets.remove(0)).unwrap();
-    assert_eq!(steering.mode(), SteerMode::Generic);
+    assert_eq!(steering.mode(), mode);
     let (to, from) = (SocketAddr::new(OURS, TO), SocketAddr::new(PEER, FROM));
     steering.steer_flow(to, from, Some(Segments::All)).unwrap();
     let mut peer = within(&network.peer, || XskPort::open(PEER_IF, 0, XskConfig::default()).unwrap());
@@ -50,16 +61,16 @@ fn super_segments_come_whole_in_generic_mode() {
         assert!(payload.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
     }
     // Those that are not taken away at once wait: in the buffers, and then in the ring.
-    (1..=40).for_each(|seq| send_super(&mut peer, seq, 10_000));
+    (1..=90).for_each(|seq| send_super(&mut peer, seq, 10_000));
     let (mut frames, mut seqs) = (Vec::new(), Vec::new());
-    while seqs.len() < 40 {
+    while seqs.len() < 90 {
         assert!(wait(&mut port, SOON));
-        port.receive(&mut frames, 64);
-        assert!(!frames.is_empty() && frames.len() <= 32, "{} held", frames.len());
+        port.receive(&mut frames, 100);
+        assert!(!frames.is_empty() && frames.len() <= most, "{} held", frames.len());
         seqs.extend(frames.iter().map(|frame| parse(port.bytes(frame)).unwrap().seq));
         port.release(&frames);
         frames.clear();
     }
-    assert_eq!(seqs, (1..=40).collect::<Vec<u32>>());
+    assert_eq!(seqs, (1..=90).collect::<Vec<u32>>());
     assert_eq!(port.counters().rx_dropped, 0);
 }

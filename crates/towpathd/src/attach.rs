@@ -7,7 +7,7 @@ use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, SteerMode
 use towpath_ports::link::Link;
 use towpath_ports::steering::SteerError;
 use towpath_ports::xsk::XskError;
-use towpath_service::config::XdpSetting;
+use towpath_service::config::PortSetting;
 use towpath_service::paths;
 
 /// The broker's answer if another service serves the interface.
@@ -170,11 +170,13 @@ pub fn attach(
     Ok(Attachment::open_at(&tables, place, name, config, receive_queues(name).max(least))?)
 }
 
-/// The mode that the configuration asks for.
-pub fn mode_of(xdp: XdpSetting) -> SteerMode {
-    match xdp {
-        XdpSetting::Driver => SteerMode::Driver,
-        XdpSetting::Generic => SteerMode::Generic,
+/// The mode that the configuration asks for. `None`: chosen by what the interface is.
+pub fn mode_of(port: PortSetting) -> Option<SteerMode> {
+    match port {
+        PortSetting::Auto => None,
+        PortSetting::Xdp => Some(SteerMode::Driver),
+        PortSetting::XdpGeneric => Some(SteerMode::Generic),
+        PortSetting::Packet => Some(SteerMode::Packet),
     }
 }
 

@@ -101,7 +101,7 @@ fn serve_interfaces(
         before_threads();
     }
     let mut opened =
-        interface::open(&config.interface, vlan, mode_of(config.xdp), ports).map_err(|error| match error {
+        interface::open(&config.interface, vlan, mode_of(config.port), ports).map_err(|error| match error {
             InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
             error => StackError::of(error),
         })?;

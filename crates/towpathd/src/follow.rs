@@ -6,6 +6,7 @@ use crate::health::Health;
 use crate::held_interface::Holder;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use towpath_fast::NewPort;
 use towpath_ports::Port;
 use towpath_ports::attachment::Description;
@@ -14,6 +15,9 @@ use towpath_ports::xsk::XskPort;
 use towpath_ports::xsk_socket::XskSocket;
 use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::PortId;
+
+/// How often the holder is asked about a program that is not shown.
+pub const ASK_EACH: Duration = Duration::from_secs(2);
 
 /// An interface that was opened again, for the slow path.
 pub struct Reopened {
@@ -52,19 +56,21 @@ pub struct Follower {
     /// It has gone, and the holder has not said yet that it is back. It may come back with our program and without its
     /// sockets: one that was moved to another namespace does.
     gone: bool,
+    /// When its holder was asked last whether the program is there, if nobody else tells.
+    asked: Instant,
 }
 
 impl Follower {
     /// Of an interface whose queues are dealt out to so many flow groups.
     pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, first: PortId, groups: usize) -> Self {
-        Self { holder, health, made, first, groups, said: None, gone: false }
+        Self { holder, health, made, first, groups, said: None, gone: false, asked: Instant::now() }
     }
 
     /// Opens the interface again if it has gone and come back. Logs its troubles.
     pub fn look(&mut self) -> Looked {
         // A trouble is said before it is over.
         self.health.look();
-        if self.health.is_in_place() && !self.gone {
+        if self.health.is_in_place() && !self.gone && !self.is_to_ask() {
             return Looked::InPlace;
         }
         let looked = match self.reopen() {
@@ -87,6 +93,21 @@ impl Follower {
             self.health.look();
         }
         looked
+    }
+
+    /// Must it look now and then, because nothing tells that the program has gone?
+    pub fn must_ask(&self) -> bool {
+        !self.health.shows_program()
+    }
+
+    /// Is it time to ask the holder?
+    fn is_to_ask(&mut self) -> bool {
+        let now = Instant::now();
+        let is_time = self.must_ask() && now.duration_since(self.asked) >= ASK_EACH;
+        if is_time {
+            self.asked = now;
+        }
+        is_time
     }
 
     fn reopen(&self) -> Result<(), InterfaceError> {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use towpath_ports::attachment::{Description, SteerMode};
 use towpath_ports::link::Link;
 use towpath_service::api::InterfaceStatus;
 use towpath_service::stack_factory::ServedInterface;
@@ -12,7 +13,9 @@ pub struct Health {
     /// Its name in the configuration.
     configured: String,
     index: AtomicU32,
-    /// Numbers of our XDP programs, one of which is attached.
+    /// How its frames leave the kernel.
+    mode: SteerMode,
+    /// Numbers of our programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
     sockets: AtomicU32,
@@ -24,11 +27,12 @@ pub struct Health {
 
 impl Health {
     /// Of an interface with one of these programs, and this many sockets.
-    pub fn new(name: &str, (programs, index): ([u32; 2], u32), sockets: usize) -> Self {
+    pub fn new(name: &str, interface: &Description, sockets: usize) -> Self {
         Self {
             configured: name.into(),
-            index: index.into(),
-            programs,
+            index: interface.index.into(),
+            mode: interface.mode,
+            programs: interface.programs,
             sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
             said: Mutex::default(),
@@ -48,8 +52,18 @@ impl Health {
 
     /// Is it there, with one of our programs?
     pub fn is_in_place(&self) -> bool {
-        let link = self.link();
-        link.and_then(|link| link.program).is_some_and(|program| self.programs.contains(&program))
+        self.link().is_some_and(|link| self.steers(&link))
+    }
+
+    /// Does the kernel tell everybody which program is on it? Of the ingress hook it does not: only the interface's holder
+    /// can ask.
+    pub fn shows_program(&self) -> bool {
+        self.mode != SteerMode::Packet
+    }
+
+    /// Is one of our programs on it, as far as is shown?
+    fn steers(&self, link: &Link) -> bool {
+        !self.shows_program() || link.program.is_some_and(|program| self.programs.contains(&program))
     }
 
     fn link(&self) -> Option<Link> {
@@ -87,13 +101,19 @@ impl ServedInterface for Health {
         // One that has gone is looked for by the name that the configuration has.
         let link = link.unwrap_or_else(|| Link { name: self.configured.clone(), ..Link::default() });
         let queues = if is_there { receive_queues(&link.name) } else { 0 };
+        let steering = is_there && self.steers(&link);
         let mut status = InterfaceStatus {
             name: link.name,
             up: link.up,
             carrier: is_there && link.carrier,
-            steering: link.program.is_some_and(|program| self.programs.contains(&program)),
-            program: link.program,
-            mode: if link.generic { "generic" } else { "driver" }.into(),
+            steering,
+            program: if self.shows_program() { link.program } else { is_there.then_some(self.programs[0]) },
+            mode: match self.mode {
+                SteerMode::Packet => SteerMode::Packet,
+                _ if link.generic => SteerMode::Generic,
+                _ => SteerMode::Driver,
+            }
+            .to_string(),
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),
@@ -112,7 +132,7 @@ pub fn receive_queues(name: &str) -> usize {
 
 /// What is wrong, and what to do.
 fn trouble(status: &InterfaceStatus, is_there: bool) -> Option<String> {
-    let InterfaceStatus { name, queues, sockets, .. } = status;
+    let InterfaceStatus { name, mode, queues, sockets, .. } = status;
     Some(if !is_there {
         format!(
             "{name} has gone: it was deleted, or moved to another namespace; it is served again when it is back and up"
@@ -123,9 +143,9 @@ fn trouble(status: &InterfaceStatus, is_there: bool) -> Option<String> {
         format!("{name} has no carrier: its cable, or the other end of the virtual device, is missing or down")
     } else if !status.steering {
         format!(
-            "{name} has lost Towpath's XDP program, so nothing reaches the stack; it is attached again if nobody else has one there"
+            "{name} has lost Towpath's program, so nothing reaches the stack; it is attached again if nobody else has one there"
         )
-    } else if queues > sockets {
+    } else if queues > sockets && *mode != SteerMode::Packet.to_string() {
         format!(
             "{name} has {queues} receive queues, and {sockets} had it when the service started; packets of the others take \
              a slower way; start the service again"
@@ -159,13 +179,16 @@ mod tests {
         says(good.clone(), false, "has gone");
         says(InterfaceStatus { up: false, carrier: false, ..good.clone() }, true, "ip link set eth1 up");
         says(InterfaceStatus { carrier: false, ..good.clone() }, true, "no carrier");
-        says(InterfaceStatus { steering: false, ..good.clone() }, true, "XDP program");
-        says(InterfaceStatus { queues: 4, ..good }, true, "4 receive queues, and 2");
+        says(InterfaceStatus { steering: false, ..good.clone() }, true, "Towpath's program");
+        says(InterfaceStatus { queues: 4, ..good.clone() }, true, "4 receive queues, and 2");
+        // Packet sockets have the frames of all queues.
+        assert_eq!(trouble(&InterfaceStatus { queues: 4, mode: "packet".into(), ..good }, true), None);
     }
 
     #[test]
     fn an_interface_that_is_not_there_is_said() {
-        let health = Health::new("eth77", ([1, 2], u32::MAX >> 1), 1);
+        let gone = Description::decode(&format!("{} 0 0 1 2 1 0 0 0 1500", u32::MAX >> 1)).unwrap();
+        let health = Health::new("eth77", &gone, 1);
         let status = health.status();
         assert!(status.trouble.unwrap().contains("has gone") && !status.carrier && !status.steering);
     }

@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct HeldInterfaces {
     /// The tag of their frames.
     pub vlan: Option<u16>,
-    /// Where the XDP program is to run.
-    mode: SteerMode,
+    /// How frames leave the kernel; `None`: chosen by what the interface is.
+    mode: Option<SteerMode>,
     /// Of the worker that lives now; `None`: it has not opened anything.
     tables: Option<Tables>,
     all: Vec<HeldInterface>,
@@ -42,7 +42,7 @@ struct HeldInterface {
 
 impl HeldInterfaces {
     /// Those of these names, which are not attached to yet.
-    pub fn new(names: &[String], vlan: Option<u16>, mode: SteerMode) -> Self {
+    pub fn new(names: &[String], vlan: Option<u16>, mode: Option<SteerMode>) -> Self {
         let held = |name: &String| HeldInterface { name: name.clone(), attachment: None, given: false };
         Self { vlan, mode, tables: None, all: names.iter().map(held).collect() }
     }
@@ -175,7 +175,8 @@ fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (
     }
     if attachment.has_sockets() && is_there(Some(attachment.index())) {
         attachment.attach_again().map_err(|error| InterfaceError::from(error).told())?;
-        return Err((IN_PLACE, format!("{name} has its XDP program again")));
+        tracing::warn!(interface = name, "somebody had taken Towpath's program off; it is attached again");
+        return Err((IN_PLACE, format!("{name} has its program again")));
     }
     if !is_up(name) {
         return Err((libc::ENODEV, format!("{name} is not there, or down")));
@@ -198,7 +199,7 @@ pub enum Holder {
 
 impl Holder {
     /// Of each interface in the configuration.
-    pub fn of_all(names: &[String], vlan: Option<u16>, mode: SteerMode) -> Vec<Self> {
+    pub fn of_all(names: &[String], vlan: Option<u16>, mode: Option<SteerMode>) -> Vec<Self> {
         let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlan, mode)));
         let holder = |number| match privileged::broker() {
             Some(_) => Self::Broker(number),

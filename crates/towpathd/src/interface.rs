@@ -45,7 +45,7 @@ pub struct Opened {
 pub fn open(
     names: &[String],
     vlan: Option<u16>,
-    mode: SteerMode,
+    mode: Option<SteerMode>,
     ports: &mut [Vec<Box<dyn Port>>],
 ) -> Result<Opened, InterfaceError> {
     let (mut steering, mut each) = (None, Vec::new());
@@ -75,9 +75,8 @@ pub fn open(
         for (group, _, port) in opened {
             ports[group].push(port);
         }
-        let mode = if description.generic { SteerMode::Generic } else { SteerMode::Driver };
-        let health = Arc::new(Health::new(name, (description.programs, description.index), queues));
-        tracing::info!(interface = health.name(), vlan, ?mode, queues, mtu, "serving an interface");
+        let health = Arc::new(Health::new(name, &description, queues));
+        tracing::info!(interface = health.name(), vlan, mode = %description.mode, queues, mtu, "serving an interface");
         let made = Made::default();
         followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
         let (index, state) = (description.index, Arc::clone(&health));

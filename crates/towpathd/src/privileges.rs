@@ -57,7 +57,7 @@ impl ServicePrivileges {
         Self {
             stacks,
             socket,
-            interfaces: HeldInterfaces::new(&config.interface, vlan, mode_of(config.xdp)),
+            interfaces: HeldInterfaces::new(&config.interface, vlan, mode_of(config.port)),
             firewall: config.firewall,
             namespace: port_proof::own_namespace(),
             netlink: None,
@@ -242,7 +242,6 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType};
     use std::net::TcpListener;
-    use towpath_ports::steering::SteerMode;
 
     fn without_interface() -> ServicePrivileges {
         let socket = std::env::temp_dir().join(format!("towpath-privileges-{}", std::process::id())).join("a.sock");
@@ -263,10 +262,8 @@ mod tests {
         assert_eq!(privileges.join(0, 1, address).map(drop), Err(libc::EINVAL), "no other namespace is configured");
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
-        let mut serves = ServicePrivileges {
-            interfaces: HeldInterfaces::new(&["lo".into()], None, SteerMode::Driver),
-            ..without_interface()
-        };
+        let mut serves =
+            ServicePrivileges { interfaces: HeldInterfaces::new(&["lo".into()], None, None), ..without_interface() };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
         assert_eq!(serves.open_port(1, 1).map_err(|(error, _)| error), Err(libc::EPERM), "another interface");
         let refused = serves.open_port(0, 1).unwrap_err();

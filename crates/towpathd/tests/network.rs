@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use towpath_broker::{Change, Privileges};
 use towpath_fast::Network;
+use towpath_ports::attachment::Description;
 use towpath_ports::listening::Listening;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::stack_factory::NetworkWatcher;
@@ -112,7 +113,8 @@ fn in_our_namespace() {
     let index: u32 = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
     let ports = HeldPorts::hold(60_000..=60_009).unwrap();
     let (steer, firewall) = (Some(Box::new(steered.clone()) as Box<dyn Steer>), FirewallSetting::Respect);
-    let health = Arc::new(Health::new("eth1", ([0; 2], index), 1));
+    let interface = Description::decode(&format!("{index} 0 0 0 0 1 0 0 0 1500")).unwrap();
+    let health = Arc::new(Health::new("eth1", &interface, 1));
     let eth1 = Interface { number: 0, index, mtu: PORT_MTU, port: PortId(1), ports_each: 1, health };
     let mut network = HostNetwork::serving(65_535, &[eth1], None, steer, ports, firewall).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());

@@ -81,6 +81,13 @@ impl Lab {
     pub fn on_client(&self, program: Program) -> Program {
         program.under(&["ip", "netns", "exec", &self.client])
     }
+    /// Is anything of a service on the server's interfaces: an XDP program, or a packet socket that receives? The program on
+    /// the ingress hook goes with the sockets' holder, and `ip` does not show it.
+    pub fn is_served(&self) -> bool {
+        let links = self.on_server(Program::line("ip -d link show")).run(10).ok();
+        let sockets = self.on_server(Program::line("cat /proc/net/packet")).run(10).ok();
+        links.contains("xdp") || sockets.lines().any(|line| line.split_whitespace().nth(3) == Some("0003"))
+    }
     /// Makes the server's kernel drop all TCP on eth1 but first SYNs, so that only another stack can carry it. Listening
     /// sockets see first SYNs, and name the listener; the kernel's answers to them are dropped. First SYNs of the stack
     /// pass the kernel's rules, too.

@@ -52,6 +52,15 @@ impl Service {
     pub fn on_interface(lab: &Lab) -> Self {
         Self::start(|program| Self::with_interface(lab, program))
     }
+    /// [`Service::on_interface`] with this `port` in its configuration.
+    pub fn on_interface_by(lab: &Lab, port: &str) -> Self {
+        let scratch = Scratch::new("service");
+        let (socket, file) = (scratch.path("towpath.sock"), scratch.path("towpath.toml"));
+        std::fs::write(&file, format!("port = {port:?}\n")).expect("the configuration");
+        let complete = |program: Program| Self::with_interface(lab, program.arg("--config").arg(&file));
+        let running = Self::begin(&scratch, &socket, complete);
+        Self { socket, running, scratch }
+    }
     /// [`Service::on_interface`] after the end of this one, at the same socket.
     pub fn on_interface_again(&mut self, lab: &Lab) {
         self.start_again(|program| Self::with_interface(lab, program));

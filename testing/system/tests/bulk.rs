@@ -61,17 +61,23 @@ fn much_is_sent_in_few_frames_and_arrives_whole() {
     }
 }
 
-/// With the XDP program in the driver, the peer's kernel cuts what it sends.
 #[test]
 fn much_comes_in_few_frames_where_the_program_is_generic() {
+    much_comes_in_few_frames("xdp-generic", "xdp-generic");
+}
+
+#[test]
+fn much_comes_in_few_frames_by_packet_sockets() {
+    much_comes_in_few_frames("auto", "packet");
+}
+
+/// With the XDP program in the driver, the peer's kernel cuts what it sends.
+fn much_comes_in_few_frames(port: &str, mode: &str) {
     let lab = Lab::new();
     lab.add_ipv6();
-    let files = Scratch::new("generic");
-    let file = files.path("towpath.toml");
-    std::fs::write(&file, "interface = \"eth1\"\nxdp = \"generic\"\n").expect("configuration");
-    let config = |program: Program| program.arg("--admit").arg("all").arg("--config").arg(&file);
-    let service = Service::start(|program| lab.on_server(config(program)));
-    assert_eq!(service.status()["interfaces"][0]["mode"], "generic");
+    let files = Scratch::new("receiving");
+    let service = Service::on_interface_by(&lab, port);
+    assert_eq!(service.status()["interfaces"][0]["mode"], mode);
     let bytes = (BYTES + 12_345).to_string();
     for address in [CLIENT, CLIENT6] {
         let sending = Program::new(&["python3", "-c", SENDING, address, &bytes]);

@@ -38,7 +38,7 @@ while True:
 print("answered", answered > 1, "refused", refused, flush=True)
 "#;
 
-/// The XDP links that a process holds, and the frame memory of its queues.
+/// The links of programs to interfaces that a process holds, and the frame memory of its queues.
 fn held(process: i32) -> (BTreeSet<String>, BTreeSet<String>) {
     let all = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let (mut links, mut memories) = (BTreeSet::new(), BTreeSet::new());
@@ -47,7 +47,7 @@ fn held(process: i32) -> (BTreeSet<String>, BTreeSet<String>) {
         let number = descriptor.file_name();
         let path: PathBuf = ["/proc", &process.to_string(), "fdinfo", number.to_str().unwrap()].iter().collect();
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        if text.contains("link_type:\txdp") {
+        if ["xdp", "tcx"].iter().any(|kind| text.contains(&format!("link_type:\t{kind}"))) {
             links.extend(text.lines().find(|line| line.starts_with("link_id")).map(str::to_owned));
         }
         if name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:towpath-frames") {
@@ -59,8 +59,17 @@ fn held(process: i32) -> (BTreeSet<String>, BTreeSet<String>) {
 
 #[test]
 fn a_worker_that_dies_leaves_link_and_sockets_to_the_next_and_nobody_is_refused() {
+    what_a_worker_leaves_is_the_nexts("xdp");
+}
+
+#[test]
+fn a_worker_that_dies_leaves_packet_sockets_to_the_next_and_nobody_is_refused() {
+    what_a_worker_leaves_is_the_nexts("packet");
+}
+
+fn what_a_worker_leaves_is_the_nexts(port: &str) {
     let lab = Lab::new();
-    let service = Service::on_interface(&lab);
+    let service = Service::on_interface_by(&lab, port);
     assert_eq!(service.status()["interfaces"][0]["steering"], true);
     let (broker, first) = (service.running.pid(), service.running.worker());
     let before = held(broker);
@@ -82,8 +91,7 @@ fn a_worker_that_dies_leaves_link_and_sockets_to_the_next_and_nobody_is_refused(
         status.run(20).code == 0
     };
     until("another worker serves", 60, || {
-        let link = lab.on_server(Program::line("ip -d link show eth1")).run(10).ok();
-        assert!(link.contains("xdp"), "the program was taken off: {link}");
+        assert!(lab.is_served(), "the interface was given back");
         assert_eq!(held(broker).0, before.0, "another link");
         service.running.worker() != first && serves()
     });
@@ -105,7 +113,5 @@ fn a_worker_that_dies_leaves_link_and_sockets_to_the_next_and_nobody_is_refused(
     assert!(service.segments() > 0, "the sockets of the dead worker carry nothing for the next one");
     // Whoever is killed, nothing stays.
     service.running.signal(libc::SIGKILL);
-    until("nothing is left on the interface", 30, || {
-        !lab.on_server(Program::line("ip -d link show eth1")).run(10).ok().contains("xdp")
-    });
+    until("nothing is left on the interface", 30, || !lab.is_served());
 }

@@ -229,16 +229,18 @@ fn a_capture_on_the_peer_shows_a_clean_handshake_transfer_and_close() {
 #[test]
 fn the_interface_is_given_back() {
     let lab = Lab::new();
-    let show = || lab.on_server(Program::line("ip -d link show eth1")).run(10).ok();
-    let mut service = Service::on_interface(&lab);
-    until("an XDP program is on eth1", 5, || show().contains("xdp"));
-    service.running.stop();
-    assert!(!show().contains("xdp"), "{}", show());
-    let mut killed = Service::on_interface(&lab);
-    until("an XDP program is on eth1", 5, || show().contains("xdp"));
-    killed.running.signal(libc::SIGKILL);
-    killed.running.wait_end(5);
-    until("the kernel has detached the program", 5, || !show().contains("xdp"));
+    for port in ["xdp", "packet"] {
+        let mut service = Service::on_interface_by(&lab, port);
+        assert_eq!(service.status()["interfaces"][0]["mode"], port);
+        until("eth1 is served", 5, || lab.is_served());
+        service.running.stop();
+        assert!(!lab.is_served(), "{port}");
+        let mut killed = Service::on_interface_by(&lab, port);
+        until("eth1 is served", 5, || lab.is_served());
+        killed.running.signal(libc::SIGKILL);
+        killed.running.wait_end(5);
+        until("the kernel has given it back", 5, || !lab.is_served());
+    }
 }
 
 #[test]
@@ -389,21 +391,21 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
     }
     let files = towpath_system_tests::Scratch::new("vlan");
     // The server's program runs in the kernel's receive path, the clients' in the driver.
-    let config = |vlan: u16, xdp: &str| {
-        let file = files.path(&format!("{vlan}-{xdp}.toml"));
-        let text = format!("interface = \"eth1\"\nvlan = {vlan}\nxdp = {xdp:?}\n");
+    let config = |vlan: u16, port: &str| {
+        let file = files.path(&format!("{vlan}-{port}.toml"));
+        let text = format!("interface = \"eth1\"\nvlan = {vlan}\nport = {port:?}\n");
         std::fs::write(&file, text).expect("configuration");
         file
     };
     let python = |service: &Service, script: &str, seconds: &str| {
         service.accelerated("python3 -u -c").arg(script).arg(SERVER).arg("6431").arg(seconds)
     };
-    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config(7, "generic"))));
+    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config(7, "xdp-generic"))));
     let mut echo = lab.on_server(python(&server, ECHO, "0")).start(files.path("echo.log"));
     echo.wait_for("up", 20);
     let plain = |port: u16| Program::line("python3 -u -c").arg(ASK).arg(SERVER).arg(port.to_string()).arg("60");
     {
-        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config(7, "driver"))));
+        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config(7, "auto"))));
         assert_eq!(lab.on_client(python(&client, ASK, "60")).run(60).ok().trim(), "same");
         // 2 MB each way in segments of 1,500 bytes.
         assert!(server.segments() > 1000 && client.segments() > 1000);
@@ -417,7 +419,7 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
         kernel.wait_for("up", 20);
         assert_eq!(lab.on_client(plain(6432)).run(60).ok().trim(), "same");
     }
-    let other = Service::start(|program| lab.on_client(program.arg("--config").arg(config(8, "driver"))));
+    let other = Service::start(|program| lab.on_client(program.arg("--config").arg(config(8, "xdp"))));
     assert_eq!(lab.on_client(python(&other, ASK, "3")).run(30).ok().trim(), "TimeoutError", "another VLAN");
 }
 

@@ -65,7 +65,7 @@ fn queues_that_are_made_while_the_interface_is_served_lose_nothing() {
     let lab = Lab::with_queues(4);
     require_program("ethtool", "ethtool");
     set_queues(&lab, 1);
-    let mut service = Service::on_interface(&lab);
+    let mut service = Service::on_interface_by(&lab, "xdp");
     let link = service.status()["interfaces"][0].clone();
     assert_eq!((&link["queues"], &link["sockets"]), (&1.into(), &1.into()), "{link}");
     let _server = echo(&lab, &service);
@@ -101,10 +101,10 @@ fn the_state_of_the_interface_is_shown_and_its_troubles_are_said_once() {
     for (key, value) in [("up", true), ("carrier", true), ("steering", true)] {
         assert_eq!(link[key], value, "{link}");
     }
-    assert_eq!(link["mode"], "driver", "{link}");
+    assert_eq!(link["mode"], "packet", "{link}");
     assert!(link["trouble"].is_null() && link["program"].as_u64().is_some(), "{link}");
     let page = || Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&service.socket).run(20).ok();
-    assert!(page().contains("eth1: up, XDP program "), "{}", page());
+    assert!(page().contains("eth1: up, packet (program "), "{}", page());
     let ip = |namespace: &str, line: &str| Program::line(&format!("ip -n {namespace} {line}")).run(10).ok();
     let shows = |key: &str, value: bool| until(key, 30, || service.status()["interfaces"][0][key] == value);
     ip(&lab.client, "link set eth1 down");
@@ -248,7 +248,7 @@ fn a_tap_device_is_served() {
     assert!(service.segments() > 100, "the stack has not carried it");
 }
 
-/// Detaches the XDP program of this number, as an operator may (`bpftool link detach`). Interfaces of other namespaces may have the
+/// Detaches the program of this number, as an operator may (`bpftool link detach`). Interfaces of other namespaces may have the
 /// index of ours, so that does not tell its link.
 const DETACH: &str = r#"
 import ctypes, os, struct, sys
@@ -266,9 +266,9 @@ while True:
     if fd < 0: continue
     info = ctypes.create_string_buffer(128)
     bpf(15, struct.pack("IIQ", fd, 128, ctypes.addressof(info)))
-    # struct bpf_link_info: type (BPF_LINK_TYPE_XDP), id, program.
+    # struct bpf_link_info: type (BPF_LINK_TYPE_XDP, BPF_LINK_TYPE_TCX), id, program.
     kind, _, program = struct.unpack_from("III", info.raw)
-    if kind == 6 and program == wanted:
+    if kind in (6, 11) and program == wanted:
         detached += bpf(34, struct.pack("I", fd))[0] == 0
     os.close(fd)
 print("detached", detached)
@@ -276,8 +276,17 @@ print("detached", detached)
 
 #[test]
 fn a_program_that_is_taken_off_is_attached_again() {
+    what_is_taken_off_is_attached_again("xdp");
+}
+
+#[test]
+fn a_program_of_packet_sockets_that_is_taken_off_is_attached_again() {
+    what_is_taken_off_is_attached_again("packet");
+}
+
+fn what_is_taken_off_is_attached_again(port: &str) {
     let lab = Lab::with_queues(2);
-    let service = Service::on_interface(&lab);
+    let service = Service::on_interface_by(&lab, port);
     let _server = echo(&lab, &service);
     lab.drop_kernel_tcp();
     let (fifo, log) = (service.scratch.path("go"), service.scratch.path("clients.log"));
@@ -295,6 +304,8 @@ fn a_program_that_is_taken_off_is_attached_again() {
             let link = link();
             link["steering"] == true && link["trouble"].is_null() && link["sockets"] == link["queues"]
         });
+        let said = || service.running.output().matches("it is attached again").count();
+        until("the program again", 30, || said() >= round);
         std::fs::write(&fifo, "go\n").unwrap();
         until("all connections", 120, || clients.output().matches("again []").count() == round || !clients.alive());
         assert!(clients.alive(), "{}", clients.output());

@@ -59,7 +59,7 @@ struct Host<'a> {
 /// Of a service, in its network namespace.
 struct Traces {
     /// An XDP program is attached.
-    xdp: bool,
+    served: bool,
     /// Ports that the kernel does not choose.
     ports: String,
 }
@@ -194,8 +194,8 @@ impl<'a> Host<'a> {
         self.service.running.wait_end(60);
         // The worker ends after a broker that was killed.
         until("nothing of the service is left", 60, || {
-            let Traces { xdp, ports } = self.traces();
-            !xdp && ports.is_empty()
+            let Traces { served, ports } = self.traces();
+            !served && ports.is_empty()
         });
     }
 
@@ -216,9 +216,9 @@ impl<'a> Host<'a> {
 
     /// What `ip` and the kernel's settings show of a service.
     fn traces(&self) -> Traces {
-        let link = self.lab.on_server(Program::line("ip -d link show eth1")).run(10).ok();
+        let served = self.lab.is_served();
         let ports = self.lab.on_server(Program::line("cat /proc/sys/net/ipv4/ip_local_reserved_ports")).run(10).ok();
-        Traces { xdp: link.contains("xdp"), ports: ports.trim().to_owned() }
+        Traces { served, ports: ports.trim().to_owned() }
     }
 }
 

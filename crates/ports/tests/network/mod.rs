@@ -1,5 +1,7 @@
 //! Two network namespaces joined by a veth pair, deleted on drop; and a raw sender.
 
+pub mod rules;
+
 use std::fs::File;
 use std::io::{self, Error};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};

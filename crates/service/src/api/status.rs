@@ -70,15 +70,16 @@ pub struct InterfaceStatus {
     pub up: bool,
     /// The cable, or the other end of a virtual device, is there.
     pub carrier: bool,
-    /// The service's XDP program is attached to it.
+    /// The service's program is attached to it.
     pub steering: bool,
     /// The number of the XDP program that is attached to it, whoever has attached it.
     pub program: Option<u32>,
-    /// That program runs in the `driver`, or in the kernel's `generic` receive path, which is slower.
+    /// How frames come to the stack: by `xdp` in the driver, by `xdp-generic` in the kernel's receive path, or by `packet`
+    /// sockets.
     pub mode: String,
     /// Its receive queues.
     pub queues: u32,
-    /// Those that have an AF_XDP socket of the service.
+    /// Those that have a socket of the service.
     pub sockets: u32,
     /// Frames of accelerated connections that came on the other queues, and took a slower way.
     pub strays: u64,

@@ -98,6 +98,12 @@ impl Config {
         if self.vlan != 0 && names.len() > 1 {
             return Err(("vlan", "a VLAN is of one interface; name one, or start a service for each".into()));
         }
+        if self.vlan != 0 && self.port == super::PortSetting::Packet {
+            return Err((
+                "port",
+                "packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN".into(),
+            ));
+        }
         Ok(())
     }
 

@@ -16,17 +16,17 @@ mod difference;
 mod firewall_setting;
 mod joins;
 mod one_or_more;
+mod port_setting;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
-mod xdp_setting;
 
 pub use cores_setting::CoresSetting;
 pub use difference::CHANGEABLE;
 pub use firewall_setting::FirewallSetting;
+pub use port_setting::PortSetting;
 pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
-pub use xdp_setting::XdpSetting;
 
 /// All keys. `Config::default()` serves the user that starts the service, on this machine only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -77,9 +77,9 @@ pub struct Config {
     pub interface: Vec<String>,
     /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
     pub vlan: u16,
-    /// Where the XDP program of an interface runs: in its `"driver"` (the default), or in the kernel's `"generic"` receive
-    /// path. There a virtual device's super-segments come whole, which is for bulk.
-    pub xdp: XdpSetting,
+    /// How frames of an interface come to the stack: `"packet"` sockets, `"xdp"` in the driver, `"xdp-generic"`, or what
+    /// suits the interface (`"auto"`, the default).
+    pub port: PortSetting,
     /// `"respect"`: the kernel's firewall judges the first SYN of every connection over the interface. Default: respect,
     /// because nobody expects less.
     pub firewall: FirewallSetting,
@@ -171,7 +171,7 @@ impl Default for Config {
             socket: None,
             interface: Vec::new(),
             vlan: 0,
-            xdp: XdpSetting::Driver,
+            port: PortSetting::Auto,
             firewall: FirewallSetting::Respect,
             cores: CoresSetting::Fixed(1),
             cpus: Vec::new(),
@@ -220,7 +220,7 @@ pub const KEYS: [&str; 43] = [
     "socket",
     "interface",
     "vlan",
-    "xdp",
+    "port",
     "firewall",
     "cores",
     "cpus",

@@ -29,7 +29,7 @@ fn every_key_is_read() {
         socket = "/run/towpath/towpath.sock"
         interface = "eth1"
         vlan = 7
-        xdp = "generic"
+        port = "xdp-generic"
         cores = 2
         cpus = [2, 3]
         admit = ["uid:1000", "all"]
@@ -68,7 +68,7 @@ fn every_key_is_read() {
     assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
     assert_eq!((config.sandbox, config.firewall), (SandboxSetting::Off, FirewallSetting::Respect));
-    assert_eq!(config.xdp, XdpSetting::Generic);
+    assert_eq!(config.port, PortSetting::XdpGeneric);
     // The list of keys for messages is the list of fields.
     for key in KEYS {
         assert!(line_of(text, key) > 1, "{key}");
@@ -154,6 +154,10 @@ fn golden_errors() {
         ),
         ("interface = [1]\n", "towpath.toml:1: interface: its entries stand in quotes: interface = [\"eth1\"]"),
         ("interface = [\"a\", \"b\", \"a\"]\n", "towpath.toml:1: interface: \"a\" is named twice"),
+        (
+            "interface = \"a\"\nvlan = 7\nport = \"packet\"\n",
+            "towpath.toml:3: port: packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN",
+        ),
         (
             "interface = [\"a\", \"b\"]\nvlan = 7\n",
             "towpath.toml:2: vlan: a VLAN is of one interface; name one, or start a service for each",
