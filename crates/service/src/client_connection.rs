@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use towpath_ring::Geometry;
 use towpath_ring::control::{Reply, Request, features, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
@@ -151,7 +152,8 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     let identity = peer.identity(socket);
     let namespace = peer.namespace(socket, state.stack.namespace());
     let (membership, descriptors) = if join == 0 {
-        match state.new_client(identity, namespace, || brought(state, socket)) {
+        let geometry = state.geometry_for(known);
+        match state.new_client(identity, namespace, geometry, || brought(state, socket, geometry)) {
             Ok(client) => client,
             // A client that dies while it is asked is not worth a warning.
             Err(Refusal { errno, why }) if errno == GONE => {
@@ -166,7 +168,8 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
             None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
         }
     };
-    let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
+    let region = &membership.region;
+    let (geometry, token, offset) = (region.geometry(), membership.token, region.offset());
     let (process, namespace) = (peer.process(), state.stack.namespace().unwrap_or(0));
     let welcome = Reply::Welcome { geometry, token, process, offset, features, namespace };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -182,13 +185,13 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
 const GONE: i32 = Errno::PIPE.raw_os_error();
 
 /// Asks a client for the memory of its region, and waits for it. What it sends is not checked yet.
-fn brought(state: &ServiceState, socket: BorrowedFd<'_>) -> Result<OwnedFd, Refusal> {
+fn brought(state: &ServiceState, socket: BorrowedFd<'_>, geometry: Geometry) -> Result<OwnedFd, Refusal> {
     let refused = |errno: Errno, why: &str| Refusal { errno: errno.raw_os_error(), why: why.to_owned() };
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal { errno: GONE, why: error.to_string() },
         _ => refused(Errno::PROTO, &error.to_string()),
     };
-    send_reply(socket, &Reply::Make { geometry: state.settings.geometry }, &[]).map_err(failed)?;
+    send_reply(socket, &Reply::Make { geometry }, &[]).map_err(failed)?;
     let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&state.stop_fd, PollFlags::IN)];
     if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
         return Err(refused(Errno::TIMEDOUT, "it did not send the memory of its region"));

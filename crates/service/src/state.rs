@@ -157,6 +157,15 @@ impl ServiceState {
         listens | one | others | memory
     }
 
+    /// The sizes of a new region for a library that has said these features.
+    pub fn geometry_for(&self, said: u32) -> Geometry {
+        let all = self.settings.geometry;
+        if said & features::SMALL_REGION == 0 {
+            return all;
+        }
+        Geometry { tx_most: all.tx_bytes.min(all.tx_most), rx_most: all.rx_bytes.min(all.rx_most), ..all }
+    }
+
     /// Takes descriptors of the service's table for a user. False: he has his share.
     pub fn take_descriptors(&self, uid: u32, count: u64) -> bool {
         let operator = self.settings.live.admission().is_operator(uid);
@@ -239,11 +248,12 @@ impl ServiceState {
         &self,
         identity: Identity,
         namespace: Option<u64>,
+        geometry: Geometry,
         ask: impl FnOnce() -> Result<OwnedFd, Refusal>,
     ) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
         let live = self.settings.live.values();
         let (uid, most, operator) = (identity.uid, live.clients_per_user, live.admission.is_operator(identity.uid));
-        let cost = (client_descriptors(&self.settings.geometry), most);
+        let cost = (client_descriptors(&geometry), most);
         let shares = self.registry().shares();
         let lease = ClientLease::take(&shares, uid, operator, cost).map_err(|full| match full {
             Full::Descriptors => {
@@ -259,7 +269,7 @@ impl ServiceState {
             }
         })?;
         let memory = self.stack.takes_client_memory().then(ask).transpose()?;
-        self.make_client(identity, namespace, lease, memory)
+        self.make_client(identity, namespace, geometry, lease, memory)
             .map_err(|error| Refusal { errno: errno_of(&error), why: error.to_string() })
     }
 
@@ -267,11 +277,11 @@ impl ServiceState {
         &self,
         identity: Identity,
         namespace: Option<u64>,
+        geometry: Geometry,
         lease: ClientLease,
         memory: Option<OwnedFd>,
     ) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
-        let geometry = self.settings.geometry;
         let ClientMemory { region, memfd, doorbells } = match memory {
             Some(memfd) => ClientMemory::brought(memfd, geometry)?,
             None => self.stack.client_memory(geometry)?,

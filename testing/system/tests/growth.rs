@@ -33,12 +33,17 @@ fn python(script: &str) -> Program {
 
 /// Sizes of the receive and the send ring, when the connection begins and when it ends.
 fn transfer(setting: &str) -> [u32; 4] {
+    transfer_of("python3 -c", setting)
+}
+
+/// The same of a program that is started by this line.
+fn transfer_of(program: &str, setting: &str) -> [u32; 4] {
     let wire = Wire::new();
     let _relay = wire.relay("--delay 15ms");
     let config = wire.scratch.path("towpathd.toml");
     std::fs::write(&config, format!("interface = \"eth1\"\n{setting}")).unwrap();
     let service = Service::start(|program| wire.under(0, program.arg("--config").arg(config)));
-    let server = service.accelerated("python3 -c").arg(SERVER).arg(BYTES.to_string());
+    let server = service.accelerated(program).arg(SERVER).arg(BYTES.to_string());
     let mut server = wire.under(0, server).start(wire.scratch.path("server.log"));
     server.wait_for("listening", 30);
     let told = wire.under(1, python(CLIENT)).run(120).ok();
@@ -65,6 +70,14 @@ fn on_a_long_path_both_rings_grow_and_no_byte_is_lost() {
     assert_eq!(sizes[..2], [131_072; 2], "{sizes:?}");
     // How far depends on how the machine's load lets the window grow.
     assert!(sizes[2] > 131_072 && sizes[3] > 131_072, "{sizes:?}");
+}
+
+#[test]
+fn rings_grow_by_default_but_not_those_of_a_program_whose_addresses_are_limited() {
+    let sizes = transfer("");
+    assert!(sizes[2] > 131_072 && sizes[3] > 131_072, "{sizes:?}");
+    let sizes = transfer_of("prlimit --as=50000000000 python3 -c", "");
+    assert_eq!(sizes, [131_072; 4]);
 }
 
 #[test]

@@ -96,6 +96,23 @@ pub(super) struct Welcome {
     pub fds: Vec<OwnedFd>,
 }
 
+/// What this library knows, and what it wants.
+fn hello_features() -> u32 {
+    known_features() | if has_little_room() { features::SMALL_REGION } else { 0 }
+}
+
+/// Would this process have trouble with a region of many GiB, most of which is never touched? Limits count it, and Valgrind
+/// keeps books of it, which its Memcheck reads at the end.
+fn has_little_room() -> bool {
+    let limited = |resource| {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: `limit` is valid for writes during the call.
+        (unsafe { libc::getrlimit(resource, &raw mut limit) }) == 0 && limit.rlim_cur != libc::RLIM_INFINITY
+    };
+    let preloaded = || std::env::var_os("LD_PRELOAD").is_some_and(|all| all.to_string_lossy().contains("vgpreload_"));
+    limited(libc::RLIMIT_AS) || limited(libc::RLIMIT_FSIZE) || preloaded()
+}
+
 /// The features that this library knows, but for those that `TOWPATH_MASK_FEATURES` names: tests play an older one.
 fn known_features() -> u32 {
     let masked = std::env::var("TOWPATH_MASK_FEATURES").ok().and_then(|bits| bits.parse::<u32>().ok());
@@ -103,7 +120,7 @@ fn known_features() -> u32 {
 }
 
 pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError> {
-    let hello = Request::Hello { version: VERSION, join, features: known_features() };
+    let hello = Request::Hello { version: VERSION, join, features: hello_features() };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses may have answered and hung up before the request was sent. Its answer says more than
     // EPIPE.

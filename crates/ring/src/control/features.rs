@@ -11,6 +11,8 @@ pub const OTHER_NAMESPACES: u32 = 4;
 /// A client makes the memory of its region, and the service only checks it (`Make`, `Region`). So the kernel charges the
 /// memory to whom it serves.
 pub const CLIENT_MEMORY: u32 = 8;
+/// Only of a library: its process has little room for addresses. Its region has none to grow rings in.
+pub const SMALL_REGION: u32 = 16;
 /// All that this version knows.
 pub const ALL: u32 = LISTENS_IN_KERNEL | ONE_NAMESPACE | OTHER_NAMESPACES | CLIENT_MEMORY;
 
