@@ -15,10 +15,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     /// Echo server: sends back the bytes that it receives. Prints `ready` when it listens.
-    Server {
-        /// Address to listen on, such as 10.77.0.1:9000.
-        listen: SocketAddrV4,
-    },
+    Server(server::Options),
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
@@ -53,7 +50,7 @@ enum Role {
 
 fn main() {
     let result = match Arguments::parse().role {
-        Role::Server { listen } => server::run(listen),
+        Role::Server(options) => server::run(&options),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
