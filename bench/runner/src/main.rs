@@ -10,6 +10,7 @@ mod fairness;
 mod impaired_path;
 mod incast;
 mod instructions;
+mod latency;
 mod loss;
 mod many_flows;
 mod offload;
@@ -52,6 +53,9 @@ enum Benchmark {
     Bulk(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
+    /// was due.
+    Latency(latency::Options),
     /// Sends of 64 bytes to 64 KiB, a request's time, and files by sendfile and by nginx with TLS: Linux's own calls
     /// beside the kernel stack, over a veth, and beside the kernel stack in a second kernel.
     Offload(offload::Options),
@@ -97,6 +101,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
             side_by_side::print(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),
         Benchmark::Loss(options) => return loss::run(options),
