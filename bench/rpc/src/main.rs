@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
-use towpath_rpc::{bulk, client, files, many, print, sends, server, values};
+use towpath_rpc::{bulk, client, files, many, print, sends, server, values, work};
 
 /// Load generator for side-by-side benchmarks.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Role {
         /// Address to listen on.
         listen: SocketAddrV4,
     },
+    /// Takes requests in one direction and works for each. Prints `ready` when it listens.
+    Worker(work::Options),
     /// Changes values of one size and sends them back, by event loops or by pollers and workers. Prints `ready` when it
     /// listens.
     ValuesServer(values::server::Options),
@@ -57,6 +59,7 @@ fn main() {
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),
         Role::SendFile(options) => files::send(&options).map(|report| print(&report)),
         Role::Drain { listen } => sends::drain(listen),
+        Role::Worker(options) => work::serve(&options),
         Role::ValuesServer(options) => values::server::run(&options),
         Role::ValuesClient(options) => values::client::run(&options).map(|report| print(&report)),
         Role::Senders(options) => many::senders(&options),
