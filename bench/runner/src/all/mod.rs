@@ -78,6 +78,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         progress.end(planned, &step);
         lines.entry(planned.benchmark).or_default().push_str(&text);
         run.steps.push(step);
+        // A run that is interrupted leaves what it has.
+        std::fs::write(options.into.join(report::RUN), run.text()?)?;
     }
     for (name, command, file) in recorded::FILES.into_iter().filter(|(name, ..)| wanted(name)) {
         run.steps.extend(old_step(name, command, &options.figures.join(file)));
