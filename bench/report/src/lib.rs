@@ -1,14 +1,26 @@
 //! Shared by the benchmarks of real flows (`towpath-bench`) and of simulated ones (`towpath-fabric`): statistics, the
-//! shape of their results, and how a row is printed.
+//! shape of their results, how a row is printed, and the report of a run of all benchmarks.
 #![forbid(unsafe_code)]
 
+pub mod counts;
 mod fairness;
+mod figure;
+pub mod figures;
+pub mod html;
 mod incast;
+mod interval;
+pub mod markdown;
+mod outcome;
+pub mod recorded;
+mod run;
 mod statistics;
+mod words;
 
 pub use fairness::{ShareSummary, Shares};
+pub use figure::{Figure, Metric, Section, Target, Unit, Unmeasured};
 pub use incast::{Completion, wire_us};
-pub use statistics::{jain, median, quantile};
+pub use run::{CPUS, LOAD, Run, Step};
+pub use statistics::{Spread, jain, median, quantile};
 
 use serde::Serialize;
 

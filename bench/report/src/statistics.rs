@@ -1,4 +1,4 @@
-//! Jain's index, medians and quantiles.
+//! Jain's index, medians, quantiles and ranges.
 
 /// The middle value, the lower of two.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -20,8 +20,36 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
+/// The middle of some values and how far they lie apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle value, the lower of two.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of these values; `None` if there is none, or one that is no number.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let (least, most) = (values.iter().copied().fold(f64::INFINITY, f64::min), quantile(values, 1.0));
+        Some(Self { median: quantile(values, 0.5), least, most })
+    }
+
+    /// Between the least and the largest, in parts of the median.
+    pub fn scatter(&self) -> f64 {
+        (self.most - self.least) / self.median
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -29,6 +57,15 @@ mod tests {
         assert_eq!(jain(&[3.0; 10]), 1.0);
         assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
         assert_eq!(jain(&[0.0, 0.0]), 0.0);
+    }
+
+    #[test]
+    fn a_spread_has_the_middle_and_both_ends() {
+        let spread = Spread::of(&[4.0, 1.0, 2.0]).unwrap();
+        assert_eq!(spread, Spread { median: 2.0, least: 1.0, most: 4.0 });
+        assert_eq!(spread.scatter(), 1.5);
+        assert_eq!(Spread::of(&[5.0]).map(|spread| spread.scatter()), Some(0.0));
+        assert_eq!((Spread::of(&[]), Spread::of(&[1.0, f64::NAN])), (None, None));
     }
 
     #[test]

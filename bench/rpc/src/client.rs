@@ -28,6 +28,16 @@ pub struct Options {
     /// Seconds before measuring.
     #[arg(long, default_value_t = 0.3)]
     warm_up_seconds: f64,
+    /// Ask for events again and again instead of sleeping.
+    #[arg(long)]
+    spin: bool,
+}
+
+impl Options {
+    /// How long one wait for replies may last.
+    pub fn longest_wait(&self) -> Duration {
+        Duration::from_millis(if self.spin { 0 } else { 100 })
+    }
 }
 
 /// The client's report.
@@ -130,7 +140,7 @@ fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, reques
     let mut tally = Tally::new(options)?;
     let mut now = Instant::now();
     while now < tally.end {
-        let ready = sys::wait(epoll, &mut events, 100)?;
+        let ready = sys::wait(epoll, &mut events, options.longest_wait().as_millis() as i32)?;
         now = Instant::now();
         for event in &events[..ready] {
             let index = event.u64 as usize;

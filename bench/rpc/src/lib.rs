@@ -9,6 +9,7 @@ pub mod sends;
 pub mod server;
 mod sys;
 pub mod values;
+pub mod work;
 
 /// Prints a report as one JSON object.
 pub fn print(report: &impl serde::Serialize) {

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
-use towpath_rpc::{bulk, client, files, many, print, sends, server, values};
+use towpath_rpc::{bulk, client, files, many, print, sends, server, values, work};
 
 /// Load generator for side-by-side benchmarks.
 #[derive(Parser)]
@@ -15,10 +15,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     /// Echo server: sends back the bytes that it receives. Prints `ready` when it listens.
-    Server {
-        /// Address to listen on, such as 10.77.0.1:9000.
-        listen: SocketAddrV4,
-    },
+    Server(server::Options),
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
@@ -38,6 +35,8 @@ enum Role {
         /// Address to listen on.
         listen: SocketAddrV4,
     },
+    /// Takes requests in one direction and works for each. Prints `ready` when it listens.
+    Worker(work::Options),
     /// Changes values of one size and sends them back, by event loops or by pollers and workers. Prints `ready` when it
     /// listens.
     ValuesServer(values::server::Options),
@@ -53,13 +52,14 @@ enum Role {
 
 fn main() {
     let result = match Arguments::parse().role {
-        Role::Server { listen } => server::run(listen),
+        Role::Server(options) => server::run(&options),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),
         Role::SendFile(options) => files::send(&options).map(|report| print(&report)),
         Role::Drain { listen } => sends::drain(listen),
+        Role::Worker(options) => work::serve(&options),
         Role::ValuesServer(options) => values::server::run(&options),
         Role::ValuesClient(options) => values::client::run(&options).map(|report| print(&report)),
         Role::Senders(options) => many::senders(&options),

@@ -13,10 +13,21 @@ struct PendingEcho {
     sent: usize,
 }
 
+/// Arguments of the server.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Address to listen on, such as 10.77.0.1:9000.
+    listen: SocketAddrV4,
+    /// Ask for events again and again instead of sleeping.
+    #[arg(long)]
+    spin: bool,
+}
+
 /// Serves until killed.
-pub fn run(at: SocketAddrV4) -> io::Result<()> {
+pub fn run(options: &Options) -> io::Result<()> {
     sys::raise_limit();
-    let listener = sys::listen(at)?;
+    let wait_ms = if options.spin { 0 } else { -1 };
+    let listener = sys::listen(options.listen)?;
     let epoll = sys::epoll()?;
     sys::watch(epoll, libc::EPOLL_CTL_ADD, listener, libc::EPOLLIN, LISTENER)?;
     println!("ready");
@@ -24,7 +35,7 @@ pub fn run(at: SocketAddrV4) -> io::Result<()> {
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
     loop {
-        let ready = sys::wait(epoll, &mut events, -1)?;
+        let ready = sys::wait(epoll, &mut events, wait_ms)?;
         for event in &events[..ready] {
             let (data, what) = (event.u64, event.events as i32);
             if data == LISTENER {

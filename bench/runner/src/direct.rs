@@ -1,5 +1,5 @@
-//! Two programs of one host: over Linux's loopback device, over the stack (`direct = false`) and joined directly, in
-//! turn.
+//! Two programs of one host: over Linux's loopback device in each way that may be its best, over the stack
+//! (`direct = false`) and joined directly, in turn.
 
 use crate::process::{Process, wait};
 use crate::programs::{ScratchDir, rpc, run_on, towpath};
@@ -22,7 +22,7 @@ pub struct Options {
     /// Measured seconds of one run
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Rounds of the three; the median counts
+    /// Rounds of all ways; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Only the shape of this name (see the table's first column)
@@ -30,23 +30,70 @@ pub struct Options {
     shape: Option<String>,
 }
 
-/// The paths that are compared.
-const PATHS: [&str; 3] = ["linux", "stack", "direct"];
-/// About how many requests per second `redis-benchmark` makes. The number of its requests follows from it.
-const REDIS: [(&str, u32, f64); 2] = [("redis-get-c50-P1", 1, 60_000.0), ("redis-get-c50-P16", 16, 400_000.0)];
+/// A way to join the two programs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    name: &'static str,
+    carrier: Carrier,
+    /// The client's CPU. The server's is always the same.
+    client_cpu: usize,
+    /// True: both ends ask again and again instead of sleeping. Only programs of ours can.
+    spins: bool,
+}
+
+/// What carries the bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Linux,
+    Stack,
+    Direct,
+}
+
+const fn way(name: &'static str, carrier: Carrier, client_cpu: usize, spins: bool) -> Way {
+    Way { name, carrier, client_cpu, spins }
+}
+
+/// All that is compared. Linux has three ways, because its best one depends on the shape: ends that sleep, ends that
+/// spin, and both ends on one CPU, where no wake-up of another CPU is needed.
+const WAYS: [Way; 5] = [
+    way("linux", Carrier::Linux, CLIENT_CPU, false),
+    way("linux, spinning", Carrier::Linux, CLIENT_CPU, true),
+    way("linux, one CPU", Carrier::Linux, SERVER_CPU, false),
+    way("stack", Carrier::Stack, CLIENT_CPU, false),
+    way("direct", Carrier::Direct, CLIENT_CPU, false),
+];
+/// Name, pipeline depth, and about how many requests per second `redis-benchmark` makes over Linux, the stack and
+/// directly. The number of its requests follows from it, so that every way is measured for as long.
+const REDIS: [(&str, u32, [f64; 3]); 2] = [
+    ("redis-get-c50-P1", 1, [80_000.0, 250_000.0, 800_000.0]),
+    ("redis-get-c50-P16", 16, [1_200_000.0, 1_200_000.0, 2_500_000.0]),
+];
+/// Bytes of a request and of its reply.
+const ECHOES: [(&str, usize); 2] = [("ping-pong-64B", 64), ("ping-pong-1KB", 1024)];
+/// Connections of `wrk`.
+const WRK_CONNECTIONS: usize = 32;
 
 #[derive(Serialize)]
 struct Row {
-    shape: String,
+    shape: &'static str,
     way: &'static str,
+    /// The median of each value of the rounds.
+    #[serde(flatten)]
+    median: Round,
+    /// `per_s` divided by that of Linux's best way in the same rounds (median of the rounds' ratios).
+    to_best_linux: f64,
+    /// Likewise by the stack's.
+    to_stack: f64,
+    rounds: Vec<Round>,
+}
+
+/// What one round has measured.
+#[derive(Clone, Copy, Serialize)]
+struct Round {
     /// Requests, or for `bulk` bytes, per second.
     per_s: f64,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
-    /// `per_s` divided by Linux's in the same rounds (median of the rounds' ratios).
-    to_linux: f64,
-    /// Likewise by the stack's.
-    to_stack: f64,
 }
 
 /// Reads a client's report.
@@ -57,7 +104,10 @@ struct Shape {
     name: &'static str,
     server: String,
     ready: &'static str,
-    client: String,
+    /// The client's command line, by way.
+    client: Box<dyn Fn(Way) -> String>,
+    /// True: both programs can spin.
+    can_spin: bool,
     read: ReadReport,
 }
 
@@ -67,41 +117,63 @@ pub fn run(options: &Options) -> io::Result<()> {
     if !options.json {
         println!("two programs of one host; median of {} interleaved rounds of {} s", options.rounds, options.seconds);
         println!(
-            "{:18} {:7} {:>14} {:>9} {:>9} {:>9} {:>9}",
-            "shape", "way", "per second", "p50 µs", "p99 µs", "to linux", "to stack"
+            "{:18} {:16} {:>14} {:>9} {:>9} {:>14} {:>9}",
+            "shape", "way", "per second", "p50 µs", "p99 µs", "to best linux", "to stack"
         );
     }
-    for shape in shapes(options)? {
+    for shape in shapes(options, &bench.scratch.0)? {
         if options.shape.as_deref().is_some_and(|wanted| wanted != shape.name) {
             continue;
         }
-        let mut runs: [Vec<Measured>; 3] = Default::default();
+        let ways: Vec<Way> = WAYS.into_iter().filter(|way| shape.can_spin || !way.spins).collect();
+        let mut runs: Vec<Vec<Round>> = vec![Vec::new(); ways.len()];
         for round in 0..options.rounds.max(1) {
-            for (path, runs) in PATHS.into_iter().zip(&mut runs) {
-                eprint!("\r{}: round {} of {}, {path}        ", shape.name, round + 1, options.rounds);
-                runs.push(bench.one(&shape, path)?);
+            for (way, runs) in ways.iter().zip(&mut runs) {
+                eprint!("\r{}: round {} of {}, {}        ", shape.name, round + 1, options.rounds, way.name);
+                runs.push(bench.one(&shape, *way)?.into());
             }
         }
         eprint!("\r{:60}\r", "");
-        for (path, own) in PATHS.into_iter().zip(&runs) {
-            print(options, &row(shape.name, path, own, &runs));
+        for row in rows(shape.name, &ways, &runs) {
+            print(options, &row);
         }
     }
     Ok(())
 }
 
-fn row(shape: &str, path: &'static str, own: &[Measured], all: &[Vec<Measured>; 3]) -> Row {
-    let ratio = |base: &[Measured]| median(own.iter().zip(base).map(|(a, b)| a.requests_per_s / b.requests_per_s));
-    let of = |field: fn(&Measured) -> f64| Some(median(own.iter().map(field))).filter(|value| value.is_finite());
-    Row {
-        shape: shape.to_owned(),
-        way: path,
-        per_s: median(own.iter().map(|measured| measured.requests_per_s)),
-        p50_us: of(|measured| measured.p50_us),
-        p99_us: of(|measured| measured.p99_us),
-        to_linux: ratio(&all[0]),
-        to_stack: ratio(&all[1]),
+impl From<Measured> for Round {
+    fn from(measured: Measured) -> Self {
+        let known = |value: f64| Some(value).filter(|value| value.is_finite());
+        Self { per_s: measured.requests_per_s, p50_us: known(measured.p50_us), p99_us: known(measured.p99_us) }
     }
+}
+
+/// The rows of a shape from its rounds by way.
+fn rows(shape: &'static str, ways: &[Way], runs: &[Vec<Round>]) -> Vec<Row> {
+    // Linux has several ways, and the best of a round counts.
+    let best = |carrier: Carrier, round: usize| {
+        let of_carrier = ways.iter().zip(runs).filter(|(way, _)| way.carrier == carrier);
+        of_carrier.map(|(_, rounds)| rounds[round].per_s).fold(0.0, f64::max)
+    };
+    let row = |(way, own): (&Way, &Vec<Round>)| {
+        let ratio = |to| median(own.iter().enumerate().map(|(round, run)| run.per_s / best(to, round)));
+        let time = |field: fn(&Round) -> Option<f64>| {
+            Some(median(own.iter().map(|run| field(run).unwrap_or(f64::NAN)))).filter(|value| value.is_finite())
+        };
+        Row {
+            shape,
+            way: way.name,
+            median: Round {
+                per_s: median(own.iter().map(|run| run.per_s)),
+                p50_us: time(|run| run.p50_us),
+                p99_us: time(|run| run.p99_us),
+            },
+            to_best_linux: ratio(Carrier::Linux),
+            to_stack: ratio(Carrier::Stack),
+            rounds: own.clone(),
+        }
+    };
+    ways.iter().zip(runs).map(row).collect()
 }
 
 fn print(options: &Options, row: &Row) {
@@ -110,36 +182,46 @@ fn print(options: &Options, row: &Row) {
     }
     let time = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
     println!(
-        "{:18} {:7} {:>14.0} {:>9} {:>9} {:>8.2}x {:>8.2}x",
+        "{:18} {:16} {:>14.0} {:>9} {:>9} {:>13.2}x {:>8.2}x",
         row.shape,
         row.way,
-        row.per_s,
-        time(row.p50_us),
-        time(row.p99_us),
-        row.to_linux,
+        row.median.per_s,
+        time(row.median.p50_us),
+        time(row.median.p99_us),
+        row.to_best_linux,
         row.to_stack
     );
 }
 
-fn shapes(options: &Options) -> io::Result<Vec<Shape>> {
+fn shapes(options: &Options, scratch: &Path) -> io::Result<Vec<Shape>> {
     let (rpc, seconds) = (rpc()?, options.seconds);
     let rpc = rpc.display();
-    let mut shapes = vec![Shape {
-        name: "ping-pong-64B",
-        server: format!("{rpc} server 127.0.0.1:9101"),
-        ready: "ready",
-        client: format!("{rpc} client 127.0.0.1:9101 --connections 1 --depth 1 --seconds {seconds}"),
-        read: Box::new(echo::measured),
-    }];
+    let mut shapes = Vec::new();
+    for (name, bytes) in ECHOES {
+        let client =
+            format!("{rpc} client 127.0.0.1:9101 --connections 1 --depth 1 --bytes {bytes} --seconds {seconds}");
+        shapes.push(Shape {
+            name,
+            server: format!("{rpc} server 127.0.0.1:9101"),
+            ready: "ready",
+            client: Box::new(move |_| client.clone()),
+            can_spin: true,
+            read: Box::new(echo::measured),
+        });
+    }
     for (name, depth, per_second) in REDIS {
-        let requests = per_second * seconds;
         shapes.push(Shape {
             name,
             server: "redis-server --bind 127.0.0.1 --port 9102 --save --appendonly no".to_owned(),
             ready: "Ready to accept connections",
-            client: format!("redis-benchmark -p 9102 -t get -c 50 -P {depth} -n {requests:.0} --csv"),
-            read: Box::new(move |output| {
-                redis::measured(&String::from_utf8_lossy(&output.stdout), requests).ok_or_else(|| failed(output))
+            client: Box::new(move |way| {
+                let requests = per_second[way.carrier as usize] * seconds;
+                format!("redis-benchmark -p 9102 -t get -c 50 -P {depth} -n {requests:.0} --csv")
+            }),
+            can_spin: false,
+            read: Box::new(|output| {
+                // The number of requests is not asked for here.
+                redis::measured(&String::from_utf8_lossy(&output.stdout), 0.0).ok_or_else(|| failed(output))
             }),
         });
     }
@@ -147,10 +229,55 @@ fn shapes(options: &Options) -> io::Result<Vec<Shape>> {
         name: "bulk",
         server: "iperf3 -s -4 -B 127.0.0.1 -p 9103 --forceflush".to_owned(),
         ready: "Server listening",
-        client: format!("iperf3 -4 -c 127.0.0.1 -p 9103 -t {} -J", seconds.ceil()),
+        client: Box::new(move |_| format!("iperf3 -4 -c 127.0.0.1 -p 9103 -t {} -J", seconds.ceil())),
+        can_spin: false,
         read: Box::new(|output| bulk::measured(&output.stdout).ok_or_else(|| failed(output))),
     });
+    shapes.push(nginx(scratch, seconds)?);
     Ok(shapes)
+}
+
+/// nginx with one worker, and `wrk` that keeps its connections.
+fn nginx(scratch: &Path, seconds: f64) -> io::Result<Shape> {
+    let path = scratch.join("nginx.conf");
+    let configuration = format!(
+        "daemon off; worker_processes 1; error_log stderr notice; pid {0}/nginx.pid; events {{}} http {{ access_log off; \
+         keepalive_requests 100000000; client_body_temp_path {0}; proxy_temp_path {0}; fastcgi_temp_path {0}; \
+         uwsgi_temp_path {0}; scgi_temp_path {0}; server {{ listen 127.0.0.1:9104; location / {{ return 200 'hello'; }} }} }}",
+        scratch.display()
+    );
+    std::fs::write(&path, configuration)?;
+    Ok(Shape {
+        name: "nginx-wrk-c32",
+        server: format!("nginx -c {} -e stderr", path.display()),
+        ready: "start worker process",
+        client: Box::new(move |_| {
+            format!("wrk -t 1 -c {WRK_CONNECTIONS} -d {} --latency http://127.0.0.1:9104/", seconds.ceil())
+        }),
+        can_spin: false,
+        read: Box::new(|output| wrk(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| failed(output))),
+    })
+}
+
+/// The report of `wrk --latency`. Without replies, or with others than were asked for, there is none.
+fn wrk(text: &str) -> Option<Measured> {
+    if text.contains("Non-2xx") || text.contains("Socket errors") {
+        return None;
+    }
+    let after = |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
+    let us = |name| {
+        let time = after(name)?;
+        let unit = time.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let scale = [("us", 1.0), ("ms", 1e3), ("s", 1e6)].into_iter().find(|(name, _)| *name == unit)?.1;
+        Some(time.strip_suffix(unit)?.parse::<f64>().ok()? * scale)
+    };
+    Some(Measured {
+        requests_per_s: after("Requests/sec:")?.parse().ok()?,
+        p50_us: us("50%")?,
+        p99_us: us("99%")?,
+        p999_us: f64::NAN,
+        requests_total: 0.0,
+    })
 }
 
 fn failed(output: &std::process::Output) -> io::Error {
@@ -168,21 +295,23 @@ impl Bench {
         Ok(Self { scratch: ScratchDir::new("direct")? })
     }
 
-    fn one(&self, shape: &Shape, path: &str) -> io::Result<Measured> {
+    fn one(&self, shape: &Shape, way: Way) -> io::Result<Measured> {
         let socket = self.scratch.0.join("towpath.sock");
-        let _service = if path == "linux" { None } else { Some(self.serve(&socket, path == "direct")?) };
-        let under = if path == "linux" { Vec::new() } else { run_on(&socket)? };
+        let (linux, direct) = (way.carrier == Carrier::Linux, way.carrier == Carrier::Direct);
+        let _service = if linux { None } else { Some(self.serve(&socket, direct)?) };
+        let under = if linux { Vec::new() } else { run_on(&socket)? };
         let command = |line: &str, cpu: usize| {
             let mut words: Vec<OsString> = ["taskset".into(), "-c".into(), cpu.to_string().into()].into();
             words.extend(under.iter().cloned());
             words.extend(line.split_whitespace().map(OsString::from));
+            words.extend(way.spins.then(|| "--spin".into()));
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).current_dir(&self.scratch.0).stdin(Stdio::null());
             command
         };
         let log = self.scratch.0.join("server.log");
         let _server = Process::start(command(&shape.server, SERVER_CPU), &log, |text| text.contains(shape.ready))?;
-        (shape.read)(&command(&shape.client, CLIENT_CPU).output()?)
+        (shape.read)(&command(&(shape.client)(way), way.client_cpu).output()?)
     }
 
     fn serve(&self, socket: &Path, direct: bool) -> io::Result<Process> {
@@ -194,5 +323,30 @@ impl Bench {
         let mut process = Process::start(command, &log, |_| true)?;
         wait(&log, &mut process, || socket.exists())?;
         Ok(process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_best_of_linuxs_ways_in_a_round_is_what_counts() {
+        let rounds = |rates: [f64; 2]| rates.map(|per_s| Round { per_s, p50_us: None, p99_us: None }).to_vec();
+        let runs =
+            [rounds([1.0, 4.0]), rounds([2.0, 1.0]), rounds([1.0, 1.0]), rounds([5.0, 5.0]), rounds([20.0, 40.0])];
+        let rows = rows("echo", &WAYS, &runs);
+        assert_eq!((rows[4].way, rows[4].to_best_linux, rows[4].to_stack), ("direct", 10.0, 4.0));
+        assert_eq!((rows[0].to_best_linux, rows[4].median.p50_us), (0.5, None));
+    }
+
+    #[test]
+    fn wrks_report_is_read_in_all_its_units() {
+        let text = "  Latency Distribution\n     50%  105.00us\n     75%  150.00us\n     99%    1.25ms\n  9 requests in 1s\nRequests/sec: 284532.10\n";
+        let measured = wrk(text).unwrap();
+        assert_eq!((measured.requests_per_s, measured.p50_us, measured.p99_us), (284_532.1, 105.0, 1250.0));
+        assert!(wrk(&format!("{text}  Non-2xx or 3xx responses: 3\n")).is_none());
+        assert!(wrk("unable to connect").is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! `towpath bench`: the same programs over Linux and over Towpath, interleaved, on the same interfaces and CPUs.
 #![forbid(unsafe_code)]
 
+mod all;
 mod bulk;
 mod cpu_layout;
 mod cpu_time;
@@ -10,17 +11,20 @@ mod fairness;
 mod impaired_path;
 mod incast;
 mod instructions;
+mod latency;
 mod loss;
 mod many_flows;
 mod offload;
 mod process;
 mod programs;
 mod redis;
+mod report;
 mod rxcpus;
 mod service_cores;
 mod side_by_side;
 mod throughput;
 mod veth_pair;
+mod work;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -44,14 +48,24 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    /// All shapes, in turns, in about 20 minutes: JSON and one page (root). What takes longer is read from the last
+    /// recorded run.
+    All(all::Options),
+    /// The page of a run of `all`, made again.
+    Report(report::Options),
     /// Echo of 64 bytes: 1, 16, 64 and 1,000 connections, and 32 requests pipelined on each.
     Echo(side_by_side::Options),
     /// redis-server under redis-benchmark, -P 1 and -P 16.
     Redis(side_by_side::Options),
     /// iperf3 with one connection, both ways.
     Bulk(side_by_side::Options),
+    /// Requests of 32 bytes to 2 KiB in one direction, with 250 and 1,000 cycles of work for each at the server.
+    Work(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
+    /// was due.
+    Latency(latency::Options),
     /// Sends of 64 bytes to 64 KiB, a request's time, and files by sendfile and by nginx with TLS: Linux's own calls
     /// beside the kernel stack, over a veth, and beside the kernel stack in a second kernel.
     Offload(offload::Options),
@@ -91,12 +105,18 @@ fn main() -> ExitCode {
 /// Runs a benchmark. The error's text says how to help it.
 fn run(benchmark: &Benchmark) -> io::Result<()> {
     match benchmark {
+        Benchmark::All(options) => return all::run(options),
+        Benchmark::Report(options) => return report::run(options),
         Benchmark::Echo(options) => side_by_side::print(options, "64-byte echo", &echo::run(options)?),
         Benchmark::Redis(options) => side_by_side::print(options, "redis-benchmark", &redis::run(options)?),
         Benchmark::Bulk(options) => {
             side_by_side::print(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?)
         }
+        Benchmark::Work(options) => {
+            side_by_side::print(options, "requests in one direction, with work for each", &work::run(options)?)
+        }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),
         Benchmark::Loss(options) => return loss::run(options),

@@ -30,6 +30,17 @@ pub struct Options {
 pub struct Row {
     shape: String,
     stack: &'static str,
+    /// The median of each value of the rounds.
+    #[serde(flatten)]
+    median: Round,
+    /// `requests_per_s` divided by Linux's in the same rounds (median of the rounds' ratios).
+    ratio: f64,
+    rounds: Vec<Round>,
+}
+
+/// What one round has measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Round {
     /// Requests (or, for `bulk`, bytes) per second.
     requests_per_s: f64,
     p50_us: f64,
@@ -39,8 +50,6 @@ pub struct Row {
     server_cpu_ns_per_request: f64,
     /// Run time of the server side's own threads per request (application and service), without interrupts.
     server_tasks_ns_per_request: f64,
-    /// `requests_per_s` divided by Linux's in the same rounds (median of the rounds' ratios).
-    ratio: f64,
 }
 
 impl Options {
@@ -84,28 +93,33 @@ pub fn compare(
     server: &Server<'_>,
     mut load: impl FnMut(&VethPair) -> io::Result<Measured>,
 ) -> io::Result<Vec<Row>> {
-    let mut runs: [Vec<Row>; 2] = [Vec::new(), Vec::new()];
+    let mut runs: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for round in 0..rounds.max(1) {
         for (index, stack) in STACKS.into_iter().enumerate() {
             eprint!("\r{shape}: round {} of {rounds}, {stack}        ", round + 1);
-            let row = one(pair, shape, stack, server, &mut load)?;
-            runs[index].push(row);
+            runs[index].push(one(pair, stack, server, &mut load)?);
         }
     }
     eprint!("\r{:60}\r", "");
-    let ratios = runs[1].iter().zip(&runs[0]).map(|(ours, linux)| ours.requests_per_s / linux.requests_per_s);
-    let mut rows: Vec<Row> = runs.iter().map(|rows| median_row(rows)).collect();
-    rows[1].ratio = median(ratios);
-    Ok(rows)
+    let row = |(stack, rounds): (&'static str, &Vec<Round>)| {
+        let ratios = rounds.iter().zip(&runs[0]).map(|(own, linux)| own.requests_per_s / linux.requests_per_s);
+        Row {
+            shape: shape.to_owned(),
+            stack,
+            median: median_round(rounds),
+            ratio: median(ratios),
+            rounds: rounds.clone(),
+        }
+    };
+    Ok(STACKS.into_iter().zip(&runs).map(row).collect())
 }
 
 fn one(
     pair: &VethPair,
-    shape: &str,
-    stack: &'static str,
+    stack: &str,
     server: &Server<'_>,
     load: &mut impl FnMut(&VethPair) -> io::Result<Measured>,
-) -> io::Result<Row> {
+) -> io::Result<Round> {
     // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
     let service = if stack == "towpath" { Some(pair.serve()?) } else { None };
     let mut words = Vec::new();
@@ -120,31 +134,25 @@ fn one(
     let measured = load(pair)?;
     let (busy, tasks) = (cpu_busy_ns(SERVER_CPU)? - busy, tasks_ns(&pids) - tasks);
     drop(application);
-    Ok(Row {
-        shape: shape.to_owned(),
-        stack,
+    Ok(Round {
         requests_per_s: measured.requests_per_s,
         p50_us: measured.p50_us,
         p99_us: measured.p99_us,
         p999_us: measured.p999_us,
         server_cpu_ns_per_request: busy / measured.requests_total.max(1.0),
         server_tasks_ns_per_request: tasks / measured.requests_total.max(1.0),
-        ratio: 1.0,
     })
 }
 
-fn median_row(rows: &[Row]) -> Row {
-    let of = |field: fn(&Row) -> f64| median(rows.iter().map(field));
-    Row {
-        shape: rows[0].shape.clone(),
-        stack: rows[0].stack,
+fn median_round(rounds: &[Round]) -> Round {
+    let of = |field: fn(&Round) -> f64| median(rounds.iter().map(field));
+    Round {
         requests_per_s: of(|row| row.requests_per_s),
         p50_us: of(|row| row.p50_us),
         p99_us: of(|row| row.p99_us),
         p999_us: of(|row| row.p999_us),
         server_cpu_ns_per_request: of(|row| row.server_cpu_ns_per_request),
         server_tasks_ns_per_request: of(|row| row.server_tasks_ns_per_request),
-        ratio: 1.0,
     }
 }
 
@@ -163,12 +171,12 @@ pub fn print(options: &Options, title: &str, rows: &[Row]) {
             "{:16} {:8} {:>14.0} {:>9.1} {:>9.1} {:>9.1} {:>12.1} {:>12.1} {:>6.2}x",
             row.shape,
             row.stack,
-            row.requests_per_s,
-            row.p50_us,
-            row.p99_us,
-            row.p999_us,
-            row.server_cpu_ns_per_request,
-            row.server_tasks_ns_per_request,
+            row.median.requests_per_s,
+            row.median.p50_us,
+            row.median.p99_us,
+            row.median.p999_us,
+            row.median.server_cpu_ns_per_request,
+            row.median.server_tasks_ns_per_request,
             row.ratio
         );
     }

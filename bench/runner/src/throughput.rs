@@ -71,12 +71,25 @@ impl fmt::Display for Arm {
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     experiment: &'static str,
+    /// Bytes, CPUs and connections in one word.
+    shape: String,
     /// CPUs of the server's side.
     cpus: usize,
     /// `linux`, or `towpath` and the number of its cores.
     arm: String,
     connections: usize,
     bytes: usize,
+    /// The median of each value of the rounds.
+    #[serde(flatten)]
+    median: Measured,
+    /// To Linux with as many CPUs: the median of the rounds' ratios, the least and the largest.
+    ratio: [f64; 3],
+    rounds: Vec<Measured>,
+}
+
+/// One run of an arm.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Measured {
     requests_per_s: f64,
     p50_us: f64,
     p99_us: f64,
@@ -84,18 +97,6 @@ struct Row {
     server_cpu_us_per_request: f64,
     /// Busy time of the whole machine per request, the client and other programs included.
     machine_cpu_us_per_request: f64,
-    /// To Linux with as many CPUs: the median of the rounds' ratios, the least and the largest.
-    ratio: [f64; 3],
-}
-
-/// One run of an arm.
-#[derive(Clone, Copy, Default)]
-struct Measured {
-    requests_per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    server_cpu_us: f64,
-    machine_cpu_us: f64,
 }
 
 /// Runs it and prints the rows.
@@ -177,8 +178,8 @@ fn one(layout: &CpuLayout, rpc: &Path, cpus: usize, arm: Arm, options: &Options)
         requests_per_s,
         p50_us: number("p50_us"),
         p99_us: number("p99_us"),
-        server_cpu_us: busy / (requests_per_s * seconds).max(1.0),
-        machine_cpu_us: number("cpu_us_per_request"),
+        server_cpu_us_per_request: busy / (requests_per_s * seconds).max(1.0),
+        machine_cpu_us_per_request: number("cpu_us_per_request"),
     })
 }
 
@@ -214,15 +215,19 @@ fn row(options: &Options, cpus: usize, arm: Arm, runs: &[Measured], linux: &[Mea
     let ratios = || runs.iter().zip(linux).map(|(run, linux)| run.requests_per_s / linux.requests_per_s);
     Row {
         experiment: "throughput",
+        shape: format!("{}B-{cpus}cpu-c{}", options.bytes, options.connections * cpus),
         cpus,
         arm: arm.to_string(),
         connections: options.connections * cpus,
         bytes: options.bytes,
-        requests_per_s: of(|run| run.requests_per_s),
-        p50_us: of(|run| run.p50_us),
-        p99_us: of(|run| run.p99_us),
-        server_cpu_us_per_request: of(|run| run.server_cpu_us),
-        machine_cpu_us_per_request: of(|run| run.machine_cpu_us),
+        median: Measured {
+            requests_per_s: of(|run| run.requests_per_s),
+            p50_us: of(|run| run.p50_us),
+            p99_us: of(|run| run.p99_us),
+            server_cpu_us_per_request: of(|run| run.server_cpu_us_per_request),
+            machine_cpu_us_per_request: of(|run| run.machine_cpu_us_per_request),
+        },
+        rounds: runs.to_vec(),
         ratio: [median(ratios()), ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max)],
     }
 }
@@ -245,11 +250,11 @@ fn print(options: &Options, layout: &CpuLayout, rows: &[Row]) {
             "{:>4} {:12} {:>12.0} {:>9.1} {:>9.1} {:>10.2} {:>10.2} {ratio:>6.2}x {:>13}",
             row.cpus,
             row.arm,
-            row.requests_per_s,
-            row.p50_us,
-            row.p99_us,
-            row.server_cpu_us_per_request,
-            row.machine_cpu_us_per_request,
+            row.median.requests_per_s,
+            row.median.p50_us,
+            row.median.p99_us,
+            row.median.server_cpu_us_per_request,
+            row.median.machine_cpu_us_per_request,
             format!("{least:.2}-{largest:.2}")
         );
     }
@@ -274,6 +279,6 @@ mod tests {
             Options { json: false, seconds: 1.0, rounds: 3, cpus: Vec::new(), arm: None, connections: 2, bytes: 64 };
         let rates = |rates: [f64; 3]| rates.map(|requests_per_s| Measured { requests_per_s, ..Measured::default() });
         let row = row(&options, 4, Arm::Towpath { cores: 1 }, &rates([10.0, 40.0, 30.0]), &rates([10.0, 10.0, 20.0]));
-        assert_eq!((row.ratio, row.requests_per_s, row.connections), ([1.5, 1.0, 4.0], 30.0, 8));
+        assert_eq!((row.ratio, row.median.requests_per_s, row.connections), ([1.5, 1.0, 4.0], 30.0, 8));
     }
 }

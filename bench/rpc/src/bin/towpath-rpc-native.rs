@@ -111,7 +111,7 @@ fn load(options: &Options) -> io::Result<Report> {
         client.issue(options, options.depth, now)?;
     }
     while now < tally.end {
-        let count = stack.wait(&mut events, Some(Duration::from_millis(100)))?;
+        let count = stack.wait(&mut events, Some(options.longest_wait()))?;
         now = Instant::now();
         for event in &events[..count] {
             let client = &mut clients[event.token as usize];

@@ -8,6 +8,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddrV4;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Most bytes outstanding on a connection. Both ends can write that much before either reads.
@@ -235,8 +236,28 @@ impl LoadThread {
                     self.receive(event.u64 as usize, (index, load), schedule, &mut buffer)?;
                 }
             }
+            if let Load::Open(rate) = load {
+                self.count_unanswered(index, due, schedule.measured_from(index)..*end, rate)?;
+            }
         }
         Ok(self)
+    }
+
+    /// An open loop's requests that were due in `measured` and have no reply at its end: those that were sent, and from
+    /// `due` on those for which there was no room yet. Without them a stack that stalls until the end would look fast.
+    fn count_unanswered(&mut self, step: usize, mut due: u64, measured: Range<u64>, rate: f64) -> io::Result<()> {
+        for request in self.connections.iter().flat_map(|connection| &connection.outstanding) {
+            if request.step == step && measured.contains(&request.due) {
+                self.by_step.record_unanswered(step, measured.end - request.due)?;
+            }
+        }
+        while due < measured.end {
+            if measured.contains(&due) {
+                self.by_step.record_unanswered(step, measured.end - due)?;
+            }
+            due += self.arrivals.next_ns(rate);
+        }
+        Ok(())
     }
 
     /// A step of a closed loop begins: connections that have nothing outstanding send.
@@ -297,8 +318,12 @@ impl LoadThread {
             };
             self.bad += u64::from(!is_answer(value, request.number));
             let latency = now.saturating_sub(request.due);
-            if request.step == step && now >= schedule.measured_from(step) && now < schedule.steps[step].2 {
+            let measured = schedule.measured_from(step)..schedule.steps[step].2;
+            if request.step == step && measured.contains(&now) {
                 self.by_step.record(step, latency)?;
+            } else if request.step == step && matches!(load, Load::Open(_)) && measured.contains(&request.due) {
+                // It was due in time, and its reply was not.
+                self.by_step.record_unanswered(step, measured.end.saturating_sub(request.due))?;
             }
             if let Some(window) = schedule.window_ns {
                 self.by_window.record((now.saturating_sub(schedule.begin) / window) as usize, latency)?;
@@ -318,6 +343,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use clap::Parser;
+    use std::io::{Read, Write};
 
     #[derive(Parser)]
     struct Line {
@@ -339,5 +365,45 @@ mod tests {
         assert_eq!((windows[5].requests, windows[5].requests_per_s), (1, 2.0));
         let steps = steps(&schedule, &mut Tally::new(2), &[0.0, 5.0]).unwrap();
         assert_eq!((steps[1].seconds, steps[1].cpu_us_per_request), (1.5, None), "no request, no price");
+    }
+
+    /// Runs an open loop of 100 requests/s for 0.6 s on one connection with room for one request. Each byte that the
+    /// server gets goes back after `stall`, which happens once.
+    fn open_loop_over_a_server_that_stalls(stall: Duration) -> Report {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut buffer, mut stall) = (vec![0; OUTSTANDING], Some(stall));
+            while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                std::thread::sleep(stall.take().unwrap_or_default());
+                buffer[..n].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+                if stream.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+            }
+        });
+        let line = format!("c {address} --connections 1 --bytes {OUTSTANDING} --steps open:100@0.6 --warm-up 0");
+        let mut outcome = run(&Line::parse_from(line.split(' ')).options).unwrap();
+        drop(server);
+        outcome.steps.remove(0)
+    }
+
+    #[test]
+    fn all_requests_that_were_due_in_a_stall_have_waited_for_its_end() {
+        let report = open_loop_over_a_server_that_stalls(Duration::from_millis(400));
+        // One request was on its way in the stall, and about 40 were due in it: a client that counts from when it sends
+        // would see one slow request in 60. Half of these 40 have waited for 200 ms or more.
+        let all = report.requests + report.unanswered;
+        assert!(all > 30, "{all} requests");
+        assert!(report.p50_us > 20_000.0, "p50 {} µs", report.p50_us);
+    }
+
+    #[test]
+    fn requests_that_are_never_answered_are_counted_with_the_time_that_they_have_waited() {
+        let report = open_loop_over_a_server_that_stalls(Duration::from_secs(5));
+        assert_eq!(report.requests, 0);
+        assert!(report.unanswered > 30, "{} unanswered", report.unanswered);
+        assert!(report.p50_us > 100_000.0, "p50 {} µs", report.p50_us);
     }
 }

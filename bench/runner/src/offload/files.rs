@@ -80,6 +80,19 @@ struct Row {
     /// `sendfile` or `nginx, TLS`.
     shape: &'static str,
     way: &'static str,
+    /// The median of each value of the rounds.
+    #[serde(flatten)]
+    median: Round,
+    /// `app_ms_per_gb` divided by that of Linux's cheapest way in the same rounds (median of the rounds' ratios).
+    app_to_linux: f64,
+    /// The same of `host_ms_per_gb`.
+    host_to_linux: f64,
+    rounds: Vec<Round>,
+}
+
+/// What one round has measured.
+#[derive(Clone, Copy, Serialize)]
+struct Round {
     /// Payload bits per second.
     per_s: f64,
     /// CPU time of the application's own threads for 10⁹ bytes, ms.
@@ -87,10 +100,18 @@ struct Row {
     /// Busy time of all CPUs of this machine for 10⁹ bytes, ms: the program, the stack, the second kernel and the
     /// receiving end together.
     host_ms_per_gb: f64,
-    /// `app_ms_per_gb` divided by that of Linux's cheapest way in the same rounds (median of the rounds' ratios).
-    app_to_linux: f64,
-    /// The same of `host_ms_per_gb`.
-    host_to_linux: f64,
+}
+
+impl Round {
+    fn of(run: &Run) -> Self {
+        // ns per byte are s per 10⁹ bytes.
+        let per_gb = |ns: f64| 1e3 * ns / run.bytes;
+        Self {
+            per_s: 8.0 * run.bytes / run.seconds,
+            app_ms_per_gb: per_gb(run.app_ns),
+            host_ms_per_gb: per_gb(run.host_ns),
+        }
+    }
 }
 
 /// A file by `sendfile` in blocking calls, each of as much as there is.
@@ -288,17 +309,20 @@ fn rows<const N: usize>(shape: &'static str, variants: &[Variant; N], runs: &[Ve
     let cost = |run: &Run, ns: fn(&Run) -> f64| ns(run) / run.bytes;
     let cheapest = |round: usize, ns| linux().map(|(_, runs)| cost(&runs[round], ns)).fold(f64::INFINITY, f64::min);
     let row = |(variant, own): (&Variant, &Vec<Run>)| {
-        // ns per byte are s per 10⁹ bytes.
-        let per_gb = |ns| 1e3 * median(own.iter().map(|run| cost(run, ns)));
+        let rounds: Vec<Round> = own.iter().map(Round::of).collect();
+        let of = |field: fn(&Round) -> f64| median(rounds.iter().map(field));
         let to_linux = |ns| median(own.iter().enumerate().map(|(round, run)| cost(run, ns) / cheapest(round, ns)));
         Row {
             shape,
             way: variant.name,
-            per_s: 8.0 * median(own.iter().map(|run| run.bytes / run.seconds)),
-            app_ms_per_gb: per_gb(|run| run.app_ns),
-            host_ms_per_gb: per_gb(|run| run.host_ns),
+            median: Round {
+                per_s: of(|round| round.per_s),
+                app_ms_per_gb: of(|round| round.app_ms_per_gb),
+                host_ms_per_gb: of(|round| round.host_ms_per_gb),
+            },
             app_to_linux: to_linux(|run| run.app_ns),
             host_to_linux: to_linux(|run| run.host_ns),
+            rounds,
         }
     };
     variants.iter().zip(runs).map(row).collect()
@@ -317,9 +341,9 @@ fn print(options: &Options, rows: &[Row]) {
             "{:12} {:20} {:>9.2} Gbit {:>10.1} {:>11.1} {:>12.3}x {:>13.2}x",
             row.shape,
             row.way,
-            row.per_s / 1e9,
-            row.app_ms_per_gb,
-            row.host_ms_per_gb,
+            row.median.per_s / 1e9,
+            row.median.app_ms_per_gb,
+            row.median.host_ms_per_gb,
             row.app_to_linux,
             row.host_to_linux
         );

@@ -84,14 +84,23 @@ struct Row {
     /// `sends of N bytes` or `64 bytes back and forth`.
     shape: String,
     way: &'static str,
+    /// The median of each value of the rounds.
+    #[serde(flatten)]
+    median: Round,
+    /// `per_s` divided by that of Linux's best way in the same rounds (median of the rounds' ratios).
+    to_best_linux: f64,
+    rounds: Vec<Round>,
+}
+
+/// What one round has measured.
+#[derive(Clone, Copy, Serialize)]
+struct Round {
     /// Payload bits, or requests, per second.
     per_s: f64,
     /// CPU time of the application per send, ns.
     app_ns_per_send: Option<f64>,
     /// Median time of a request, µs.
     p50_us: Option<f64>,
-    /// `per_s` divided by that of Linux's best way in the same rounds (median of the rounds' ratios).
-    to_best_linux: f64,
 }
 
 /// Runs it and prints the rows.
@@ -131,14 +140,17 @@ fn rows(shape: &str, runs: &[Vec<Run>; VARIANTS.len()], unit: f64, sends: bool) 
     let linux = || VARIANTS.iter().zip(runs).filter(|(variant, _)| !variant.ours);
     let best = |round: usize| linux().map(|(_, runs)| runs[round].per_s).fold(0.0, f64::max);
     let row = |(variant, own): (&Variant, &Vec<Run>)| {
-        let cost = median(own.iter().map(|run| run.cost));
+        let round = |per_s: f64, cost: f64| Round {
+            per_s: unit * per_s,
+            app_ns_per_send: sends.then_some(cost),
+            p50_us: (!sends).then_some(cost),
+        };
         Row {
             shape: shape.to_owned(),
             way: variant.name,
-            per_s: unit * median(own.iter().map(|run| run.per_s)),
-            app_ns_per_send: sends.then_some(cost),
-            p50_us: (!sends).then_some(cost),
+            median: round(median(own.iter().map(|run| run.per_s)), median(own.iter().map(|run| run.cost))),
             to_best_linux: median(own.iter().enumerate().map(|(round, run)| run.per_s / best(round))),
+            rounds: own.iter().map(|run| round(run.per_s, run.cost)).collect(),
         }
     };
     VARIANTS.iter().zip(runs).map(row).collect()
@@ -149,16 +161,16 @@ fn print(options: &Options, row: &Row) {
         return;
     }
     let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
-    let per_s = match row.app_ns_per_send {
-        Some(_) => format!("{:.2} Gbit", row.per_s / 1e9),
-        None => format!("{:.0}", row.per_s),
+    let per_s = match row.median.app_ns_per_send {
+        Some(_) => format!("{:.2} Gbit", row.median.per_s / 1e9),
+        None => format!("{:.0}", row.median.per_s),
     };
     println!(
         "{:24} {:20} {per_s:>14} {:>14} {:>9} {:>13.2}x",
         row.shape,
         row.way,
-        shown(row.app_ns_per_send),
-        shown(row.p50_us),
+        shown(row.median.app_ns_per_send),
+        shown(row.median.p50_us),
         row.to_best_linux
     );
 }

@@ -1,0 +1,58 @@
+//! Figures of two programs of one host.
+
+use super::{NOT_EXAMINED, higher, lower};
+use crate::figure::{Figure, Kind, Section, Target, Unit, Unmeasured};
+
+const RATE: Kind = Kind {
+    section: Section::Host,
+    benchmark: "direct",
+    way: "direct",
+    metric: higher("per_s", Unit::Requests, "to_best_linux"),
+};
+const P50: Kind = Kind { metric: lower("p50_us", Unit::Us, ""), ..RATE };
+const BULK: Kind = Kind { metric: higher("per_s", Unit::Bytes, "to_best_linux"), ..RATE };
+const STACK: Kind = RATE.by("stack");
+
+const LIBRARY: &str = "the library's instructions in both programs: no stack works for them";
+
+pub const FIGURES: &[Figure] = &[
+    RATE.figure("64 bytes back and forth, direct: requests/s", "ping-pong-64B", Target::Ratio(20.0), LIBRARY),
+    P50.figure("64 bytes back and forth, direct: p50", "ping-pong-64B", Target::AtMost(0.5), LIBRARY),
+    RATE.figure("1 KiB back and forth, direct: requests/s", "ping-pong-1KB", Target::Ratio(10.0), LIBRARY),
+    RATE.figure("redis GET, 50 connections, direct: requests/s", "redis-get-c50-P1", Target::Ratio(10.0), NOT_EXAMINED),
+    RATE.figure(
+        "redis GET, 50 connections, -P 16, direct: requests/s",
+        "redis-get-c50-P16",
+        Target::Ratio(3.5),
+        NOT_EXAMINED,
+    ),
+    BULK.figure("iperf3, direct", "bulk", Target::Ratio(1.7), NOT_EXAMINED),
+    RATE.figure(
+        "nginx and wrk, 32 kept connections, direct: requests/s",
+        "nginx-wrk-c32",
+        Target::Ratio(2.0),
+        NOT_EXAMINED,
+    ),
+    STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, NOT_EXAMINED),
+    STACK.figure(
+        "redis GET, 50 connections, over the stack: requests/s",
+        "redis-get-c50-P1",
+        Target::None,
+        NOT_EXAMINED,
+    ),
+];
+
+pub const UNMEASURED: &[Unmeasured] = &[
+    Unmeasured {
+        section: Section::Host,
+        what: "memcached, direct",
+        target: "≥ 2x",
+        why: "no load generator for it is among the packages that `make setup` installs",
+    },
+    Unmeasured {
+        section: Section::Host,
+        what: "one RPC per connection, direct",
+        target: "≥ 1.5x",
+        why: "no benchmark measures it yet",
+    },
+];

@@ -1,0 +1,32 @@
+//! Figures that are counted.
+
+use super::{NOT_EXAMINED, lower};
+use crate::figure::{Figure, Kind, Section, Target, Unit, Unmeasured};
+
+const COUNT: Kind = Kind {
+    section: Section::Instructions,
+    benchmark: "instructions",
+    way: "towpath",
+    metric: lower("instructions", Unit::Number, ""),
+};
+
+const NO_STACK: &str =
+    "no stack works for a direct connection, so the programs do, and ring the doorbell of a client that sleeps";
+
+pub const FIGURES: &[Figure] = &[
+    COUNT.figure("stages, one flow per turn", "stages_1", Target::AtMost(850.0), NOT_EXAMINED),
+    COUNT.figure("stages, 64 flows per turn", "stages_64", Target::AtMost(650.0), NOT_EXAMINED),
+    COUNT.figure("engine and port", "engine_and_port", Target::AtMost(250.0), NOT_EXAMINED),
+    COUNT.figure("library over the stack", "library", Target::AtMost(350.0), NOT_EXAMINED),
+    COUNT.figure("native API over the stack", "native", Target::None, NOT_EXAMINED),
+    COUNT.figure("library on a direct connection", "library_direct", Target::AtMost(600.0), NO_STACK),
+    COUNT.figure("native API on a direct connection", "native_direct", Target::None, NO_STACK),
+    COUNT.figure("one send of a busy sender, library over the stack", "send", Target::None, NOT_EXAMINED),
+];
+
+pub const UNMEASURED: &[Unmeasured] = &[Unmeasured {
+    section: Section::Instructions,
+    what: "stages, engine and library together, 64 flows per turn",
+    target: "≤ 1,300",
+    why: "the engine's own instructions are not counted yet",
+}];

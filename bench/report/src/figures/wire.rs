@@ -1,0 +1,119 @@
+//! Figures over a veth and over a relay.
+
+use super::{NOT_EXAMINED, higher, lower};
+use crate::figure::{Figure, Kind, Metric, Section, Target, Unit, Unmeasured};
+
+const RATE: Metric = higher("requests_per_s", Unit::Requests, "ratio");
+const CPU: Metric = lower("server_cpu_ns_per_request", Unit::Ns, "");
+
+const fn kind(benchmark: &'static str, metric: Metric) -> Kind {
+    Kind { section: Section::Wire, benchmark, way: "towpath", metric }
+}
+
+const ECHO: Kind = kind("echo", RATE);
+const ECHO_P50: Kind = kind("echo", lower("p50_us", Unit::Us, ""));
+const ECHO_CPU: Kind = kind("echo", CPU);
+const REDIS: Kind = kind("redis", RATE);
+const BULK: Kind = kind("bulk", higher("requests_per_s", Unit::Bytes, "ratio"));
+const BULK_CPU: Kind = kind("bulk", CPU);
+const LATENCY_P50: Kind = kind("latency", lower("p50_us", Unit::Us, ""));
+const LATENCY_P99: Kind = kind("latency", lower("p99_us", Unit::Us, ""));
+const LATENCY_P999: Kind = kind("latency", lower("p999_us", Unit::Us, ""));
+const WORK: Kind = kind("work", RATE);
+const LOSS: Kind = kind("loss", higher("goodput_mbit", Unit::Mbit, "ratio"));
+const FAIRNESS: Kind = kind("fairness", higher("jain", Unit::Number, ""));
+const INCAST: Kind = kind("incast", lower("p99_us", Unit::Us, ""));
+
+const SHARED: &str = "core and server share one CPU, and each switch between them costs";
+const TRANSMIT: &str = "core and server share one CPU, and each switch between them costs; of a core's own time three fifths are the kernel's \
+    transmit path for AF_XDP in copy mode";
+const SPINS: &str = "the core spins in the time that one connection leaves it, and spinning counts as busy";
+const CLIENT: &str = "the client's CPU: a kernel that is busy with so many requests";
+const FRAMES: &str =
+    "received frames have the MTU's size, as XDP in the driver turns the peer's segmentation offload off";
+const SENT: &str =
+    "frames of the MTU's size and rings of 128 KiB: with generic XDP and rings of 1 MiB it was 0.87x to 0.99x";
+const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
+const TIMEOUT: &str = "a retransmission time-out, whose length the p99 has: CUBIC without ECN overflows the queue";
+
+pub const FIGURES: &[Figure] = &[
+    ECHO.figure("64-byte echo, 1 connection: requests/s", "c1-d1", Target::Ratio(1.5), SHARED),
+    ECHO_P50.figure("64-byte echo, 1 connection: p50", "c1-d1", Target::Ratio(0.7), SHARED),
+    ECHO_CPU.figure("64-byte echo, 1 connection: server's CPU per request", "c1-d1", Target::None, SPINS),
+    ECHO.figure("64-byte echo, 16 connections: requests/s", "c16-d1", Target::None, TRANSMIT),
+    ECHO_CPU.figure("64-byte echo, 16 connections: server's CPU per request", "c16-d1", Target::Ratio(0.6), TRANSMIT),
+    ECHO.figure("64-byte echo, 64 connections: requests/s", "c64-d1", Target::None, CLIENT),
+    ECHO_CPU.figure("64-byte echo, 64 connections: server's CPU per request", "c64-d1", Target::Ratio(0.6), TRANSMIT),
+    ECHO.figure("64-byte echo, 1,000 connections: requests/s", "c1000-d1", Target::None, CLIENT),
+    ECHO_CPU.figure(
+        "64-byte echo, 1,000 connections: server's CPU per request",
+        "c1000-d1",
+        Target::Ratio(0.6),
+        TRANSMIT,
+    ),
+    ECHO.figure("64-byte echo, 1 connection, 32 pipelined: requests/s", "c1-d32", Target::None, SHARED),
+    ECHO.figure("64-byte echo, 16 connections, 32 pipelined: requests/s", "c16-d32", Target::Ratio(1.3), SHARED),
+    REDIS.figure("redis GET, 50 connections: requests/s", "get-c50-P1", Target::None, SHARED),
+    REDIS.figure("redis SET, 50 connections: requests/s", "set-c50-P1", Target::None, SHARED),
+    REDIS.figure("redis GET, 50 connections, -P 16: requests/s", "get-c50-P16", Target::Ratio(1.3), SHARED),
+    REDIS.figure("redis SET, 50 connections, -P 16: requests/s", "set-c50-P16", Target::Ratio(1.3), SHARED),
+    BULK.figure("iperf3, received", "receive", Target::Ratio(1.0), FRAMES),
+    BULK_CPU.figure("iperf3, received: server's CPU per byte", "receive", Target::Ratio(1.0), FRAMES),
+    BULK.figure("iperf3, sent", "send", Target::Ratio(1.0), SENT),
+    BULK_CPU.figure("iperf3, sent: server's CPU per byte", "send", Target::Ratio(1.0), SENT),
+    LATENCY_P50.figure("open loop at 15 % of the saturated rate: p50", "load-15", Target::None, NOT_EXAMINED),
+    LATENCY_P99.figure("open loop at 15 %: p99", "load-15", Target::None, NOT_EXAMINED),
+    LATENCY_P999.figure("open loop at 15 %: p99.9", "load-15", Target::None, NOT_EXAMINED),
+    LATENCY_P50.figure("open loop at 50 %: p50", "load-50", Target::None, NOT_EXAMINED),
+    LATENCY_P99.figure("open loop at 50 %: p99", "load-50", Target::None, NOT_EXAMINED),
+    LATENCY_P999.figure("open loop at 50 %: p99.9", "load-50", Target::None, NOT_EXAMINED),
+    LATENCY_P50.figure("open loop at 80 %: p50", "load-80", Target::None, NOT_EXAMINED),
+    LATENCY_P99.figure("open loop at 80 %: p99", "load-80", Target::None, NOT_EXAMINED),
+    LATENCY_P999.figure("open loop at 80 %: p99.9", "load-80", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 32 B, 250 cycles of work", "32B-250", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 32 B, 1,000 cycles of work", "32B-1000", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 128 B, 250 cycles of work", "128B-250", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 128 B, 1,000 cycles of work", "128B-1000", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 512 B, 250 cycles of work", "512B-250", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 512 B, 1,000 cycles of work", "512B-1000", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 2 KiB, 250 cycles of work", "2048B-250", Target::None, NOT_EXAMINED),
+    WORK.figure("one-way requests of 2 KiB, 1,000 cycles of work", "2048B-1000", Target::None, NOT_EXAMINED),
+    LOSS.figure("one bulk sender, clean path", "clean", Target::None, PATH),
+    LOSS.figure("one bulk sender, 0.01 % lost", "loss-0.01%", Target::None, PATH),
+    LOSS.figure("one bulk sender, 0.1 % lost", "loss-0.1%", Target::None, PATH),
+    LOSS.figure("one bulk sender, 1 % lost", "loss-1%", Target::None, PATH),
+    LOSS.figure("one bulk sender, 2 % lost", "loss-2%", Target::None, PATH),
+    LOSS.figure("one bulk sender, 5 % lost", "loss-5%", Target::None, PATH),
+    LOSS.figure("one bulk sender, 3 % reordered", "reorder-3%", Target::None, PATH),
+    LOSS.figure("one bulk sender, bursts of 8 lost", "burst-0.1%x8", Target::None, PATH),
+    FAIRNESS.figure("Jain's index of 50 flows, CUBIC", "50-cubic", Target::None, NOT_EXAMINED),
+    FAIRNESS.figure("Jain's index of 100 flows, CUBIC", "100-cubic", Target::None, NOT_EXAMINED),
+    FAIRNESS.figure("Jain's index of 200 flows, CUBIC", "200-cubic", Target::None, NOT_EXAMINED),
+    FAIRNESS.figure(
+        "Jain's index of 500 flows, CUBIC",
+        "500-cubic",
+        Target::None,
+        "the fair share is a fraction of a segment per round trip, where CUBIC of both kinds starves flows",
+    ),
+    INCAST.figure("incast of 8 x 64 KiB, CUBIC: p99", "8-cubic", Target::None, NOT_EXAMINED),
+    INCAST.figure("incast of 16 x 64 KiB, CUBIC: p99", "16-cubic", Target::None, TIMEOUT),
+    INCAST.figure("incast of 32 x 64 KiB, CUBIC: p99", "32-cubic", Target::None, TIMEOUT),
+    INCAST.figure("incast of 64 x 64 KiB, CUBIC: p99", "64-cubic", Target::None, NOT_EXAMINED),
+    INCAST.figure("incast of 64 x 64 KiB, CUBIC with ECN: p99", "64-cubic-ecn", Target::None, NOT_EXAMINED),
+];
+
+const NO_BENCHMARK: &str = "no benchmark measures it yet";
+
+const fn unmeasured(what: &'static str, target: &'static str) -> Unmeasured {
+    Unmeasured { section: Section::Wire, what, target, why: NO_BENCHMARK }
+}
+
+pub const UNMEASURED: &[Unmeasured] = &[
+    unmeasured("one RPC per connection, 32 at a time", "≥ 1.3x"),
+    unmeasured("one RPC per connection, one after the other", "≥ 1.0x"),
+    unmeasured("time to connect", "≤ Linux's"),
+    unmeasured("service memory of an idle connection", "≤ 512 B"),
+    unmeasured("rate with 100,000 connections, to that with 1,000", "≥ 0.95x"),
+    unmeasured("an established transfer's rate under a flood of SYNs, to Linux's", "≥ 1.0x"),
+    unmeasured("server's CPU per request where the port is not the limit", "≤ 0.5x"),
+];
