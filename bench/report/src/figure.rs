@@ -35,9 +35,8 @@ impl Section {
         match self {
             Self::Wire => {
                 "Two network namespaces and a veth. The server side is on CPU 0 with Towpath's core, the client is plain Linux on \
-                 CPU 1. All ends sleep while they wait, and Towpath's core spins for a while first. The kernel hands a veth's \
-                 frames to AF_XDP in the context of the sender. So a part of Towpath's receive work runs on CPU 1 and is not in \
-                 its server's CPU time. Linux's receive work is, as receive packet steering (RPS) keeps it on CPU 0."
+                 CPU 1. All ends sleep while they wait, and Towpath's core spins for a while first. Receive packet \
+                 steering (RPS) keeps the receive work of both on CPU 0, so it is in the server's CPU time."
             }
             Self::Host => {
                 "Server on CPU 0, client on CPU 1. Linux has three ways, and the best of each round counts. Both ends sleep. Or \

@@ -7,7 +7,7 @@ use std::io;
 
 /// Both directions. A request is a byte here.
 pub fn run(options: &Options) -> io::Result<Vec<Row>> {
-    let pair = VethPair::new()?;
+    let pair = VethPair::new()?.with_port(options.port.as_deref())?;
     let line = format!("iperf3 -s -4 -B {SERVER} -p 9002 --forceflush");
     let server = Server { words: line.split_whitespace().map(Into::into).collect(), ready: "Server listening" };
     let mut rows = Vec::new();

@@ -17,7 +17,7 @@ const SHAPES: [(&str, u32, u32); 6] = [
 
 /// All shapes, or the one asked for.
 pub fn run(options: &Options) -> io::Result<Vec<Row>> {
-    let (rpc, pair) = (rpc()?, VethPair::new()?);
+    let (rpc, pair) = (rpc()?, VethPair::new()?.with_port(options.port.as_deref())?);
     let address = format!("{SERVER}:9000");
     let server = Server { words: vec![rpc.clone().into(), "server".into(), address.clone().into()], ready: "ready" };
     let mut rows = Vec::new();

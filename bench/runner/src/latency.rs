@@ -139,7 +139,7 @@ impl Bench<'_> {
     /// Runs a server over this stack and a client that makes these steps of load.
     fn steps(&self, stack: &str, steps: &str) -> io::Result<Value> {
         let (options, address) = (self.options, format!("{SERVER}:9031"));
-        // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
+        // The service (and its program, which may change the veth's offloads) exists only while it is measured.
         let service = if stack == "towpath" { Some(self.pair.serve()?) } else { None };
         let mut words = Vec::new();
         if let Some((_, socket)) = &service {

@@ -133,7 +133,7 @@ fn one(
     let seed = seed.to_string();
     let bottleneck = ["--rate", rate, "--delay", delay, "--queue", queue, "--seed", &seed];
     let relay = path.relay(&[&bottleneck[..], flags].concat())?;
-    // The service and its XDP program change the veth's offloads, so they exist only while they are measured. The send
+    // The service and its program may change the veth's offloads, so they exist only while they are measured. The send
     // ring is large enough to be no limit.
     let service = match stack {
         "towpath" => Some(path.serve(Host::Sender, "send_buffer = \"1MiB\"\n")?),

@@ -213,7 +213,7 @@ fn one(
     if !ours {
         path.set_kernel(contender.cc, contender.ecn)?;
     }
-    // The service and its XDP program change the veth's offloads, so they exist only while they are measured.
+    // The service and its program may change the veth's offloads, so they exist only while they are measured.
     let config = format!("congestion = \"{}\"\necn = {}\n", contender.cc, if contender.ecn { 1 } else { 0 });
     let sending = if ours { Some(path.serve(Host::Sender, &config)?) } else { None };
     let both = ours && contender.cc == "dctcp";

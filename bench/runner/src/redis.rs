@@ -14,7 +14,7 @@ const SHAPES: [(&str, &str, u32, u32, f64); 4] = [
 
 /// All shapes, or the one asked for.
 pub fn run(options: &Options) -> io::Result<Vec<Row>> {
-    let pair = VethPair::new()?;
+    let pair = VethPair::new()?.with_port(options.port.as_deref())?;
     let line = format!("redis-server --bind {SERVER} --port 9001 --save --appendonly no --protected-mode no");
     let words = line.split_whitespace().map(Into::into).collect();
     let server = Server { words, ready: "Ready to accept connections" };

@@ -23,6 +23,9 @@ pub struct Options {
     /// Only the shape of this name (see the table's first column).
     #[arg(long)]
     shape: Option<String>,
+    /// How frames come to the stack: the service's key `port` [default: what suits the veth]
+    #[arg(long, value_parser = ["packet", "xdp", "xdp-generic", "auto"])]
+    pub port: Option<String>,
 }
 
 /// One row: a shape over a stack.
@@ -120,7 +123,7 @@ fn one(
     server: &Server<'_>,
     load: &mut impl FnMut(&VethPair) -> io::Result<Measured>,
 ) -> io::Result<Round> {
-    // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
+    // The service (and its program, which may change the veth's offloads) exists only while it is measured.
     let service = if stack == "towpath" { Some(pair.serve()?) } else { None };
     let mut words = Vec::new();
     if let Some((_, socket)) = &service {

@@ -21,7 +21,7 @@ const WARM_UP: f64 = 0.5;
 #[derive(clap::Args)]
 #[command(after_help = "Root. The server's side has 1, 2, 4 ... CPUs, and the client, plain Linux, all others: \
     on Linux as many event loops, with receive work spread over the same CPUs; on Towpath cores and event loops together. Over a \
-    veth the kernel hands frames to AF_XDP on the sender's CPUs, so that part of Towpath's receive work is not the server's: \
+    veth the kernel gives Towpath its frames on the sender's CPUs, so that part of its receive work is not the server's: \
     compare `machine µs`, too. With half of the machine's CPUs at the server the client is the limit.\n\n\
     Examples:\n  towpath bench throughput\n  towpath bench throughput --cpus 4 --connections 256 --seconds 5 --json")]
 pub struct Options {
@@ -46,6 +46,9 @@ pub struct Options {
     /// Bytes of a request and of its reply
     #[arg(long, default_value_t = 64)]
     bytes: usize,
+    /// How frames come to the stack: the service's key `port` [default: what suits the veth]
+    #[arg(long, value_parser = ["packet", "xdp", "xdp-generic", "auto"])]
+    port: Option<String>,
 }
 
 /// Who has the server's CPUs.
@@ -93,7 +96,7 @@ struct Measured {
     requests_per_s: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Busy time of the server's CPUs per request. What a veth receives for AF_XDP is the client's.
+    /// Busy time of the server's CPUs per request. What a veth receives for Towpath is the client's.
     server_cpu_us_per_request: f64,
     /// Busy time of the whole machine per request, the client and other programs included.
     machine_cpu_us_per_request: f64,
@@ -152,8 +155,8 @@ fn one(layout: &CpuLayout, rpc: &Path, cpus: usize, arm: Arm, options: &Options)
         Arm::Towpath { cores } if cores < cpus => (cores, cpus - cores, set(&all[cores..])),
         Arm::Towpath { .. } => (cpus, cpus, set(&all)),
     };
-    // A pair of its own, as an XDP program changes what the other end's kernel leaves to the device.
-    let pair = VethPair::with_queues(queues)?;
+    // A pair of its own, as a program on it may change what the other end's kernel leaves to the device.
+    let pair = VethPair::with_queues(queues)?.with_port(options.port.as_deref())?;
     let receive = if arm == Arm::Linux { set(&all).mask() } else { "0".into() };
     pair.receive_by(Side::Server, queues, &receive)?;
     pair.receive_by(Side::Client, queues, &client.mask())?;
@@ -275,8 +278,16 @@ mod tests {
 
     #[test]
     fn a_ratio_is_to_linux_in_the_same_round() {
-        let options =
-            Options { json: false, seconds: 1.0, rounds: 3, cpus: Vec::new(), arm: None, connections: 2, bytes: 64 };
+        let options = Options {
+            json: false,
+            seconds: 1.0,
+            rounds: 3,
+            cpus: Vec::new(),
+            arm: None,
+            connections: 2,
+            bytes: 64,
+            port: None,
+        };
         let rates = |rates: [f64; 3]| rates.map(|requests_per_s| Measured { requests_per_s, ..Measured::default() });
         let row = row(&options, 4, Arm::Towpath { cores: 1 }, &rates([10.0, 40.0, 30.0]), &rates([10.0, 10.0, 20.0]));
         assert_eq!((row.ratio, row.median.requests_per_s, row.connections), ([1.5, 1.0, 4.0], 30.0, 8));

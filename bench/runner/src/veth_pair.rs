@@ -28,9 +28,21 @@ pub struct VethPair {
     server: String,
     client: String,
     scratch: ScratchDir,
+    /// The service's configuration, if not the default one.
+    config: Option<PathBuf>,
 }
 
 impl VethPair {
+    /// Services have this `port` from now on.
+    pub fn with_port(mut self, port: Option<&str>) -> io::Result<Self> {
+        if let Some(port) = port {
+            let file = self.dir().join("towpath.toml");
+            std::fs::write(&file, format!("port = {port:?}\n"))?;
+            self.config = Some(file);
+        }
+        Ok(self)
+    }
+
     /// Makes it; needs root, iproute2 and two CPUs.
     pub fn new() -> io::Result<Self> {
         Self::with_queues(1)
@@ -42,7 +54,7 @@ impl VethPair {
             return Err(io::Error::other("the side-by-side benchmarks make network namespaces: run them as root"));
         }
         let (id, scratch) = (std::process::id(), ScratchDir::new("bench")?);
-        let pair = Self { server: format!("tpbs-{id}"), client: format!("tpbc-{id}"), scratch };
+        let pair = Self { server: format!("tpbs-{id}"), client: format!("tpbc-{id}"), scratch, config: None };
         pair.build(queues)?;
         Ok(pair)
     }
@@ -159,7 +171,7 @@ impl VethPair {
         let exe = towpath()?;
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
-        command.arg("1");
+        command.arg("1").args(self.configuration());
         self.serving("service", command)
     }
 
@@ -178,7 +190,7 @@ impl VethPair {
         let exe = towpath()?;
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
         let mut command = self.command_among(Side::Server, cpus, &words);
-        command.args(arguments);
+        command.args(arguments).args(self.configuration());
         self.serving("service", command)
     }
 
@@ -186,6 +198,10 @@ impl VethPair {
     pub fn kernel_stack(&self, name: &str, cpu: Option<usize>) -> io::Result<(Process, PathBuf)> {
         let exe = towpath()?;
         self.serving(name, self.command_on(Side::Server, cpu, &[exe.as_os_str(), "kernel-stack".as_ref()]))
+    }
+
+    fn configuration(&self) -> impl Iterator<Item = &OsStr> {
+        self.config.iter().flat_map(|file| ["--config".as_ref(), file.as_os_str()])
     }
 
     fn serving(&self, name: &str, mut command: Command) -> io::Result<(Process, PathBuf)> {
