@@ -145,5 +145,6 @@ fn a_native_server_on_an_interface_serves_linux() {
     lab.drop_kernel_tcp();
     let client = Program::line("python3 -c").arg(CLIENT).arg(SERVER).arg(port).arg("2000000");
     assert_eq!(lab.on_client(client).run(120).ok().trim(), "True");
-    assert!(service.segments() > 1_000, "the stack has not carried it");
+    // Two million bytes each way come in super-segments.
+    assert!(service.segments() > 50, "the stack has not carried it");
 }
