@@ -7,8 +7,6 @@ use crate::elf::{text_at, u32_at};
 pub struct Definition {
     /// Its name.
     pub name: String,
-    /// Place in the section `.maps`.
-    pub offset: u32,
     /// Kind.
     pub kind: u32,
     /// Bytes of a key.
@@ -19,7 +17,7 @@ pub struct Definition {
     pub entries: u32,
     /// Flags.
     pub flags: u32,
-    /// Where the list of its first values begins, from the section's start.
+    /// Where the list of its first values begins, from the definition's start.
     pub values: Option<u32>,
     /// A member that means nothing to us.
     pub unknown: Option<String>,
@@ -108,9 +106,7 @@ impl<'a> Btf<'a> {
         match found.kind {
             INT | STRUCT | UNION | ENUM | ENUM64 | FLOAT => Some(found.size),
             PTR => Some(8),
-            ARRAY if deep < DEEP => {
-                u32_at(found.rest, 8)?.checked_mul(self.size_of(u32_at(found.rest, 0)?, deep + 1)?)
-            }
+            ARRAY if deep < DEEP => u32_at(found.rest, 8)?.checked_mul(self.size_of(u32_at(found.rest, 0)?, deep + 1)?),
             _ => None,
         }
     }
@@ -130,13 +126,13 @@ impl<'a> Btf<'a> {
     pub fn maps(&self) -> Option<Vec<Definition>> {
         let section = self.types.iter().find(|one| one.kind == DATASEC && self.name(one.name) == Some(".maps"));
         let Some(section) = section else { return Some(Vec::new()) };
-        section.rest.chunks_exact(12).map(|entry| self.map(u32_at(entry, 0)?, u32_at(entry, 4)?)).collect()
+        section.rest.chunks_exact(12).map(|entry| self.map(u32_at(entry, 0)?)).collect()
     }
 
-    fn map(&self, variable: u32, offset: u32) -> Option<Definition> {
+    fn map(&self, variable: u32) -> Option<Definition> {
         let variable = self.types.get(variable as usize).filter(|found| found.kind == VAR)?;
         let definition = self.plain(variable.size).filter(|found| found.kind == STRUCT)?;
-        let mut map = Definition { name: self.name(variable.name)?.into(), offset, ..Definition::default() };
+        let mut map = Definition { name: self.name(variable.name)?.into(), ..Definition::default() };
         for member in definition.rest.chunks_exact(12) {
             let (name, kind) = (self.name(u32_at(member, 0)?)?, u32_at(member, 4)?);
             match name {
@@ -148,7 +144,7 @@ impl<'a> Btf<'a> {
                 "key" => map.key_size = self.size_of(self.pointed(kind)?, 0)?,
                 "value" => map.value_size = self.size_of(self.pointed(kind)?, 0)?,
                 // A list of pointers: of programs, or of maps.
-                "values" => map.values = Some(offset.checked_add(u32_at(member, 8)? / 8)?),
+                "values" => map.values = Some(u32_at(member, 8)? / 8),
                 // Pinning is the loader's business, and asks nothing of a map.
                 "pinning" => {}
                 other => map.unknown = Some(other.into()),

@@ -397,9 +397,9 @@ impl Emit<'_> {
         }
         // The other program's result is this function's.
         let [goes, stays] = [(); 2].map(|()| self.builder.create_block());
+        let zero = self.number(I64, 0);
         self.builder.ins().brif(result, goes, &[], stays, &[]);
         self.builder.switch_to_block(goes);
-        let zero = self.number(I64, 0);
         let other = self.call(result, &[self.run, self.run, zero, zero, zero, zero]);
         self.builder.ins().return_(&[other]);
         self.builder.switch_to_block(stays);
@@ -408,7 +408,8 @@ impl Emit<'_> {
     }
 
     fn jump(&mut self, insn: Insn, at: usize) -> Result<(), String> {
-        let target = insn.target(at).and_then(|target| self.blocks.get(&target)).copied().ok_or("a jump goes nowhere")?;
+        let target =
+            insn.target(at).and_then(|target| self.blocks.get(&target)).copied().ok_or("a jump goes nowhere")?;
         if insn.op() == insn::JA {
             self.builder.ins().jump(target, &[]);
             return Ok(());

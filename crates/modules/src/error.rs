@@ -7,7 +7,9 @@ pub enum LoadError {
     #[error("this is no ELF object: compile it with `clang -O2 -g -target bpf -c prog.c -o prog.o`")]
     NotElf,
     /// It is for another machine.
-    #[error("this object is for the ELF machine {0}, and a module is for 247 (BPF): compile it with `clang -target bpf`")]
+    #[error(
+        "this object is for the ELF machine {0}, and a module is for 247 (BPF): compile it with `clang -target bpf`"
+    )]
     Machine(u16),
     /// It is damaged.
     #[error("this object is broken: {0}")]

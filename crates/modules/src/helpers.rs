@@ -198,13 +198,13 @@ pub fn next_program(run: &mut Run, map: &Map, place: u64) -> Option<usize> {
 }
 
 /// # Safety
-/// There are `length` bytes, a multiple of four, which may be read.
+/// There are `length` bytes, which may be read.
 unsafe fn sum(at: u64, length: u64, seed: u32) -> u64 {
     let mut sum = u64::from(seed);
     for place in (0..length).step_by(4) {
         let mut word = [0; 4];
         // SAFETY: it lies within the bytes, as the caller promises.
-        unsafe { copy(bytes(at + place), word.as_mut_ptr(), 4) };
+        unsafe { copy(bytes(at + place), word.as_mut_ptr(), (length - place).min(4) as usize) };
         sum += u64::from(u32::from_ne_bytes(word));
     }
     while sum >> 32 != 0 {
@@ -217,9 +217,6 @@ unsafe fn sum(at: u64, length: u64, seed: u32) -> u64 {
 /// That of [`Helper`].
 unsafe extern "C" fn csum_diff(_: *mut Run, from: u64, from_size: u64, to: u64, to_size: u64, seed: u64) -> u64 {
     let (from_size, to_size, seed) = (from_size & 0xffff_ffff, to_size & 0xffff_ffff, seed as u32);
-    if (from_size | to_size) & 3 != 0 {
-        return failed(libc::EINVAL);
-    }
     let not = |sum: u64| !sum & 0xffff_ffff;
     // SAFETY: as the contract of helpers says.
     let sum = unsafe {

@@ -148,7 +148,9 @@ impl Interpreter {
 
     /// May the program have these bytes, and write them if `write`?
     fn may(&self, run: &Run, at: u64, length: u64, write: bool) -> bool {
-        let within = |start: u64, end: u64| at >= start && length <= end.saturating_sub(start) && at - start <= end - start - length;
+        let within = |start: u64, end: u64| {
+            at >= start && length <= end.saturating_sub(start) && at - start <= end - start - length
+        };
         let stack = self.stack.as_ptr() as u64;
         within(run.data_meta, run.data_end)
             || within(stack, stack + (DEEP * STACK_BYTES) as u64)
@@ -304,9 +306,21 @@ fn alu64(insn: Insn, dst: u64, operand: u64) -> u64 {
         (insn::SUB, _) => dst.wrapping_sub(operand),
         (insn::MUL, _) => dst.wrapping_mul(operand),
         (insn::DIV, 0) => dst.checked_div(operand).unwrap_or(0),
-        (insn::DIV, _) => if by == 0 { 0 } else { signed.wrapping_div(by).cast_unsigned() },
+        (insn::DIV, _) => {
+            if by == 0 {
+                0
+            } else {
+                signed.wrapping_div(by).cast_unsigned()
+            }
+        }
         (insn::MOD, 0) => dst.checked_rem(operand).unwrap_or(dst),
-        (insn::MOD, _) => if by == 0 { dst } else { signed.wrapping_rem(by).cast_unsigned() },
+        (insn::MOD, _) => {
+            if by == 0 {
+                dst
+            } else {
+                signed.wrapping_rem(by).cast_unsigned()
+            }
+        }
         (insn::OR, _) => dst | operand,
         (insn::AND, _) => dst & operand,
         (insn::XOR, _) => dst ^ operand,
@@ -334,9 +348,21 @@ fn alu32(insn: Insn, dst: u64, src: u64) -> u64 {
         (insn::SUB, _) => dst.wrapping_sub(operand),
         (insn::MUL, _) => dst.wrapping_mul(operand),
         (insn::DIV, 0) => dst.checked_div(operand).unwrap_or(0),
-        (insn::DIV, _) => if by == 0 { 0 } else { signed.wrapping_div(by).cast_unsigned() },
+        (insn::DIV, _) => {
+            if by == 0 {
+                0
+            } else {
+                signed.wrapping_div(by).cast_unsigned()
+            }
+        }
         (insn::MOD, 0) => dst.checked_rem(operand).unwrap_or(dst),
-        (insn::MOD, _) => if by == 0 { dst } else { signed.wrapping_rem(by).cast_unsigned() },
+        (insn::MOD, _) => {
+            if by == 0 {
+                dst
+            } else {
+                signed.wrapping_rem(by).cast_unsigned()
+            }
+        }
         (insn::OR, _) => dst | operand,
         (insn::AND, _) => dst & operand,
         (insn::XOR, _) => dst ^ operand,

@@ -76,9 +76,9 @@ impl Module {
         let place = |name: &str| object.programs.iter().position(|program| program.name == name);
         let maps: Vec<_> = object.maps.iter().map(|spec| Arc::new(Map::new(spec, groups, place))).collect();
         let reference = |map: &Arc<Map>| MapRef { map: Arc::as_ptr(map), values: map.first_value() };
-        let functions = compiled.as_ref().map(|(code, compiled)| {
-            compiled.functions.iter().map(|offset| code.at(*offset)).collect()
-        });
+        let functions = compiled
+            .as_ref()
+            .map(|(code, compiled)| compiled.functions.iter().map(|offset| code.at(*offset)).collect());
         Ok(Self {
             programs: object.programs.clone(),
             main: main.min(object.programs.len().saturating_sub(1)),

@@ -126,7 +126,11 @@ impl Object {
             return Err(LoadError::NoProgram(names));
         }
         let license = elf.section("license").and_then(|(_, section)| crate::elf::text_at(section.data, 0));
-        Ok(Self { programs, maps: maps.into_iter().map(|(_, map)| map).collect(), license: license.unwrap_or("").into() })
+        Ok(Self {
+            programs,
+            maps: maps.into_iter().map(|(_, map)| map).collect(),
+            license: license.unwrap_or("").into(),
+        })
     }
 
     /// The number of the program of this name, or of the only one that no tail call is for.
@@ -155,7 +159,8 @@ type Place = (usize, u64);
 
 fn defined_maps(elf: &Elf<'_>) -> Result<Vec<(Place, MapSpec)>, LoadError> {
     if elf.section("maps").is_some() {
-        let why = "it is defined in the section \"maps\", as before BTF: define it in \".maps\", as libbpf 1.0 asks for";
+        let why =
+            "it is defined in the section \"maps\", as before BTF: define it in \".maps\", as libbpf 1.0 asks for";
         return Err(LoadError::Map { map: "of this object".into(), why: why.into() });
     }
     let Some((section, data)) = elf.section(".maps") else { return Ok(Vec::new()) };
@@ -165,10 +170,13 @@ fn defined_maps(elf: &Elf<'_>) -> Result<Vec<(Place, MapSpec)>, LoadError> {
     let mut maps = Vec::new();
     for definition in definitions {
         let mut map = checked(&definition)?;
+        // BTF leaves the places to the symbols.
+        let symbol = elf.symbols.iter().find(|symbol| symbol.section == section && symbol.name == map.name);
+        let place = symbol.ok_or(LoadError::Broken("a map has no symbol"))?.value;
         if let Some(values) = definition.values {
-            map.programs = listed(elf, section, data, u64::from(values), &map)?;
+            map.programs = listed(elf, section, data, place.saturating_add(values.into()), &map)?;
         }
-        maps.push(((section, u64::from(definition.offset)), map));
+        maps.push(((section, place), map));
     }
     Ok(maps)
 }
@@ -239,11 +247,40 @@ fn listed(
 
 fn kind_name(kind: u32) -> &'static str {
     let names = [
-        "unspec", "hash", "array", "prog_array", "perf_event_array", "percpu_hash", "percpu_array", "stack_trace",
-        "cgroup_array", "lru_hash", "lru_percpu_hash", "lpm_trie", "array_of_maps", "hash_of_maps", "devmap", "sockmap",
-        "cpumap", "xskmap", "sockhash", "cgroup_storage", "reuseport_sockarray", "percpu_cgroup_storage", "queue",
-        "stack", "sk_storage", "devmap_hash", "struct_ops", "ringbuf", "inode_storage", "task_storage", "bloom_filter",
-        "user_ringbuf", "cgrp_storage", "arena",
+        "unspec",
+        "hash",
+        "array",
+        "prog_array",
+        "perf_event_array",
+        "percpu_hash",
+        "percpu_array",
+        "stack_trace",
+        "cgroup_array",
+        "lru_hash",
+        "lru_percpu_hash",
+        "lpm_trie",
+        "array_of_maps",
+        "hash_of_maps",
+        "devmap",
+        "sockmap",
+        "cpumap",
+        "xskmap",
+        "sockhash",
+        "cgroup_storage",
+        "reuseport_sockarray",
+        "percpu_cgroup_storage",
+        "queue",
+        "stack",
+        "sk_storage",
+        "devmap_hash",
+        "struct_ops",
+        "ringbuf",
+        "inode_storage",
+        "task_storage",
+        "bloom_filter",
+        "user_ringbuf",
+        "cgrp_storage",
+        "arena",
     ];
     names.get(kind as usize).copied().unwrap_or("unknown")
 }
@@ -252,7 +289,8 @@ fn kind_name(kind: u32) -> &'static str {
 fn variables(elf: &Elf<'_>, maps: &mut Vec<(Place, MapSpec)>) -> Result<BTreeMap<usize, usize>, LoadError> {
     let mut found = BTreeMap::new();
     for (number, section) in elf.sections.iter().enumerate() {
-        let named = |name: &str| section.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let named =
+            |name: &str| section.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         if !(named(".rodata") || named(".data") || named(".bss")) || section.size == 0 || section.kind == 9 {
             continue;
         }
@@ -287,8 +325,7 @@ struct Linker<'a> {
 
 impl Linker<'_> {
     fn program(&self, symbol: &Symbol<'_>, frags: bool) -> Result<ProgramSpec, LoadError> {
-        let mut program =
-            ProgramSpec { name: symbol.name.to_owned(), frags, insns: Vec::new(), functions: Vec::new() };
+        let mut program = ProgramSpec { name: symbol.name.to_owned(), frags, insns: Vec::new(), functions: Vec::new() };
         let mut done: BTreeMap<Place, usize> = BTreeMap::new();
         let mut calls: Vec<(usize, Place)> = Vec::new();
         self.append(&mut program, &mut done, &mut calls, (symbol.section, symbol.value))?;
@@ -332,7 +369,10 @@ impl Linker<'_> {
         for (at, relocation) in related.iter().enumerate() {
             let insn = program.insns[start + at];
             if insn.code == insn::JMP | insn::CALL && insn.src == insn::FUNCTION {
-                calls.push((start + at, self.callee(program, insn, relocation.as_ref(), (section, value + 8 * at as u64))?));
+                calls.push((
+                    start + at,
+                    self.callee(program, insn, relocation.as_ref(), (section, value + 8 * at as u64))?,
+                ));
             } else if let Some(relocation) = relocation {
                 self.relocate(program, start + at, relocation)?;
             }

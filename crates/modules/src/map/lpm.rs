@@ -91,26 +91,24 @@ impl Lpm {
             return super::error(libc::EINVAL);
         }
         self.cut(&mut key, length);
-        // Before it is there, so that none is there that no lookup asks for.
-        self.lengths[length].fetch_add(1, Ordering::AcqRel);
         // SAFETY: the key has the bytes of this map's, and the value as the caller promises.
-        let (done, new) = unsafe {
-            let new = self.hash.update(key.0.as_ptr(), value, super::NO_EXIST);
-            match (new, flags) {
-                (0, super::EXIST) => {
-                    self.hash.delete(key.0.as_ptr());
-                    (super::error(libc::ENOENT), false)
+        unsafe {
+            let changes = flags == super::EXIST || !self.hash.lookup(key.0.as_ptr()).is_null();
+            if changes && flags != super::NO_EXIST {
+                let done = self.hash.update(key.0.as_ptr(), value, super::EXIST);
+                // It was there a moment ago, and is not.
+                if done != super::error(libc::ENOENT) || flags == super::EXIST {
+                    return done;
                 }
-                (there, super::ANY | super::EXIST) if there == super::error(libc::EEXIST) => {
-                    (self.hash.update(key.0.as_ptr(), value, super::ANY), false)
-                }
-                (done, _) => (done, done == 0),
             }
-        };
-        if !new {
-            self.lengths[length].fetch_sub(1, Ordering::AcqRel);
+            // Before it is there, so that none is there that no lookup asks for.
+            self.lengths[length].fetch_add(1, Ordering::AcqRel);
+            let done = self.hash.update(key.0.as_ptr(), value, super::NO_EXIST);
+            if done != 0 {
+                self.lengths[length].fetch_sub(1, Ordering::AcqRel);
+            }
+            if done == super::error(libc::E2BIG) { super::error(libc::ENOSPC) } else { done }
         }
-        if done == super::error(libc::E2BIG) { super::error(libc::ENOSPC) } else { done }
     }
 
     /// Removes a prefix. 0, or an errno below 0.

@@ -33,7 +33,11 @@ pub struct Map {
 #[derive(Debug)]
 enum Body {
     /// With a copy for each flow group, or one; and bytes from one value to the next.
-    Array { cells: Cells, stride: usize, copies: usize },
+    Array {
+        cells: Cells,
+        stride: usize,
+        copies: usize,
+    },
     Hash(Hash),
     Lpm(Lpm),
     Ring(Ring),
@@ -200,9 +204,8 @@ impl Map {
                     unsafe { copy(cells.start().wrapping_add(place), bytes.as_mut_ptr(), bytes.len()) };
                     bytes
                 };
-                let element = |index: u32| {
-                    (index.to_ne_bytes().to_vec(), (0..*copies).map(|row| value(row, index)).collect())
-                };
+                let element =
+                    |index: u32| (index.to_ne_bytes().to_vec(), (0..*copies).map(|row| value(row, index)).collect());
                 (0..self.spec.entries).map(element).collect()
             }
             Body::Hash(hash) => hash.entries().into_iter().map(|(key, value)| (key, vec![value])).collect(),
@@ -211,7 +214,9 @@ impl Map {
             Body::Programs(places) => {
                 let there = places.iter().zip(0u32..).map(|(at, place)| (at.load(Ordering::Acquire), place));
                 let there = there.filter(|(number, _)| *number != 0);
-                there.map(|(number, place)| (place.to_ne_bytes().to_vec(), vec![number.to_ne_bytes().to_vec()])).collect()
+                there
+                    .map(|(number, place)| (place.to_ne_bytes().to_vec(), vec![number.to_ne_bytes().to_vec()]))
+                    .collect()
             }
         }
     }

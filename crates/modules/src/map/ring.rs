@@ -59,7 +59,7 @@ impl Ring {
         }
         let next = |from: u64| {
             let used = from - self.consumer.load(Ordering::Acquire).min(from);
-            (used + taken <= self.size).then_some(from + taken)
+            (used + taken < self.size).then_some(from + taken)
         };
         match self.producer.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
             Ok(start) => {
