@@ -53,7 +53,7 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
             _ => jump(insn),
         };
         known.map_err(|why| refuse(at, why))?;
-        if writes(insn) == Some(STACK) {
+        if insn.writes() == Some(STACK) {
             return Err(refuse(at, "it writes r10, where the stack is".into()));
         }
         if insn.code == JMP | insn::CALL && insn.src == insn::HELPER && helpers::MOVERS.contains(&insn.imm) {
@@ -82,16 +82,6 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
 
 fn may_be_context(base: Base) -> bool {
     matches!(base, Base::Context | Base::Either)
-}
-
-/// The register that an instruction writes.
-pub fn writes(insn: Insn) -> Option<u8> {
-    match insn.class() {
-        ALU | ALU64 | LDX | LD => Some(insn.dst),
-        STX if insn.mode() == insn::ATOMIC && insn.imm == insn::CMPXCHG => Some(0),
-        STX if insn.mode() == insn::ATOMIC && insn.imm & insn::FETCH != 0 => Some(insn.src),
-        _ => None,
-    }
 }
 
 fn imm64(insn: Insn, next: Option<&Insn>, maps: usize) -> Result<(), String> {

@@ -71,7 +71,7 @@ fn after(insn: Insn, mut state: State) -> State {
         state[0] = if insn.src == insn::FUNCTION { Base::Either } else { Base::Other };
     } else if insn.code == ALU64 | insn::MOV | insn::X && insn.off == 0 {
         state[usize::from(insn.dst)] = state[usize::from(insn.src)];
-    } else if let Some(written) = crate::check::writes(insn) {
+    } else if let Some(written) = insn.writes() {
         // A pointer on the stack is 64 bits wide.
         let spilled = insn.class() == LDX && insn.mode() == insn::MEM && insn.size() == 8;
         state[usize::from(written)] = if spilled { Base::Either } else { Base::Other };

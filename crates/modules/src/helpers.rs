@@ -1,14 +1,9 @@
 //! What programs may call. Compiled programs call these functions as they are; the interpreter checks the arguments
 //! first, by their kinds.
 
+use crate::clock::clock;
 use crate::map::{Map, Ring, clear, copy, error};
-use crate::run::Run;
-
-/// A helper as programs call it: five arguments, whether it has them or not.
-///
-/// # Safety
-/// The run is alive, and the arguments are what their kinds say: the kernel's verifier has found that, or the interpreter.
-pub type Helper = unsafe extern "C" fn(*mut Run, u64, u64, u64, u64, u64) -> u64;
+use crate::run::{COUNT, Helper, Run};
 
 /// What an argument is. The interpreter checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +31,6 @@ pub enum Kind {
 }
 
 use Kind::{Context, Key, Number, ProgArray, Read, Record, RingBuf, Value, Write};
-
-/// How many helpers there are.
-pub const COUNT: usize = 20;
 
 /// The kernel's number, the arguments, and the function.
 pub const HELPERS: [(i32, &[Kind], Helper); COUNT] = [
@@ -100,22 +92,6 @@ fn bytes(at: u64) -> *mut u8 {
 unsafe fn map<'a>(named: u64) -> &'a Map {
     // SAFETY: as promised by the caller.
     unsafe { &*std::ptr::with_exposed_provenance::<Map>(named as usize) }
-}
-
-/// A clock of the kernel, ns.
-fn clock(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes. The vDSO answers without a system call.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// A number that nobody can foresee.
-pub fn random() -> u64 {
-    let mut number = [0u8; 8];
-    // SAFETY: there are eight bytes. Without an answer the clock is one.
-    let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), 8, libc::GRND_NONBLOCK) };
-    if got == 8 { u64::from_ne_bytes(number) } else { clock(libc::CLOCK_MONOTONIC) }
 }
 
 /// # Safety

@@ -57,6 +57,15 @@ impl Insn {
             _ => 8,
         }
     }
+    /// The register that it writes.
+    pub fn writes(self) -> Option<u8> {
+        match self.class() {
+            ALU | ALU64 | LDX | LD => Some(self.dst),
+            STX if self.mode() == ATOMIC && self.imm == CMPXCHG => Some(0),
+            STX if self.mode() == ATOMIC && self.imm & FETCH != 0 => Some(self.src),
+            _ => None,
+        }
+    }
     /// Where a jump of this instruction at `at` goes; `None` = it is no jump, or leads out of all programs.
     pub fn target(self, at: usize) -> Option<usize> {
         let by = match (self.class(), self.op()) {

@@ -5,8 +5,10 @@
 //! makes machine code of them, and a [`Module`] has the maps. Each flow group runs an [`Instance`] of it. Without the
 //! verifier's word programs are interpreted, each access checked.
 
+pub mod attached;
 mod btf;
 mod check;
+mod clock;
 pub mod code;
 pub mod compile;
 mod context;
@@ -16,12 +18,15 @@ mod helpers;
 mod insn;
 mod interpreter;
 pub mod map;
-mod module;
+pub mod module;
 mod names;
 mod object;
+pub mod prepare;
 mod run;
 pub mod verify;
+pub mod words;
 
+pub use attached::{Attached, Chain, Chains, Counts, Hook};
 pub use check::check;
 pub use error::LoadError;
 pub use insn::Insn;

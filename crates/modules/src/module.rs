@@ -2,7 +2,6 @@
 
 use crate::check;
 use crate::code::Code;
-use crate::compile::Compiled;
 use crate::error::LoadError;
 use crate::helpers;
 use crate::interpreter::{Fault, Interpreter};
@@ -60,7 +59,7 @@ unsafe impl Sync for Module {}
 
 impl Module {
     /// A module of this object for this many flow groups, whose program `main` is given the frames. With `compiled`, the
-    /// code of these same programs, it runs that.
+    /// code of these same programs and the offsets of its functions, it runs that.
     ///
     /// # Safety
     /// With `compiled`, the kernel's verifier has accepted each program of the object with these maps, and the code is
@@ -69,23 +68,28 @@ impl Module {
         object: &Object,
         main: usize,
         groups: usize,
-        compiled: Option<(Code, &Compiled)>,
+        compiled: Option<(Code, &[u32])>,
     ) -> Result<Self, LoadError> {
         let needs: Result<Vec<_>, _> =
             object.programs.iter().map(|program| check::check(program, object.maps.len())).collect();
         let place = |name: &str| object.programs.iter().position(|program| program.name == name);
         let maps: Vec<_> = object.maps.iter().map(|spec| Arc::new(Map::new(spec, groups, place))).collect();
         let reference = |map: &Arc<Map>| MapRef { map: Arc::as_ptr(map), values: map.first_value() };
-        let functions = compiled
-            .as_ref()
-            .map(|(code, compiled)| compiled.functions.iter().map(|offset| code.at(*offset)).collect());
+        let all: usize = object.programs.iter().map(|program| program.functions.len()).sum();
+        let functions = match &compiled {
+            None => Vec::new(),
+            Some((code, offsets)) => {
+                let places: Option<Vec<u64>> = offsets.iter().map(|offset| code.at(*offset)).collect();
+                places.filter(|places| places.len() == all).ok_or(LoadError::Broken("its code is another's"))?
+            }
+        };
         Ok(Self {
             programs: object.programs.clone(),
             main: main.min(object.programs.len().saturating_sub(1)),
             refs: maps.iter().map(reference).collect(),
             maps,
             code: compiled.map(|(code, _)| code),
-            functions: functions.unwrap_or_default(),
+            functions,
             room: needs?.iter().any(|needs| needs.room),
         })
     }
@@ -126,7 +130,7 @@ type Entry = unsafe extern "C" fn(*mut Run, *mut Run, u64, u64, u64, u64) -> u64
 impl Instance {
     /// For this flow group.
     pub fn new(module: &Arc<Module>, group: u32) -> Self {
-        let mut run = Box::new(Run::new(group));
+        let mut run = Box::new(Run::new(group, helpers::HELPERS.map(|(.., helper)| helper)));
         (run.maps, run.map_count) = (module.refs.as_ptr(), module.refs.len());
         (run.functions, run.programs) = (module.functions.as_ptr(), module.programs.len());
         let interpreter = (!module.is_compiled()).then(Interpreter::default);
@@ -138,9 +142,9 @@ impl Instance {
         &self.module
     }
 
-    /// Lines that it wanted to print.
-    pub fn traced(&self) -> u64 {
-        self.run.traced
+    /// Lines that it wanted to print since the last call.
+    pub fn take_traced(&mut self) -> u64 {
+        std::mem::take(&mut self.run.traced)
     }
 
     /// Runs the module on a frame. `Aborted` leaves the frame as it is then.

@@ -1,8 +1,17 @@
 //! One run of a program: its context, and what its helpers need.
 
-use crate::helpers::{self, Helper};
+use crate::clock::random;
 use crate::map::Map;
 use std::mem::offset_of;
+
+/// A helper as programs call it: five arguments, whether it has them or not.
+///
+/// # Safety
+/// The run is alive, and the arguments are what their kinds say: the kernel's verifier has found that, or the interpreter.
+pub type Helper = unsafe extern "C" fn(*mut Run, u64, u64, u64, u64, u64) -> u64;
+
+/// How many helpers there are.
+pub const COUNT: usize = 20;
 
 /// The state of a run, and the program's context at its beginning. Compiled code names its fields by their offsets.
 #[repr(C)]
@@ -21,8 +30,8 @@ pub struct Run {
     pub maps: *const MapRef,
     /// Compiled functions, by number. The first ones are the programs'.
     pub functions: *const u64,
-    /// By the places of [`helpers::HELPERS`].
-    pub helpers: [Helper; helpers::COUNT],
+    /// By their places.
+    pub helpers: [Helper; COUNT],
     /// How many maps and programs there are.
     pub map_count: usize,
     /// See `map_count`.
@@ -107,7 +116,7 @@ impl<'a> Frame<'a> {
 
 impl Run {
     /// For a flow group. The pointers are set before the first run.
-    pub fn new(group: u32) -> Self {
+    pub fn new(group: u32, helpers: [Helper; COUNT]) -> Self {
         Self {
             data: 0,
             data_end: 0,
@@ -116,14 +125,14 @@ impl Run {
             queue: 0,
             maps: std::ptr::null(),
             functions: std::ptr::null(),
-            helpers: helpers::HELPERS.map(|(.., helper)| helper),
+            helpers,
             map_count: 0,
             programs: 0,
             room_start: 0,
             room_end: 0,
             group,
             tail_calls: 0,
-            random: helpers::random() | 1,
+            random: random() | 1,
             traced: 0,
         }
     }

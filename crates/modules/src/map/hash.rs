@@ -5,6 +5,7 @@
 //! removed, and perhaps given to another key, has a value of this map, as in the kernel.
 
 use super::cells::{self, Cells};
+use super::codes;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// `next` with this bit is the end of a bucket's chain, whose number is in the others.
@@ -67,7 +68,7 @@ impl Hash {
             value_at,
             entries,
             lru,
-            seed: crate::helpers::random(),
+            seed: crate::clock::random(),
             heads: (0..buckets).map(|bucket| AtomicU32::new(END | bucket as u32)).collect(),
             locks: bits(buckets),
             next: words(count, END),
@@ -156,20 +157,20 @@ impl Hash {
             let bucket = self.bucket_of(key);
             (bucket, self.find(bucket, key).is_some())
         };
-        if there && flags == super::NO_EXIST {
-            return super::error(libc::EEXIST);
+        if there && flags == codes::NO_EXIST {
+            return codes::error(libc::EEXIST);
         }
-        if !there && flags == super::EXIST {
-            return super::error(libc::ENOENT);
+        if !there && flags == codes::EXIST {
+            return codes::error(libc::ENOENT);
         }
         // Taken before the lock, as an eviction locks another bucket.
         let taken = if there { None } else { self.take() };
         if !there && taken.is_none() {
-            return super::error(libc::E2BIG);
+            return codes::error(libc::E2BIG);
         }
         if !self.lock(bucket) {
             taken.into_iter().for_each(|element| self.give_back(element));
-            return super::error(libc::EBUSY);
+            return codes::error(libc::EBUSY);
         }
         // SAFETY: as promised by the caller; elements lie in our memory.
         let done = unsafe { self.put(bucket, key, value, flags, taken) };
@@ -184,15 +185,15 @@ impl Hash {
         let found = unsafe { self.find(bucket, key) };
         if let Some((element, _)) = found {
             taken.into_iter().for_each(|element| self.give_back(element));
-            if flags == super::NO_EXIST {
-                return super::error(libc::EEXIST);
+            if flags == codes::NO_EXIST {
+                return codes::error(libc::EEXIST);
             }
             // SAFETY: both have the bytes of a value.
             unsafe { cells::copy(value, self.value(element), self.value_size) };
             return 0;
         }
         // It was there a moment ago, and is not.
-        let Some(element) = taken.or_else(|| self.pop()) else { return super::error(libc::E2BIG) };
+        let Some(element) = taken.or_else(|| self.pop()) else { return codes::error(libc::E2BIG) };
         // SAFETY: both have the bytes of a key or value. The element is ours until it is in a bucket.
         unsafe {
             cells::copy(key, self.key(element), self.key_size);
@@ -213,7 +214,7 @@ impl Hash {
         // SAFETY: as promised by the caller.
         let bucket = unsafe { self.bucket_of(key) };
         if !self.lock(bucket) {
-            return super::error(libc::EBUSY);
+            return codes::error(libc::EBUSY);
         }
         // SAFETY: as promised by the caller.
         let found = unsafe { self.find(bucket, key) };
@@ -226,7 +227,7 @@ impl Hash {
                 self.give_back(element);
                 0
             }
-            None => super::error(libc::ENOENT),
+            None => codes::error(libc::ENOENT),
         }
     }
 

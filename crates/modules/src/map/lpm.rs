@@ -2,6 +2,7 @@
 //! longest first.
 
 use super::cells;
+use super::codes;
 use super::hash::Hash;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -88,26 +89,26 @@ impl Lpm {
         // SAFETY: as promised by the caller.
         let (mut key, length) = unsafe { self.key(at) };
         if length > self.bytes * 8 {
-            return super::error(libc::EINVAL);
+            return codes::error(libc::EINVAL);
         }
         self.cut(&mut key, length);
         // SAFETY: the key has the bytes of this map's, and the value as the caller promises.
         unsafe {
-            let changes = flags == super::EXIST || !self.hash.lookup(key.0.as_ptr()).is_null();
-            if changes && flags != super::NO_EXIST {
-                let done = self.hash.update(key.0.as_ptr(), value, super::EXIST);
+            let changes = flags == codes::EXIST || !self.hash.lookup(key.0.as_ptr()).is_null();
+            if changes && flags != codes::NO_EXIST {
+                let done = self.hash.update(key.0.as_ptr(), value, codes::EXIST);
                 // It was there a moment ago, and is not.
-                if done != super::error(libc::ENOENT) || flags == super::EXIST {
+                if done != codes::error(libc::ENOENT) || flags == codes::EXIST {
                     return done;
                 }
             }
             // Before it is there, so that none is there that no lookup asks for.
             self.lengths[length].fetch_add(1, Ordering::AcqRel);
-            let done = self.hash.update(key.0.as_ptr(), value, super::NO_EXIST);
+            let done = self.hash.update(key.0.as_ptr(), value, codes::NO_EXIST);
             if done != 0 {
                 self.lengths[length].fetch_sub(1, Ordering::AcqRel);
             }
-            if done == super::error(libc::E2BIG) { super::error(libc::ENOSPC) } else { done }
+            if done == codes::error(libc::E2BIG) { codes::error(libc::ENOSPC) } else { done }
         }
     }
 
@@ -119,7 +120,7 @@ impl Lpm {
         // SAFETY: as promised by the caller.
         let (mut key, length) = unsafe { self.key(at) };
         if length > self.bytes * 8 {
-            return super::error(libc::EINVAL);
+            return codes::error(libc::EINVAL);
         }
         self.cut(&mut key, length);
         // SAFETY: the key has the bytes of this map's.

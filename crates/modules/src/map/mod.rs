@@ -1,6 +1,7 @@
 //! Maps in user space. They have the kernel's semantics, and its numbers.
 
 mod cells;
+mod codes;
 mod hash;
 mod lpm;
 mod ring;
@@ -8,20 +9,12 @@ mod ring;
 use crate::object::{MapKind, MapSpec};
 use cells::Cells;
 pub use cells::{clear, copy};
+pub use codes::error;
+use codes::{ANY, EXIST, NO_EXIST};
 use hash::Hash;
 use lpm::Lpm;
 pub use ring::Ring;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// What an update may do: anything, only make an element, or only change one.
-const ANY: u64 = 0;
-const NO_EXIST: u64 = 1;
-const EXIST: u64 = 2;
-
-/// An errno as a helper returns it.
-pub const fn error(errno: i32) -> i64 {
-    -(errno as i64)
-}
 
 /// A map.
 #[derive(Debug)]

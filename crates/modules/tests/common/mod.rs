@@ -59,7 +59,7 @@ pub fn compiled(object: &Object, main: usize) -> Result<(Accepted, Arc<Module>),
     let code = compile(&object.programs)?;
     let memory = Code::new(&code.code).unwrap();
     // SAFETY: the verifier has accepted the programs, and the code was made of them.
-    let module = unsafe { Module::new(object, main, 1, Some((memory, &code))) }?;
+    let module = unsafe { Module::new(object, main, 1, Some((memory, &code.functions))) }?;
     Ok((accepted, Arc::new(module)))
 }
 

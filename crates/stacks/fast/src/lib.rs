@@ -29,6 +29,8 @@ mod listener_check;
 mod listing;
 mod messages;
 mod metrics;
+mod module_port;
+mod modules;
 mod options;
 mod owner;
 mod pair_up;
