@@ -63,7 +63,6 @@ enum Action {
         /// The module
         name: String,
         /// The map
-        #[arg(requires = "act")]
         map: Option<String>,
         #[command(subcommand)]
         act: Option<Act>,
@@ -149,11 +148,11 @@ fn read(object: &std::path::Path) -> Result<String, AskError> {
 
 fn maps(name: &str, map: Option<&str>, act: Option<&Act>) -> ModuleRequest {
     let name = name.to_owned();
-    let Some((map, act)) = map.map(str::to_owned).zip(act) else { return ModuleRequest::List { name: Some(name) } };
+    let Some(map) = map.map(str::to_owned) else { return ModuleRequest::List { name: Some(name) } };
     match act {
-        Act::Dump => ModuleRequest::Dump { name, map },
-        Act::Set { key, value } => ModuleRequest::Set { name, map, key: key.clone(), value: value.clone() },
-        Act::Delete { key } => ModuleRequest::Delete { name, map, key: key.clone() },
+        None | Some(Act::Dump) => ModuleRequest::Dump { name, map },
+        Some(Act::Set { key, value }) => ModuleRequest::Set { name, map, key: key.clone(), value: value.clone() },
+        Some(Act::Delete { key }) => ModuleRequest::Delete { name, map, key: key.clone() },
     }
 }
 

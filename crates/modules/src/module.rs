@@ -94,6 +94,12 @@ impl Module {
         })
     }
 
+    /// The same without compiled code: each access of its programs is checked.
+    pub fn interpreted(object: &Object, main: usize, groups: usize) -> Result<Self, LoadError> {
+        // SAFETY: nothing is compiled.
+        unsafe { Self::new(object, main, groups, None) }
+    }
+
     /// Its maps.
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps

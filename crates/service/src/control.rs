@@ -130,7 +130,7 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Reset(_)) => error("only the service's own user and root may end connections".into()),
         // An operator's is not answered here.
         Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
-        Ok(Command::Module(request)) if operator => modules::serve(state, &request),
+        Ok(Command::Module(request)) if operator => modules::serve(&state.modules, &*state.stack, &request),
         Ok(Command::Module(_)) => error("only the service's own user and root may see and change modules".into()),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),

@@ -3,7 +3,6 @@
 use crate::answer_line::{error, good};
 use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest};
 use crate::privileged;
-use crate::state::ServiceState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
@@ -38,32 +37,32 @@ impl Modules {
 }
 
 /// The answer to a request, as JSON without a line feed.
-pub fn serve(state: &ServiceState, request: &ModuleRequest) -> String {
+pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> String {
     match request {
         ModuleRequest::Add { name, object, program, hook, priority } => {
-            let added = add(state, (name, object), program.as_deref(), hook, *priority);
+            let added = add((modules, stack), (name, object), program.as_deref(), hook, *priority);
             added.map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
-        ModuleRequest::List { name } => list(state, name.as_deref()).map_or_else(error, |list| good(&list)),
+        ModuleRequest::List { name } => list(modules, name.as_deref()).map_or_else(error, |list| good(&list)),
         ModuleRequest::Remove { name } => {
-            remove(state, name).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
+            remove((modules, stack), name).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
-        ModuleRequest::Dump { name, map } => with_map(state, name, map, dump),
+        ModuleRequest::Dump { name, map } => with_map(modules, name, map, dump),
         ModuleRequest::Set { name, map, key, value } => {
-            with_map(state, name, map, |module, map| set(module, map, key, value))
+            with_map(modules, name, map, |module, map| set(module, map, key, value))
         }
-        ModuleRequest::Delete { name, map, key } => with_map(state, name, map, |_, map| delete(map, key)),
+        ModuleRequest::Delete { name, map, key } => with_map(modules, name, map, |_, map| delete(map, key)),
     }
 }
 
 fn add(
-    state: &ServiceState,
+    (all, stack): (&Modules, &dyn Stack),
     (name, object): (&str, &str),
     program: Option<&str>,
     hook: &str,
     priority: i32,
 ) -> Result<ModuleLine, String> {
-    let rows = state.stack.module_rows();
+    let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook {
         "ingress" => Hook::Ingress,
@@ -75,7 +74,7 @@ fn add(
         return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
     // Looked at again below: a module is judged without the lock, as that takes its time.
-    is_free(&state.modules.lock(), name)?;
+    is_free(&all.lock(), name)?;
     let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
     let object = Object::parse(&file).map_err(|why| why.to_string())?;
     let main = object.program(program).map_err(|why| why.to_string())?;
@@ -90,12 +89,12 @@ fn add(
     let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
     let entry = Entry { name: name.into(), hook, priority, program, attached };
     let line = line(&entry);
-    let mut modules = state.modules.lock();
+    let mut modules = all.lock();
     is_free(&modules, name)?;
     modules.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
     modules.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
-    attach(&*state.stack, &modules)?;
+    attach(stack, &modules)?;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
     Ok(line)
 }
@@ -123,18 +122,18 @@ fn unknown(modules: &[Entry], name: &str) -> String {
     format!("there is no module {name:?}; the service has {names}")
 }
 
-fn remove(state: &ServiceState, name: &str) -> Result<ModuleLine, String> {
-    let mut modules = state.modules.lock();
+fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine, String> {
+    let mut modules = all.lock();
     let place = modules.iter().position(|module| module.name == name);
     let place = place.ok_or_else(|| unknown(&modules, name))?;
     let removed = modules.remove(place);
-    attach(&*state.stack, &modules)?;
+    attach(stack, &modules)?;
     tracing::info!(name, "module removed");
     Ok(line(&removed))
 }
 
-fn list(state: &ServiceState, name: Option<&str>) -> Result<ModuleList, String> {
-    let modules = state.modules.lock();
+fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
+    let modules = all.lock();
     let chosen: Vec<_> = modules.iter().filter(|one| name.is_none_or(|name| one.name == name)).map(line).collect();
     match name.filter(|_| chosen.is_empty()) {
         Some(name) => Err(unknown(&modules, name)),
@@ -167,12 +166,12 @@ fn line(entry: &Entry) -> ModuleLine {
 }
 
 fn with_map(
-    state: &ServiceState,
+    all: &Modules,
     name: &str,
     map: &str,
     act: impl FnOnce(&Module, &Map) -> Result<Vec<ElementLine>, String>,
 ) -> String {
-    let modules = state.modules.lock();
+    let modules = all.lock();
     let Some(entry) = modules.iter().find(|module| module.name == name) else { return error(unknown(&modules, name)) };
     let module = Arc::clone(&entry.attached.module);
     drop(modules);

@@ -65,8 +65,7 @@ pub fn compiled(object: &Object, main: usize) -> Result<(Accepted, Arc<Module>),
 
 /// A module without a verifier.
 pub fn interpreted(object: &Object, main: usize) -> Arc<Module> {
-    // SAFETY: nothing is compiled.
-    Arc::new(unsafe { Module::new(object, main, 1, None) }.unwrap())
+    Arc::new(Module::interpreted(object, main, 1).unwrap())
 }
 
 /// Runs an instance on a copy of a frame.

@@ -30,6 +30,8 @@ mod listing;
 mod messages;
 mod metrics;
 mod module_port;
+#[cfg(test)]
+mod module_port_tests;
 mod modules;
 mod options;
 mod owner;
