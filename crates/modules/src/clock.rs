@@ -8,6 +8,13 @@ pub fn clock(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// How many CPUs the kernel may have; 1 at least. The verifier has programs rely on a CPU's number being below it.
+pub fn processors() -> u32 {
+    // SAFETY: the call takes no memory.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(count).unwrap_or(1).max(1)
+}
+
 /// A number that nobody can foresee.
 pub fn random() -> u64 {
     let mut number = [0u8; 8];

@@ -146,7 +146,7 @@ unsafe extern "C" fn get_prandom_u32(run: *mut Run, _: u64, _: u64, _: u64, _: u
 /// That of [`Helper`].
 unsafe extern "C" fn get_smp_processor_id(run: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as the contract of helpers says.
-    u64::from(unsafe { (*run).group })
+    u64::from(unsafe { (*run).processor })
 }
 
 /// Compiled code calls what this returns, if it is not 0.

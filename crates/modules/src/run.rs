@@ -1,6 +1,6 @@
 //! One run of a program: its context, and what its helpers need.
 
-use crate::clock::random;
+use crate::clock::{self, random};
 use crate::map::Map;
 use std::mem::offset_of;
 
@@ -42,6 +42,8 @@ pub struct Run {
     pub room_end: u64,
     /// Number of the flow group.
     pub group: u32,
+    /// What stands for the number of its CPU.
+    pub processor: u32,
     /// Tail calls of this run.
     pub tail_calls: u32,
     /// Random numbers: the state of their generator.
@@ -131,6 +133,7 @@ impl Run {
             room_start: 0,
             room_end: 0,
             group,
+            processor: group.min(clock::processors().saturating_sub(1)),
             tail_calls: 0,
             random: random() | 1,
             traced: 0,

@@ -50,16 +50,13 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32
     Ok((own, Grant { addr, port, dual }))
 }
 
-/// Memory for the code of modules. A confined process maps it before it gives up the right to.
-static CODE: OnceLock<Arc<Area>> = OnceLock::new();
+/// Memory for the code of modules, or why there is none. A confined process maps it before it gives up the right to.
+static CODE: OnceLock<io::Result<Arc<Area>>> = OnceLock::new();
 
-/// Maps the memory that the broker writes the code of modules to. Without it modules are interpreted.
+/// Maps the memory that the broker writes the code of modules to. Without it modules are interpreted; who adds one is told.
 pub fn map_code() {
-    let area = broker().map(|broker| broker.code_area().and_then(|memory| Area::map(memory.as_fd())));
-    match area {
-        Some(Ok(area)) => _ = CODE.set(area),
-        Some(Err(error)) => tracing::warn!(%error, "modules will be interpreted: there is no memory for their code"),
-        None => {}
+    if let Some(broker) = broker() {
+        let _ = CODE.set(broker.code_area().and_then(|memory| Area::map(memory.as_fd())));
     }
 }
 
@@ -71,7 +68,14 @@ pub fn prepare_module(file: &[u8], object: &Object) -> Result<Option<(Code, Vec<
         let code = Code::new(&compiled.code).map_err(|why| format!("no memory for its code: {why}"))?;
         return Ok(Some((code, compiled.functions)));
     };
-    let Some(area) = CODE.get() else { return Ok(None) };
+    let area = match CODE.get() {
+        Some(Ok(area)) => area,
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the module is interpreted: there is no memory for its code");
+            return Ok(None);
+        }
+        None => return Ok(None),
+    };
     let place = area.place().ok_or("there is no place for another module's code: 64 are there")?;
     let said = broker.module(place.number(), file).map_err(|why| format!("the broker does not answer: {why}"))?;
     Ok(answered(&said)?.map(|functions| (Code::at_place(place), functions)))
