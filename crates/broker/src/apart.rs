@@ -24,6 +24,11 @@ const MOST_JOINS: usize = 8;
 /// Most stacks that are started at a time.
 const MOST_STARTS: usize = 8;
 
+/// Most modules that are judged at a time, bytes of one's object, and how long its bytes may take to come.
+const MOST_MODULES: usize = 2;
+const MOST_OBJECT: u64 = 16 << 20;
+const OBJECT_TIME: Duration = Duration::from_secs(10);
+
 /// How long a process may take to say whose socket it has. It asks the kernel only.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -38,6 +43,8 @@ enum Task {
     Start(u32),
     /// It looks whether programs of two namespaces may be joined.
     Join,
+    /// It has a module judged.
+    Module,
 }
 
 /// See the module.
@@ -75,7 +82,7 @@ impl Apart {
         number: u32,
         privileges: &mut dyn Privileges,
     ) -> io::Result<Result<OwnedFd, i32>> {
-        let begun = if self.count(|task| !matches!(task, Task::Start(_) | Task::Join)) < MOST_PROOFS {
+        let begun = if self.count(|task| !matches!(task, Task::Start(_) | Task::Join | Task::Module)) < MOST_PROOFS {
             let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok();
             pair().zip(pair()).zip(fork().ok())
         } else {
@@ -187,6 +194,31 @@ impl Apart {
         };
         self.running.push((asking, Task::Join));
         Ok(answers)
+    }
+
+    /// [`Privileges::module`]. The descriptor that is returned takes the object up to its end, and has the answer then.
+    pub fn module(&mut self, privileges: &mut dyn Privileges, place: u32) -> io::Result<OwnedFd> {
+        if self.count(|task| task == Task::Module) >= MOST_MODULES {
+            return Err(Errno::AGAIN.into());
+        }
+        let (asking, answering) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let Some(process) = fork()? else {
+            drop(asking);
+            // The end of each is seen when the broker closes it.
+            self.asking.clear();
+            leave(|| {
+                let mut stream = std::os::unix::net::UnixStream::from(answering);
+                let mut object = Vec::new();
+                let limits =
+                    stream.set_read_timeout(Some(OBJECT_TIME)).and(stream.set_write_timeout(Some(OBJECT_TIME)));
+                let read = limits.and_then(|()| (&stream).take(MOST_OBJECT).read_to_end(&mut object));
+                if read.is_ok() {
+                    let _ = stream.write_all(&privileges.module(place, &object));
+                }
+            })
+        };
+        self.running.push((process, Task::Module));
+        Ok(asking)
     }
 
     /// Closes the worker's socket, in which descriptors of clients may wait. `forget`: [`Privileges::forget`].

@@ -4,7 +4,7 @@ use crate::channel;
 use crate::message::{ANSWER, Answer, Change, Held, Numbered, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,10 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// The longest time for an interface with many queues.
 const LONGEST_OPENING: Duration = Duration::from_secs(60);
+
+/// The longest time that the kernel and the compiler may take for a module, and most bytes that are said of it.
+const LONGEST_JUDGEMENT: Duration = Duration::from_secs(60);
+const MOST_SAID: u64 = 1 << 20;
 
 /// Why an interface is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +128,29 @@ impl Broker {
             (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
             (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
         }
+    }
+
+    /// [`crate::Privileges::code_area`].
+    pub fn code_area(&self) -> io::Result<OwnedFd> {
+        match self.ask(Request::CodeArea, None)? {
+            (Answer { result: 0, .. }, Some(memory)) => Ok(memory),
+            (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
+            (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
+        }
+    }
+
+    /// [`crate::Privileges::module`]. It holds up no other request meanwhile.
+    pub fn module(&self, place: u32, object: &[u8]) -> io::Result<Vec<u8>> {
+        let (answer, end) = self.ask(Request::Module { place }, None)?;
+        let end = end.ok_or_else(|| io::Error::from_raw_os_error(answer.result))?;
+        let mut stream = std::os::unix::net::UnixStream::from(end);
+        stream.set_read_timeout(Some(LONGEST_JUDGEMENT))?;
+        stream.set_write_timeout(Some(LONGEST))?;
+        stream.write_all(object)?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut said = Vec::new();
+        (&stream).take(MOST_SAID).read_to_end(&mut said)?;
+        Ok(said)
     }
 
     /// [`crate::Privileges::configuration_taken`].

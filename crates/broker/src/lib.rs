@@ -58,6 +58,15 @@ pub trait Privileges {
     fn port_part(&mut self, number: u32, part: u32) -> Result<OwnedFd, i32>;
     /// Has the driver run the steering program on queues that are new.
     fn renew_port(&mut self, number: u32) -> Result<(), i32>;
+    /// Memory for the machine code of modules. The worker can map it and not write it.
+    fn code_area(&mut self) -> Result<OwnedFd, i32> {
+        Err(libc::ENOSYS)
+    }
+    /// Has the kernel's verifier judge a module, and writes its code to this place of the memory. Returns what the worker is
+    /// told. This is called in a process of its own, which ends then.
+    fn module(&mut self, _place: u32, _object: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
     /// This process is not the broker: it closes its copies of what the broker holds.
     fn forget(&mut self);
     /// A raw socket that sends packets over the device of an interface of the configuration, and over no other.

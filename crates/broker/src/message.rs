@@ -101,6 +101,14 @@ pub enum Request {
         /// Of IPv6, not IPv4.
         v6: bool,
     },
+    /// Memory for the machine code of modules, which only the broker writes. It goes along with the answer.
+    CodeArea,
+    /// Have the kernel's verifier judge a module, and write its code to a place of that memory. The answer has the end of a
+    /// socketpair, which takes the object and then has the answer.
+    Module {
+        /// The place.
+        place: u32,
+    },
     /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
     /// there. The answer has the end of a socketpair, through which another answer comes: a socket, its address and port,
     /// and the service's device with the address as its text.
@@ -270,6 +278,11 @@ impl Numbered {
                 to.word(number);
                 to.word(v6.into());
             }
+            Request::CodeArea => head(&mut to, 17),
+            Request::Module { place } => {
+                head(&mut to, 18);
+                to.word(place);
+            }
             Request::Join { namespace, process, remote } => {
                 head(&mut to, 16);
                 to.word(namespace);
@@ -316,6 +329,8 @@ impl Numbered {
                 let (namespace, process) = (from.word()?, process(&mut from)?);
                 Request::Join { namespace, process, remote: from.address()? }
             }
+            17 => Request::CodeArea,
+            18 => Request::Module { place: from.word()? },
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -382,6 +397,7 @@ mod tests {
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
         all.push(Request::RenewPort { number: 2 });
+        all.extend([Request::CodeArea, Request::Module { place: 63 }]);
         for remote in ["192.0.2.1", "2001:db8::1"] {
             all.push(Request::Join { namespace: 3, process: 42, remote: remote.parse().unwrap() });
         }

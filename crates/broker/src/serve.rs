@@ -73,6 +73,20 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             }
             Err(error) => Answer::plain(number, error),
         },
+        Request::CodeArea => match privileges.code_area() {
+            Ok(memory) => {
+                sent = Some(memory);
+                Answer::plain(number, 0)
+            }
+            Err(error) => Answer::plain(number, error),
+        },
+        Request::Module { place } => match apart.module(privileges, place) {
+            Ok(end) => {
+                sent = Some(end);
+                Answer::plain(number, 0)
+            }
+            Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
+        },
         Request::FirstSyns { number: interface, v6 } => match privileges.first_syns(interface, v6) {
             Ok(socket) => {
                 sent = Some(socket);

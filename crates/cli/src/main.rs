@@ -9,6 +9,7 @@ mod doctor;
 mod exec;
 mod kernel_stack;
 mod locate;
+mod module;
 mod move_to;
 mod policy;
 mod receive_cpus;
@@ -59,6 +60,8 @@ enum Command {
     Status(status::Arguments),
     /// Capture the frames of a service's connections
     Capture(capture::Arguments),
+    /// Let frames go through programs of your own
+    Module(module::Arguments),
     /// Set who may connect and listen to what, and how much an application may use
     Policy(policy::Arguments),
     /// Run a program in the kernel of a kernel stack
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Sockets(arguments) => report(sockets::run(&arguments), arguments.json),
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
         Command::Capture(arguments) => capture::run(&arguments),
+        Command::Module(arguments) => report(module::run(&arguments), arguments.json),
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),
         Command::Exec(arguments) => exec::run(arguments),
         Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),

@@ -89,6 +89,15 @@ impl Assembly {
         self.memory.get(place * LARGEST..place * LARGEST + len as usize).unwrap_or_default()
     }
 
+    /// The same bytes, to be changed in their place.
+    pub fn bytes_mut(&mut self, handle: u64, len: u32) -> Option<&mut [u8]> {
+        let place = (handle & !MARK) as usize;
+        if self.held.get(place) != Some(&true) {
+            return None;
+        }
+        self.memory.get_mut(place * LARGEST..place * LARGEST + len as usize)
+    }
+
     /// Gives a buffer back. False if the handle is of none that is held.
     pub fn release(&mut self, handle: u64) -> bool {
         let place = (handle & !MARK) as usize;

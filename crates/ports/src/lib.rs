@@ -70,6 +70,8 @@ pub trait Port: Send {
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
     fn bytes(&self, frame: &RxFrame) -> &[u8];
+    /// The same bytes, to be changed in their place; `None` = it is no such frame.
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]>;
     /// Returns the buffers of received frames.
     fn release(&mut self, frames: &[RxFrame]);
     /// A buffer for one outgoing frame, at least `mtu_bytes + 14` long; `None` = no room now.

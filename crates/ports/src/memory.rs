@@ -103,6 +103,14 @@ impl Port for Loopback {
         &self.memory[start..start + (frame.len as usize).min(self.frame_bytes)]
     }
 
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        if self.states.get(frame.handle as usize) != Some(&BufferState::Held) {
+            return None;
+        }
+        let start = self.start(frame.handle as u32);
+        Some(&mut self.memory[start..start + (frame.len as usize).min(self.frame_bytes)])
+    }
+
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
             let state = self.states.get_mut(frame.handle as usize).filter(|state| **state == BufferState::Held);
@@ -230,6 +238,11 @@ impl Port for MemoryPort {
         let buffer = self.held.get(frame.handle as usize).and_then(Option::as_deref);
         debug_assert!(buffer.is_some(), "a frame that was not received or is released");
         buffer.and_then(|bytes| bytes.get(..frame.len as usize)).unwrap_or(&[])
+    }
+
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        let buffer = self.held.get_mut(frame.handle as usize).and_then(Option::as_deref_mut);
+        buffer.and_then(|bytes| bytes.get_mut(..frame.len as usize))
     }
 
     fn release(&mut self, frames: &[RxFrame]) {

@@ -115,6 +115,15 @@ impl PacketReceiver {
         self.memory.get(start..start + (frame.len as usize).min(LARGEST)).unwrap_or_default()
     }
 
+    /// The same bytes, to be changed in their place.
+    pub fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        if self.held.get(frame.handle as usize) != Some(&true) {
+            return None;
+        }
+        let start = frame.handle as usize * STRIDE + HEADER_BYTES;
+        self.memory.get_mut(start..start + (frame.len as usize).min(LARGEST))
+    }
+
     /// Gives buffers back.
     pub fn release(&mut self, frames: &[RxFrame]) {
         // The first frame's buffer is used first again.

@@ -13,6 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// In copy mode the kernel sends this many frames per system call (TX_BATCH_SIZE in net/xdp/xsk.c).
 const COPY_BATCH: u32 = 32;
 
+/// Bytes of a VLAN's tag.
+const TAG_BYTES: u32 = 4;
+
 /// An AF_XDP socket with its frame memory.
 ///
 /// Half of the frames serve each direction, so that neither can starve the other. Received frames are ours until
@@ -311,6 +314,25 @@ impl Port for XskPort {
         unsafe { bytes_at(&self.memory, frame.handle, frame.len) }
     }
 
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        if self.receiver.is_some() {
+            return self.receiver.as_mut()?.bytes_mut(frame);
+        }
+        if Assembly::has(frame.handle) {
+            return self.assembly.bytes_mut(frame.handle, frame.len);
+        }
+        let index = self.frame_of(frame.handle);
+        let end = frame.handle % u64::from(self.frame_bytes) + u64::from(frame.len);
+        if self.held.get(index as usize) != Some(&true) || end > u64::from(self.frame_bytes) {
+            return None;
+        }
+        // SAFETY: the range lies within one receiving frame of the mapping, as checked here. The frame is held, so the
+        // kernel does not use it. No other slice of it exists, as the slice borrows `self`.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(frame.handle as usize), frame.len as usize)
+        })
+    }
+
     fn release(&mut self, frames: &[RxFrame]) {
         if let Some(receiver) = &mut self.receiver {
             return receiver.release(frames);
@@ -358,7 +380,8 @@ impl Port for XskPort {
         }
         debug_assert!(!offload.checksum_needed, "this port has no other offload");
         let Some(frame) = self.reserved.take() else { return };
-        let fits = len <= (self.mtu_bytes + self.header_bytes) as usize;
+        // A tag that a module has put on does not count, as on a device.
+        let fits = len <= (self.mtu_bytes + self.header_bytes + TAG_BYTES) as usize && len <= self.frame_bytes as usize;
         debug_assert!(fits, "a frame longer than the MTU");
         let addr = u64::from(frame) * u64::from(self.frame_bytes);
         if !fits || !self.tx.push(libc::xdp_desc { addr, len: len as u32, options: 0 }) {

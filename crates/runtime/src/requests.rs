@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use towpath_capture::Tap;
 use towpath_capture::direct::Watch;
+use towpath_modules::Chains;
 
 /// One request; see [`crate::Stack`]. A `Sender` carries the answer. The drop of a `Sender<()>` is the answer.
 pub enum Request {
@@ -46,6 +47,8 @@ pub enum Request {
     Status(Sender<Status>),
     /// Begins (`Some`) or ends a capture in all threads.
     Capture(Option<Taps>, Sender<()>),
+    /// See [`crate::Stack::modules`]; `None` = none.
+    Modules(Option<Chains>, Sender<()>),
 }
 
 /// Where the threads of a stack leave frames.

@@ -9,6 +9,7 @@ use crate::status::{ConnectionStatus, Status};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use towpath_modules::Chains;
 use towpath_ring::{Geometry, PairGeometry};
 
 /// A pair region, for one of the two clients that share it.
@@ -155,6 +156,15 @@ pub trait Stack: Send + Sync {
     fn capture(&self, _: &Wish) -> io::Result<Box<dyn Capture>> {
         let why = "the frames of this stack are in another kernel; run tcpdump there";
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+    /// Lets frames go through these modules from now on, and through no others. Returns when no thread runs another one.
+    /// No frame is lost by the change.
+    fn modules(&self, _: &Chains) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// How many flow groups run modules; `None` = this stack has no frames of its own.
+    fn module_rows(&self) -> Option<usize> {
+        None
     }
     /// Ends its threads. Connections are forgotten.
     fn stop(self: Box<Self>);

@@ -5,6 +5,7 @@ use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
 use crate::capture;
 use crate::conversation::Lines;
+use crate::modules;
 use crate::other_stacks::{OtherStack, OtherStacks};
 use crate::policy::PolicyRequest;
 use crate::privileged;
@@ -129,6 +130,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Reset(_)) => error("only the service's own user and root may end connections".into()),
         // An operator's is not answered here.
         Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
+        Ok(Command::Module(request)) if operator => modules::serve(&state.modules, &*state.stack, &request),
+        Ok(Command::Module(_)) => error("only the service's own user and root may see and change modules".into()),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Move { to }) if operator => move_to(state, &to),

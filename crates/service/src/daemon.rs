@@ -137,6 +137,9 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
 fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
     let worker = |Beginning { broker, first, configuration, pulse }: Beginning| {
         privileged::set_broker(broker);
+        if config.stack == StackKind::Fast {
+            privileged::map_code();
+        }
         let reread = configuration.and_then(|text| options.configuration_of(&text).ok());
         let config = &reread.map_or_else(|| config.clone(), |new| config.with_changeable_of(&new));
         let ready = || {

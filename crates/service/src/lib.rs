@@ -39,6 +39,7 @@ pub mod known_namespaces;
 pub mod lease;
 pub mod live;
 mod log_filter;
+pub mod modules;
 pub mod netns;
 pub mod options;
 pub mod other_stacks;

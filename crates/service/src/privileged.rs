@@ -7,8 +7,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use towpath_broker::{Broker, Held};
+use towpath_modules::Object;
+use towpath_modules::code::{Area, Code};
+use towpath_modules::prepare::{answered, prepare};
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Grant;
 use towpath_rxcpus::{CpuSet, Tree, state_place};
@@ -45,6 +48,37 @@ pub fn prove(shown: &OwnedFd, home: Option<u64>) -> Result<(OwnedFd, Grant), i32
         answer => answer,
     })?;
     Ok((own, Grant { addr, port, dual }))
+}
+
+/// Memory for the code of modules, or why there is none. A confined process maps it before it gives up the right to.
+static CODE: OnceLock<io::Result<Arc<Area>>> = OnceLock::new();
+
+/// Maps the memory that the broker writes the code of modules to. Without it modules are interpreted; who adds one is told.
+pub fn map_code() {
+    if let Some(broker) = broker() {
+        let _ = CODE.set(broker.code_area().and_then(|memory| Area::map(memory.as_fd())));
+    }
+}
+
+/// Has the kernel's verifier judge a module, and compiles it. Returns its code and the offsets of its functions. `None`:
+/// it is to be interpreted.
+pub fn prepare_module(file: &[u8], object: &Object) -> Result<Option<(Code, Vec<u32>)>, String> {
+    let Some(broker) = broker() else {
+        let Some(compiled) = prepare(object).map_err(|why| why.to_string())? else { return Ok(None) };
+        let code = Code::new(&compiled.code).map_err(|why| format!("no memory for its code: {why}"))?;
+        return Ok(Some((code, compiled.functions)));
+    };
+    let area = match CODE.get() {
+        Some(Ok(area)) => area,
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the module is interpreted: there is no memory for its code");
+            return Ok(None);
+        }
+        None => return Ok(None),
+    };
+    let place = area.place().ok_or("there is no place for another module's code: 64 are there")?;
+    let said = broker.module(place.number(), file).map_err(|why| format!("the broker does not answer: {why}"))?;
+    Ok(answered(&said)?.map(|functions| (Code::at_place(place), functions)))
 }
 
 /// [`towpath_broker::Privileges::join`]. Only a service with a broker joins programs of several namespaces.

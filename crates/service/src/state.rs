@@ -7,6 +7,7 @@ use crate::conversation::Places;
 use crate::known_namespaces::KnownNamespaces;
 use crate::lease::{ClientLease, Full};
 use crate::live::LiveSettings;
+use crate::modules::Modules;
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
 use crate::registry::{RegisteredClient, Registry};
@@ -105,6 +106,8 @@ pub struct ServiceState {
     pub threads: ThreadController,
     /// Reaches the descriptor broker.
     pub broker: BrokerHandle,
+    /// The modules that frames go through.
+    pub modules: Modules,
     registry: Mutex<Registry>,
     /// Limits the log lines that clients can provoke by what they send.
     pub client_lines: LogThrottle,
@@ -131,6 +134,7 @@ impl ServiceState {
             threads,
             broker,
             started: Instant::now(),
+            modules: Modules::default(),
             stack,
             registry: Mutex::new(registry),
             client_lines: LogThrottle::new(),

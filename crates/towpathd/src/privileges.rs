@@ -16,6 +16,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use towpath_broker::{Change, Held, Privileges};
+use towpath_modules::Object;
+use towpath_modules::code::Writer;
+use towpath_modules::prepare::{answer, prepare};
 use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
@@ -41,6 +44,8 @@ pub struct ServicePrivileges {
     ports: Option<ReservedPorts>,
     /// The network namespaces of the configuration's other stacks.
     namespaces: Namespaces,
+    /// The way to write the code of modules.
+    code: Option<Writer>,
     file: Option<PathBuf>,
     /// The text that was read last.
     read: Option<String>,
@@ -64,6 +69,7 @@ impl ServicePrivileges {
             managed: HashSet::new(),
             ports: None,
             namespaces: config.namespaces(),
+            code: None,
             file: config.file.clone(),
             read: None,
             in_force: None,
@@ -213,7 +219,28 @@ impl Privileges for ServicePrivileges {
         Ok((own, Held { addr: local.ip(), port: local.port(), dual: false }, device))
     }
 
+    fn code_area(&mut self) -> Result<OwnedFd, i32> {
+        // A worker asks once, at its beginning.
+        let (writer, memory) = Writer::new().map_err(|error| errno(&error))?;
+        self.code = Some(writer);
+        Ok(memory)
+    }
+
+    fn module(&mut self, place: u32, object: &[u8]) -> Vec<u8> {
+        let mut code = self.code.take();
+        self.forget();
+        let prepared = Object::parse(object).and_then(|object| prepare(&object));
+        if let Ok(Some(compiled)) = &prepared {
+            let written = code.as_mut().map(|code| code.write(place, &compiled.code));
+            if !matches!(written, Some(Ok(()))) {
+                return b"-its code has no room: more than 1 MiB, or no place".to_vec();
+            }
+        }
+        answer(&prepared)
+    }
+
     fn forget(&mut self) {
+        self.code = None;
         self.interfaces.close();
         self.netlink = None;
         if let Some(ports) = self.ports.take() {
@@ -222,6 +249,7 @@ impl Privileges for ServicePrivileges {
     }
 
     fn worker_ended(&mut self, last: bool) {
+        self.code = None;
         self.interfaces.leave();
         self.ports = None;
         // The next worker inherits no socket of this process.

@@ -68,6 +68,9 @@ impl Port for ScriptPort {
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
         self.received.get(&frame.handle).map_or(&[], Vec::as_slice)
     }
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        self.received.get_mut(&frame.handle).map(Vec::as_mut_slice)
+    }
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
             self.received.remove(&frame.handle);

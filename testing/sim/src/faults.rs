@@ -235,6 +235,10 @@ impl<P: Port> Port for Faulty<P> {
         self.rx.held[frame.handle as usize].as_ref().map_or(&[], |held| &held.frame)
     }
 
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        self.rx.held[frame.handle as usize].as_mut().map(|held| &mut held.frame[..])
+    }
+
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
             self.rx.free(frame.handle as usize);

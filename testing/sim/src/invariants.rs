@@ -377,6 +377,10 @@ impl Port for CheckedPort {
         self.inner.bytes(frame)
     }
 
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        self.inner.bytes_mut(frame)
+    }
+
     fn release(&mut self, frames: &[RxFrame]) {
         self.inner.release(frames);
     }

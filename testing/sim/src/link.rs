@@ -275,6 +275,10 @@ impl Port for LinkPort {
         &self.held[frame.handle as usize]
     }
 
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        self.held.get_mut(frame.handle as usize).map(Vec::as_mut_slice)
+    }
+
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
             self.held[frame.handle as usize] = Vec::new();

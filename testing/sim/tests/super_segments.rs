@@ -64,6 +64,9 @@ impl Port for Losing {
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
         self.inner.bytes(frame)
     }
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        self.inner.bytes_mut(frame)
+    }
     fn release(&mut self, frames: &[RxFrame]) {
         self.inner.release(frames);
     }

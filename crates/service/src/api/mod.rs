@@ -9,12 +9,14 @@ use towpath_ring::control::features;
 use towpath_ring::layout::VERSION;
 
 mod ask;
+mod module;
 mod reloaded;
 mod reset;
 mod sizing;
 mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
+pub use module::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest};
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};
 pub use sizing::{CoreChange, Seen, Sizing};
@@ -73,6 +75,8 @@ pub enum Command {
     /// Begins a capture (the service's own user and root only). It lasts as long as the conversation. The answer brings
     /// the memory in which the frames are left.
     Capture(CaptureRequest),
+    /// Shows and changes the modules that frames go through (the service's own user and root only).
+    Module(ModuleRequest),
     /// Reads the configuration file again (the service's own user and root only).
     Reload,
     /// Ends connections (the service's own user and root only).
@@ -256,7 +260,7 @@ pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
             "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, \
-             capture, reload, stop"
+             capture, module, reload, stop"
         )
     })
 }

@@ -126,6 +126,7 @@ impl FlowGroup {
                     }
                 }
                 ToGroup::Capture { taps, done: _done } => self.ports.tap(taps),
+                ToGroup::Modules { filters, done: _done } => self.ports.filter(filters),
                 ToGroup::Port(number, port) => self.replace_port(number, port),
                 ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
                 ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),

@@ -29,6 +29,10 @@ mod listener_check;
 mod listing;
 mod messages;
 mod metrics;
+mod module_port;
+#[cfg(test)]
+mod module_port_tests;
+mod modules;
 mod options;
 mod owner;
 mod pair_up;

@@ -1,6 +1,7 @@
 //! The messages between the slow thread and the flow groups.
 
 use crate::clients::ClientShared;
+use crate::module_port::Filter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -33,6 +34,13 @@ pub enum ToGroup {
     Capture {
         /// The taps.
         taps: Option<Vec<Tap>>,
+        /// Its drop is the answer.
+        done: mpsc::Sender<()>,
+    },
+    /// Puts these before the ports (`Some`: one for each), or nothing. The sender is dropped when this is done.
+    Modules {
+        /// By port.
+        filters: Option<Vec<Filter>>,
         /// Its drop is the answer.
         done: mpsc::Sender<()>,
     },

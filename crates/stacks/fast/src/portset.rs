@@ -1,5 +1,6 @@
 //! A flow group's ports, as the protocol sees them.
 
+use crate::module_port::{Filter, ModulePort};
 use crate::tapped_port::TappedPort;
 use std::os::fd::BorrowedFd;
 use towpath_capture::Tap;
@@ -13,41 +14,72 @@ pub struct PortSet {
     ports: Vec<Box<dyn Port>>,
     tx_checksum: Vec<bool>,
     gso_max_bytes: Vec<u32>,
+    /// Modules stand before all of them, also before who captures.
+    filtered: bool,
 }
 
 impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
-        let tx_checksum = ports.iter().map(|port| port.capabilities().tx_checksum).collect();
-        let gso_max_bytes = ports.iter().map(|port| port.capabilities().gso_max_bytes).collect();
-        Self { ports, tx_checksum, gso_max_bytes }
+        let mut set = Self { ports, tx_checksum: Vec::new(), gso_max_bytes: Vec::new(), filtered: false };
+        set.ask_again();
+        set
+    }
+    /// Asks the ports for their offloads.
+    fn ask_again(&mut self) {
+        let Self { ports, tx_checksum, gso_max_bytes, .. } = self;
+        tx_checksum.clear();
+        tx_checksum.extend(ports.iter().map(|port| port.capabilities().tx_checksum));
+        gso_max_bytes.clear();
+        gso_max_bytes.extend(ports.iter().map(|port| port.capabilities().gso_max_bytes));
+    }
+    /// Lets their frames go through these modules, or (`None`) through none.
+    pub fn filter(&mut self, filters: Option<Vec<Filter>>) {
+        let below = |mut port: Box<dyn Port>| if self.filtered { port.inner().unwrap_or(port) } else { port };
+        let ports = std::mem::take(&mut self.ports).into_iter().map(below);
+        (self.filtered, self.ports) = match filters {
+            Some(filters) => {
+                let filtered = |(port, filter)| -> Box<dyn Port> { Box::new(ModulePort::new(port, filter)) };
+                (true, ports.zip(filters).map(filtered).collect())
+            }
+            None => (false, ports.collect()),
+        };
+        self.ask_again();
     }
     /// Leaves their frames in these taps, or (`None`) no longer.
     pub fn tap(&mut self, taps: Option<Vec<Tap>>) {
         let mut taps = taps.into_iter().flatten();
-        let change = |(place, mut port): (u16, Box<dyn Port>)| -> Box<dyn Port> {
+        let mut tapped = |place, mut port: Box<dyn Port>| -> Box<dyn Port> {
             let own = port.inner().unwrap_or(port);
             match taps.next() {
                 Some(tap) => Box::new(TappedPort::new(own, tap, place)),
                 None => own,
             }
         };
+        let filtered = self.filtered;
+        let change = |(place, mut port): (u16, Box<dyn Port>)| {
+            // What is captured is what the port has: it stands below the modules.
+            let below = if filtered { port.inner() } else { None };
+            let Some(below) = below else { return tapped(place, port) };
+            let _ = port.set_inner(tapped(place, below));
+            port
+        };
         self.ports = (0..).zip(std::mem::take(&mut self.ports)).map(change).collect();
     }
     /// Puts a port in the place of another one, which is dropped.
     pub fn replace(&mut self, number: PortId, port: Box<dyn Port>) {
         let place = usize::from(number.0);
-        let Self { ports, tx_checksum, gso_max_bytes } = self;
+        let Self { ports, tx_checksum, gso_max_bytes, .. } = self;
         let (Some(old), Some(tx_checksum), Some(gso_max_bytes)) =
             (ports.get_mut(place), tx_checksum.get_mut(place), gso_max_bytes.get_mut(place))
         else {
             return;
         };
-        let capabilities = port.capabilities();
-        (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
         if let Err(port) = old.set_inner(port) {
             *old = port;
         }
+        let capabilities = old.capabilities();
+        (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
     }
     /// The descriptor that a port wakes by.
     pub fn wait_fd(&self, number: PortId) -> Option<BorrowedFd<'_>> {

@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use towpath_modules::Chains;
 use towpath_ports::Port;
 use towpath_ring::command::not_ours::REASONS;
 use towpath_runtime::capture::Wish;
@@ -260,6 +261,14 @@ impl Stack for FastStack {
     }
     fn capture(&self, wish: &Wish) -> io::Result<Box<dyn Capture>> {
         FastCapture::begin(wish, &self.ports, &self.slow, &self.capturing)
+    }
+    fn modules(&self, chains: &Chains) -> io::Result<()> {
+        let chains = (!chains.is_empty()).then(|| chains.clone());
+        self.slow.answer::<()>(|done| Request::Modules(chains, done));
+        Ok(())
+    }
+    fn module_rows(&self) -> Option<usize> {
+        Some(self.ports.len())
     }
     /// Connections are forgotten; nothing is sent to their peers.
     fn stop(self: Box<Self>) {

@@ -55,7 +55,7 @@ impl ClientGroup {
                 let _ = reply.send(None);
             }
             // The kernel's frames are taken from the kernel, in a thread of the service.
-            Request::Capture(_, done) => drop(done),
+            Request::Capture(_, done) | Request::Modules(_, done) => drop(done),
             // The service does not send it: `ss -K` does that.
             Request::Cut(_, reply) => drop(reply),
             Request::Connections(reply) => {

@@ -1,0 +1,213 @@
+//! `towpath module`: programs of the operator in the data path.
+
+use crate::locate::{NoService, Which};
+use std::fmt::Write;
+use std::path::PathBuf;
+use towpath_service::api::{
+    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest,
+};
+
+/// Adds programs of your own to the data path of the fast stack: XDP objects as clang compiles them.
+///
+/// The kernel's verifier judges a module before it runs. It runs in the service, on each frame of the fast stack, and says
+/// whether the frame passes, is dropped, or goes back. Only the service's own user and root may change modules.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  clang -O2 -g -target bpf -c firewall.bpf.c -o firewall.bpf.o
+  towpath module add firewall firewall.bpf.o             frames that are received go through it
+  towpath module add push vlan.bpf.o --program vlan_push --hook egress --priority 10
+  towpath module stats                                   what became of the frames
+  towpath module maps firewall                           its maps
+  towpath module maps firewall blocked_ports set 5001 1
+  towpath module maps firewall dropped dump
+  towpath module rm firewall
+
+A key or value is a number (256, 0x100), an address (10.0.0.1), or hex: and two digits for each byte in their order; a key
+of an lpm_trie is a block (10.0.0.0/8), and a value of a prog_array a program's name. To dump a ringbuf takes its records.
+Modules with a lower priority run first. A frame that one drops is not shown to the next. Modules end with the service.
+The first ten lines of a module are in docs/guide/modules.md.")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Add a module
+    Add {
+        /// Its name
+        name: String,
+        /// The object file
+        object: PathBuf,
+        /// The program, if the object has several
+        #[arg(long, value_name = "FUNCTION")]
+        program: Option<String>,
+        /// Frames that are received (ingress) or sent (egress)
+        #[arg(long, value_parser = ["ingress", "egress"], default_value = "ingress")]
+        hook: String,
+        /// Lower ones run first
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        priority: i32,
+    },
+    /// List the modules, in the order in which they run
+    List,
+    /// Count what became of their frames
+    Stats,
+    /// List the maps of a module, or show and change one
+    Maps {
+        /// The module
+        name: String,
+        /// The map
+        map: Option<String>,
+        #[command(subcommand)]
+        act: Option<Act>,
+    },
+    /// Remove a module
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(clap::Subcommand)]
+enum Act {
+    /// Show all elements
+    Dump,
+    /// Set an element
+    Set {
+        /// The key
+        key: String,
+        /// The value
+        value: String,
+    },
+    /// Delete an element
+    Delete {
+        /// The key
+        key: String,
+    },
+}
+
+/// Asks the service.
+pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+    // A wrong file needs no service.
+    let request = match &arguments.action {
+        Action::Add { name, object, program, hook, priority } => {
+            let (name, program, hook) = (name.clone(), program.clone(), hook.clone());
+            ModuleRequest::Add { name, object: read(object)?, program, hook, priority: *priority }
+        }
+        Action::List | Action::Stats => ModuleRequest::List { name: None },
+        Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),
+        Action::Rm { name } => ModuleRequest::Remove { name: name.clone() },
+    };
+    let socket = arguments.which.find()?;
+    let elements =
+        matches!(request, ModuleRequest::Dump { .. } | ModuleRequest::Set { .. } | ModuleRequest::Delete { .. });
+    if elements {
+        let elements: Elements = api::ask(&socket, Command::Module(request))?;
+        return Ok(if arguments.json { json(&elements) } else { element_lines(&elements) });
+    }
+    let ModuleList { modules } = api::ask(&socket, Command::Module(request))?;
+    if arguments.json {
+        return Ok(json(&ModuleList { modules }));
+    }
+    Ok(match &arguments.action {
+        Action::Add { .. } => modules.iter().map(added).collect(),
+        Action::Stats => stats(&modules),
+        Action::Maps { .. } => map_lines(&modules),
+        Action::Rm { name } => format!("module {name} is removed\n"),
+        Action::List => list(&modules),
+    })
+}
+
+fn json<T: serde::Serialize>(answer: &T) -> String {
+    serde_json::to_string(answer).unwrap_or_default() + "\n"
+}
+
+/// The object in hexadecimal digits.
+fn read(object: &std::path::Path) -> Result<String, AskError> {
+    let bytes = std::fs::read(object).map_err(|why| AskError::Refused(format!("{}: {why}", object.display())))?;
+    // The rest of the line has a name and numbers.
+    let most = MAX_COMMAND_BYTES as usize / 2 - 512;
+    if bytes.len() > most {
+        return Err(AskError::Refused(format!(
+            "{} has {} bytes, and {most} are the most: `llvm-strip -g` takes off what only debuggers need",
+            object.display(),
+            bytes.len()
+        )));
+    }
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+fn maps(name: &str, map: Option<&str>, act: Option<&Act>) -> ModuleRequest {
+    let name = name.to_owned();
+    let Some(map) = map.map(str::to_owned) else { return ModuleRequest::List { name: Some(name) } };
+    match act {
+        None | Some(Act::Dump) => ModuleRequest::Dump { name, map },
+        Some(Act::Set { key, value }) => ModuleRequest::Set { name, map, key: key.clone(), value: value.clone() },
+        Some(Act::Delete { key }) => ModuleRequest::Delete { name, map, key: key.clone() },
+    }
+}
+
+fn added(module: &ModuleLine) -> String {
+    let how = if module.compiled {
+        "the kernel's verifier has accepted it, and it is compiled"
+    } else {
+        "it is interpreted, as the service may not ask the kernel's verifier (CAP_BPF), or makes no code for this processor"
+    };
+    let copies = if module.copies { "; it has a copy of each frame" } else { "" };
+    format!("module {} runs at {}: {how}{copies}\n", module.name, module.hook)
+}
+
+fn list(modules: &[ModuleLine]) -> String {
+    if modules.is_empty() {
+        return "no modules\n".into();
+    }
+    let mut text = format!("{:<20} {:<8} {:>8}  {:<12} {}\n", "NAME", "HOOK", "PRIORITY", "RUNS", "PROGRAM");
+    for module in modules {
+        let how = if module.compiled { "compiled" } else { "interpreted" };
+        let ModuleLine { name, hook, priority, program, .. } = module;
+        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8}  {how:<12} {program}");
+    }
+    text
+}
+
+fn stats(modules: &[ModuleLine]) -> String {
+    if modules.is_empty() {
+        return "no modules\n".into();
+    }
+    let mut text = String::new();
+    for module in modules {
+        let counts: Vec<_> = module.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let _ = writeln!(text, "{}: {}", module.name, counts.join(", "));
+    }
+    text
+}
+
+fn map_lines(modules: &[ModuleLine]) -> String {
+    let mut text = format!("{:<20} {:<14} {:>8} {:>8} {:>12}\n", "NAME", "TYPE", "KEY", "VALUE", "ENTRIES");
+    for map in modules.iter().flat_map(|module| &module.maps) {
+        let api::MapLine { name, kind, key_size, value_size, max_entries } = map;
+        let _ = writeln!(text, "{name:<20} {kind:<14} {key_size:>8} {value_size:>8} {max_entries:>12}");
+    }
+    text
+}
+
+fn element_lines(elements: &Elements) -> String {
+    let line = |element: &api::ElementLine| {
+        let shown: Vec<String> = match element.numbers.is_empty() {
+            true => element.values.iter().map(|value| format!("hex:{value}")).collect(),
+            false => element.numbers.iter().map(u64::to_string).collect(),
+        };
+        let key = if element.key.is_empty() { String::new() } else { format!("hex:{}  ", element.key) };
+        format!("{key}{}\n", shown.join(" "))
+    };
+    elements.elements.iter().map(line).collect()
+}

@@ -1,0 +1,80 @@
+//! Which loads are of the context. Its fields are 32 bits wide for the program and pointers here, so a load of one is
+//! another instruction. The kernel's verifier allows the context as a base only as it was given: its pointer is never
+//! changed. So a base can be compared with it, where it is not plain from the program what it is.
+
+use crate::insn::{self, ALU64, Insn, JMP, LDX};
+use crate::object::ProgramSpec;
+
+/// What a register has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Base {
+    /// Nothing leads here.
+    #[default]
+    Unreached,
+    /// The context.
+    Context,
+    /// Something else.
+    Other,
+    /// The one or the other.
+    Either,
+}
+
+impl Base {
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unreached, one) | (one, Self::Unreached) => one,
+            (one, same) if one == same => one,
+            _ => Self::Either,
+        }
+    }
+}
+
+type State = [Base; 11];
+
+/// By instruction: what the base of the load is.
+pub fn bases(program: &ProgramSpec) -> Vec<Base> {
+    let mut before = vec![State::default(); program.insns.len()];
+    let mut waiting = Vec::new();
+    for (number, start) in program.functions.iter().enumerate() {
+        let mut entry = [Base::Other; 11];
+        if number == 0 {
+            entry[1] = Base::Context;
+        } else {
+            entry[1..=5].fill(Base::Either);
+        }
+        before[*start] = entry;
+        waiting.push(*start);
+    }
+    while let Some(at) = waiting.pop() {
+        let insn = program.insns[at];
+        let state = after(insn, before[at]);
+        let ends = insn.code == JMP | insn::EXIT || insn.op() == insn::JA && matches!(insn.class(), JMP | insn::JMP32);
+        let next = if insn.code == insn::LD_IMM64 { at + 2 } else { at + 1 };
+        let next = Some(next).filter(|_| !ends);
+        for target in [next, insn.target(at)].into_iter().flatten() {
+            let Some(there) = before.get_mut(target) else { continue };
+            let mut joined = *there;
+            joined.iter_mut().zip(state).for_each(|(one, other)| *one = one.join(other));
+            if joined != *there {
+                *there = joined;
+                waiting.push(target);
+            }
+        }
+    }
+    before.iter().zip(&program.insns).map(|(state, insn)| state[usize::from(insn.src)]).collect()
+}
+
+fn after(insn: Insn, mut state: State) -> State {
+    if insn.code == JMP | insn::CALL {
+        state[1..=5].fill(Base::Other);
+        // A function may return what it was given.
+        state[0] = if insn.src == insn::FUNCTION { Base::Either } else { Base::Other };
+    } else if insn.code == ALU64 | insn::MOV | insn::X && insn.off == 0 {
+        state[usize::from(insn.dst)] = state[usize::from(insn.src)];
+    } else if let Some(written) = insn.writes() {
+        // A pointer on the stack is 64 bits wide.
+        let spilled = insn.class() == LDX && insn.mode() == insn::MEM && insn.size() == 8;
+        state[usize::from(written)] = if spilled { Base::Either } else { Base::Other };
+    }
+    state
+}

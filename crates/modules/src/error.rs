@@ -1,0 +1,75 @@
+//! Why a module is refused.
+
+/// Why an object is no module.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// It is something else.
+    #[error("this is no ELF object: compile it with `clang -O2 -g -target bpf -c prog.c -o prog.o`")]
+    NotElf,
+    /// It is for another machine.
+    #[error(
+        "this object is for the ELF machine {0}, and a module is for 247 (BPF): compile it with `clang -target bpf`"
+    )]
+    Machine(u16),
+    /// It is damaged.
+    #[error("this object is broken: {0}")]
+    Broken(&'static str),
+    /// It has no program of this kind.
+    #[error("this object has no program in a section \"xdp\" (it has {0}): write SEC(\"xdp\") before the function")]
+    NoProgram(String),
+    /// It has several programs, and which is meant was not said, or there is none of this name.
+    #[error("this object has the programs {0}: choose one")]
+    Which(String),
+    /// Something is named that the object does not have.
+    #[error("{program}: \"{symbol}\" is not in this object: kernel functions and variables are not there in a module")]
+    Extern {
+        /// The program.
+        program: String,
+        /// What it names.
+        symbol: String,
+    },
+    /// An instruction that modules do not have.
+    #[error("{program}: instruction {at}: {why}")]
+    Instruction {
+        /// The program.
+        program: String,
+        /// The instruction's number.
+        at: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// A map that modules do not have.
+    #[error("map {map}: {why}")]
+    Map {
+        /// Its name.
+        map: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The kernel's verifier refuses the program.
+    #[error("the kernel's verifier refuses {program}: {why}\n{log}")]
+    Verifier {
+        /// The program.
+        program: String,
+        /// The kernel's errno.
+        why: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// The kernel does not make the map.
+    #[error("the kernel refuses map {map}: {why}")]
+    KernelMap {
+        /// Its name.
+        map: String,
+        /// The kernel's errno.
+        why: String,
+    },
+    /// It could not be compiled.
+    #[error("{program} could not be compiled: {why}")]
+    Compiler {
+        /// The program.
+        program: String,
+        /// The compiler's words.
+        why: String,
+    },
+}

@@ -1,0 +1,37 @@
+//! Modules: XDP programs as clang compiles them, in user space. This crate knows frames, object files and maps; it knows
+//! neither TCP nor services.
+//!
+//! [`Object`] reads an object file. The kernel's verifier judges its programs ([`verify`]), [`compile`](compile::compile)
+//! makes machine code of them, and a [`Module`] has the maps. Each flow group runs an [`Instance`] of it. Without the
+//! verifier's word programs are interpreted, each access checked.
+
+pub mod attached;
+mod btf;
+mod check;
+mod clock;
+pub mod code;
+pub mod compile;
+mod context;
+mod elf;
+mod error;
+mod helpers;
+mod insn;
+mod interpreter;
+pub mod map;
+pub mod module;
+mod names;
+mod object;
+pub mod prepare;
+mod run;
+pub mod verify;
+pub mod words;
+
+pub use attached::{Attached, Chain, Chains, Counts, Hook};
+pub use check::check;
+pub use error::LoadError;
+pub use insn::Insn;
+pub use interpreter::Fault;
+pub use map::Map;
+pub use module::{Instance, Module, Verdict, helper_names};
+pub use object::{MapKind, MapSpec, Object, ProgramSpec};
+pub use run::Frame;

@@ -1,0 +1,200 @@
+//! A module: programs and maps that are ready to run, and its instances, one for each flow group.
+
+use crate::check;
+use crate::code::Code;
+use crate::error::LoadError;
+use crate::helpers;
+use crate::interpreter::{Fault, Interpreter};
+use crate::map::Map;
+use crate::object::{Object, ProgramSpec};
+use crate::run::{Frame, MapRef, Run};
+use std::sync::Arc;
+
+/// What becomes of a frame (`enum xdp_action`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The program has failed.
+    Aborted,
+    /// It is dropped.
+    Drop,
+    /// It goes on.
+    Pass,
+    /// It goes back to where it came from.
+    Tx,
+    /// It goes elsewhere.
+    Redirect,
+}
+
+impl Verdict {
+    /// What a program has returned.
+    pub fn of(result: u64) -> Self {
+        match result as u32 {
+            1 => Self::Drop,
+            2 => Self::Pass,
+            3 => Self::Tx,
+            4 => Self::Redirect,
+            _ => Self::Aborted,
+        }
+    }
+}
+
+/// A module that was loaded.
+#[derive(Debug)]
+pub struct Module {
+    programs: Vec<ProgramSpec>,
+    /// The program that frames are given to.
+    main: usize,
+    maps: Vec<Arc<Map>>,
+    refs: Vec<MapRef>,
+    /// Compiled code, and its functions. Without, programs are interpreted.
+    code: Option<Code>,
+    functions: Vec<u64>,
+    room: bool,
+}
+
+// SAFETY: the pointers are to the module's own maps, which are shared.
+unsafe impl Send for Module {}
+// SAFETY: see above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// A module of this object for this many flow groups, whose program `main` is given the frames. With `compiled`, the
+    /// code of these same programs and the offsets of its functions, it runs that.
+    ///
+    /// # Safety
+    /// With `compiled`, the kernel's verifier has accepted each program of the object with these maps, and the code is
+    /// what [`crate::compile::compile`] has made of the programs.
+    pub unsafe fn new(
+        object: &Object,
+        main: usize,
+        groups: usize,
+        compiled: Option<(Code, &[u32])>,
+    ) -> Result<Self, LoadError> {
+        let needs: Result<Vec<_>, _> =
+            object.programs.iter().map(|program| check::check(program, object.maps.len())).collect();
+        let place = |name: &str| object.programs.iter().position(|program| program.name == name);
+        let maps: Vec<_> = object.maps.iter().map(|spec| Arc::new(Map::new(spec, groups, place))).collect();
+        let reference = |map: &Arc<Map>| MapRef { map: Arc::as_ptr(map), values: map.first_value() };
+        let all: usize = object.programs.iter().map(|program| program.functions.len()).sum();
+        let functions = match &compiled {
+            None => Vec::new(),
+            Some((code, offsets)) => {
+                let places: Option<Vec<u64>> = offsets.iter().map(|offset| code.at(*offset)).collect();
+                places.filter(|places| places.len() == all).ok_or(LoadError::Broken("its code is another's"))?
+            }
+        };
+        Ok(Self {
+            programs: object.programs.clone(),
+            main: main.min(object.programs.len().saturating_sub(1)),
+            refs: maps.iter().map(reference).collect(),
+            maps,
+            code: compiled.map(|(code, _)| code),
+            functions,
+            room: needs?.iter().any(|needs| needs.room),
+        })
+    }
+
+    /// The same without compiled code: each access of its programs is checked.
+    pub fn interpreted(object: &Object, main: usize, groups: usize) -> Result<Self, LoadError> {
+        // SAFETY: nothing is compiled.
+        unsafe { Self::new(object, main, groups, None) }
+    }
+
+    /// Its maps.
+    pub fn maps(&self) -> &[Arc<Map>] {
+        &self.maps
+    }
+    /// Its programs' names.
+    pub fn programs(&self) -> impl Iterator<Item = &str> {
+        self.programs.iter().map(|program| program.name.as_str())
+    }
+    /// Does it run compiled code?
+    pub fn is_compiled(&self) -> bool {
+        self.code.is_some()
+    }
+    /// Does it want room around frames: to move their ends, or for metadata?
+    pub fn wants_room(&self) -> bool {
+        self.room
+    }
+}
+
+/// A module on one flow group.
+pub struct Instance {
+    module: Arc<Module>,
+    run: Box<Run>,
+    interpreter: Option<Interpreter>,
+    /// Runs that the interpreter has ended.
+    pub faults: u64,
+}
+
+// SAFETY: the pointers of the run are to the module, which the instance keeps.
+unsafe impl Send for Instance {}
+
+/// A compiled function.
+type Entry = unsafe extern "C" fn(*mut Run, *mut Run, u64, u64, u64, u64) -> u64;
+
+impl Instance {
+    /// For this flow group.
+    pub fn new(module: &Arc<Module>, group: u32) -> Self {
+        let mut run = Box::new(Run::new(group, helpers::HELPERS.map(|(.., helper)| helper)));
+        (run.maps, run.map_count) = (module.refs.as_ptr(), module.refs.len());
+        (run.functions, run.programs) = (module.functions.as_ptr(), module.programs.len());
+        let interpreter = (!module.is_compiled()).then(Interpreter::default);
+        Self { module: Arc::clone(module), run, interpreter, faults: 0 }
+    }
+
+    /// Its module.
+    pub fn module(&self) -> &Arc<Module> {
+        &self.module
+    }
+
+    /// Lines that it wanted to print since the last call.
+    pub fn take_traced(&mut self) -> u64 {
+        std::mem::take(&mut self.run.traced)
+    }
+
+    /// Runs the module on a frame. `Aborted` leaves the frame as it is then.
+    #[inline]
+    pub fn run(&mut self, frame: &mut Frame<'_>) -> Verdict {
+        let lies_within = frame.start.checked_add(frame.length).is_some_and(|end| end <= frame.buffer.len());
+        if !lies_within || frame.meta > frame.start {
+            return Verdict::Aborted;
+        }
+        self.run.begin(frame);
+        let result = match &mut self.interpreter {
+            None => self.call(),
+            Some(interpreter) => {
+                let result = interpreter.run(&mut self.run, &self.module.programs, self.module.main);
+                self.faults += u64::from(result.is_err());
+                result.unwrap_or(0)
+            }
+        };
+        self.run.end(frame);
+        Verdict::of(result)
+    }
+
+    fn call(&mut self) -> u64 {
+        let run: *mut Run = &raw mut *self.run;
+        // SAFETY: the module keeps the code, whose function of this number is the program's. The kernel's verifier has
+        // accepted the program, as whoever has made the module promises. The frame lies within its buffer.
+        unsafe {
+            let entry = *self.module.functions.as_ptr().add(self.module.main);
+            let entry: Entry = std::mem::transmute::<usize, Entry>(entry as usize);
+            entry(run, run, 0, 0, 0, 0)
+        }
+    }
+
+    /// Runs it by the interpreter, and says why if that ends it.
+    pub fn interpret(&mut self, frame: &mut Frame<'_>) -> Result<u64, Fault> {
+        self.run.begin(frame);
+        let interpreter = self.interpreter.get_or_insert_default();
+        let result = interpreter.run(&mut self.run, &self.module.programs, self.module.main);
+        self.run.end(frame);
+        result
+    }
+}
+
+/// Names and numbers of the helpers that modules have.
+pub fn helper_names() -> Vec<String> {
+    helpers::HELPERS.iter().map(|(number, ..)| crate::names::helper(*number)).collect()
+}

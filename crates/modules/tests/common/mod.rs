@@ -1,0 +1,117 @@
+//! What the tests of modules share: objects that clang makes of the sources, and the three ways to run a program.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use towpath_modules::code::Code;
+use towpath_modules::compile::compile;
+use towpath_modules::verify::{Accepted, test_run, verify};
+use towpath_modules::{Frame, Instance, LoadError, Module, Object, Verdict};
+
+/// As the kernel's test has them: the room before a frame, and the most bytes that a frame can have there.
+pub const HEADROOM: usize = 256;
+pub const MOST_BYTES: usize = 3520;
+
+/// Compiles a file of the repository; `None` = there is no clang, and the test says so.
+pub fn object_file(source: &str) -> Option<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let object: PathBuf =
+        std::env::temp_dir().join(format!("towpath-{name}-{}-{:?}.o", std::process::id(), std::thread::current().id()));
+    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let mut clang = Command::new("clang");
+    clang.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-idirafter", &include, "-c"]);
+    let Ok(done) = clang.arg(root.join(source)).arg("-o").arg(&object).status() else {
+        eprintln!("SKIPPED: clang is missing: apt-get install -y clang libbpf-dev");
+        return None;
+    };
+    assert!(done.success(), "{source} does not compile");
+    let bytes = std::fs::read(&object).unwrap();
+    std::fs::remove_file(&object).unwrap();
+    Some(bytes)
+}
+
+/// May this process ask the kernel's verifier? The test says if not.
+pub fn may_verify() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    // CAP_BPF and CAP_NET_ADMIN.
+    let may = u64::from_str_radix(line, 16).unwrap() & (1 << 39 | 1 << 12) == 1 << 39 | 1 << 12;
+    if !may {
+        eprintln!("SKIPPED beside the kernel: this needs CAP_BPF and CAP_NET_ADMIN");
+    }
+    may
+}
+
+/// A program in the kernel, compiled and interpreted. Each has maps of its own.
+pub struct Three {
+    pub accepted: Accepted,
+    pub compiled: Instance,
+    pub interpreted: Instance,
+    program: usize,
+}
+
+/// The compiled module of an object that the verifier accepts.
+pub fn compiled(object: &Object, main: usize) -> Result<(Accepted, Arc<Module>), LoadError> {
+    let accepted = verify(object)?;
+    let code = compile(&object.programs)?;
+    let memory = Code::new(&code.code).unwrap();
+    // SAFETY: the verifier has accepted the programs, and the code was made of them.
+    let module = unsafe { Module::new(object, main, 1, Some((memory, &code.functions))) }?;
+    Ok((accepted, Arc::new(module)))
+}
+
+/// A module without a verifier.
+pub fn interpreted(object: &Object, main: usize) -> Arc<Module> {
+    Arc::new(Module::interpreted(object, main, 1).unwrap())
+}
+
+/// Runs an instance on a copy of a frame.
+pub fn run(instance: &mut Instance, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+    let mut buffer = vec![0; HEADROOM + MOST_BYTES];
+    buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+    let mut frame = Frame { start: HEADROOM, length: bytes.len(), room: true, ifindex: 1, ..Frame::whole(&mut buffer) };
+    let verdict = instance.run(&mut frame);
+    // The kernel's test shows the metadata, too.
+    let (from, to) = (frame.start - frame.meta, frame.start + frame.length);
+    (verdict, buffer[from..to].to_vec())
+}
+
+impl Three {
+    /// Of the program of this name.
+    pub fn new(object: &Object, name: &str) -> Result<Self, LoadError> {
+        let program = object.program(Some(name))?;
+        let (accepted, module) = compiled(object, program)?;
+        let compiled = Instance::new(&module, 0);
+        let interpreted = Instance::new(&interpreted(object, program), 0);
+        Ok(Self { accepted, compiled, interpreted, program })
+    }
+
+    fn kernel(&self) -> &OwnedFd {
+        &self.accepted.programs[self.program]
+    }
+
+    /// All three give the same verdict and the same bytes.
+    #[track_caller]
+    pub fn agree(&mut self, what: &str, bytes: &[u8]) {
+        let (verdict, after) = test_run(self.kernel(), bytes).unwrap();
+        let kernel = (Verdict::of(verdict.into()), after);
+        let compiled = run(&mut self.compiled, bytes);
+        let interpreted = run(&mut self.interpreted, bytes);
+        assert_eq!(self.interpreted.faults, 0, "{what}: the interpreter has ended it on {bytes:02x?}");
+        assert_eq!(compiled, interpreted, "{what}: compiled and interpreted on {bytes:02x?}");
+        assert_eq!(compiled, kernel, "{what}: compiled and kernel on {bytes:02x?}");
+    }
+}
+
+/// Keeps this thread on one CPU: per-CPU maps of the kernel have one copy then, as those of one flow group.
+pub fn one_cpu() {
+    // SAFETY: the set is made of integers, and the call only reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(0, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}

@@ -1,0 +1,128 @@
+//! Commands about modules, and their answers.
+
+use serde::{Deserialize, Serialize};
+use towpath_runtime::named_counts::NamedCounts;
+
+/// What is asked about modules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+pub enum ModuleRequest {
+    /// Adds one. The answer is [`ModuleList`] with it alone.
+    Add {
+        /// Its name.
+        name: String,
+        /// The object file, two hexadecimal digits for each byte.
+        object: String,
+        /// The program of several.
+        #[serde(default)]
+        program: Option<String>,
+        /// `ingress` or `egress`.
+        hook: String,
+        /// Modules with a lower one run first.
+        priority: i32,
+    },
+    /// All modules, or the one of this name.
+    List {
+        /// The name.
+        #[serde(default)]
+        name: Option<String>,
+    },
+    /// Removes one. The answer is [`ModuleList`] as it was.
+    Remove {
+        /// Its name.
+        name: String,
+    },
+    /// The elements of a map: [`Elements`].
+    Dump {
+        /// The module.
+        name: String,
+        /// The map.
+        map: String,
+    },
+    /// Sets an element. The answer is [`Elements`] with it alone.
+    Set {
+        /// The module.
+        name: String,
+        /// The map.
+        map: String,
+        /// The key, in words.
+        key: String,
+        /// The value, in words.
+        value: String,
+    },
+    /// Removes an element. The answer is [`Elements`] with none.
+    Delete {
+        /// The module.
+        name: String,
+        /// The map.
+        map: String,
+        /// The key, in words.
+        key: String,
+    },
+}
+
+/// Modules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleList {
+    /// In the order in which frames go through them; those of ingress come first.
+    pub modules: Vec<ModuleLine>,
+}
+
+/// A module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleLine {
+    /// Its name.
+    pub name: String,
+    /// `ingress` or `egress`.
+    pub hook: String,
+    /// Modules with a lower one run first.
+    pub priority: i32,
+    /// The program that frames are given to.
+    pub program: String,
+    /// Is it compiled, or interpreted?
+    pub compiled: bool,
+    /// Has it a copy of each frame, with room around it?
+    pub copies: bool,
+    /// What became of its frames.
+    pub counts: NamedCounts,
+    /// Its maps.
+    pub maps: Vec<MapLine>,
+}
+
+/// A map of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapLine {
+    /// Its name.
+    pub name: String,
+    /// Its kind, as bpftool says it.
+    pub kind: String,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// Most elements.
+    pub max_entries: u32,
+}
+
+/// Elements of a map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elements {
+    /// The map.
+    pub map: String,
+    /// Its kind.
+    pub kind: String,
+    /// What it has.
+    pub elements: Vec<ElementLine>,
+}
+
+/// An element of a map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElementLine {
+    /// The key, two hexadecimal digits for each byte. Records have none.
+    pub key: String,
+    /// The value; of a percpu_array one for each flow group.
+    pub values: Vec<String>,
+    /// The same as numbers, where they are of 1, 2, 4 or 8 bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numbers: Vec<u64>,
+}

@@ -1,0 +1,236 @@
+//! The modules that frames go through.
+
+use crate::answer_line::{error, good};
+use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest};
+use crate::privileged;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_modules::attached::COUNTS;
+use towpath_modules::words::{self, from_hex, to_hex};
+use towpath_modules::{Attached, Chains, Counts, Hook, Map, MapKind, Module, Object};
+use towpath_runtime::Stack;
+
+/// Most modules of a service.
+const MOST: usize = 32;
+/// Most letters of a name.
+const LONGEST_NAME: usize = 64;
+/// Most elements and records that one answer has.
+const MOST_ELEMENTS: usize = 65_536;
+
+/// All modules, in the order in which they run.
+#[derive(Debug, Default)]
+pub struct Modules(Mutex<Vec<Entry>>);
+
+#[derive(Clone, Debug)]
+struct Entry {
+    name: String,
+    hook: Hook,
+    priority: i32,
+    program: String,
+    attached: Attached,
+}
+
+impl Modules {
+    /// Each change is one step, so a thread that panicked with the lock has left it consistent.
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answer to a request, as JSON without a line feed.
+pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> String {
+    match request {
+        ModuleRequest::Add { name, object, program, hook, priority } => {
+            let added = add((modules, stack), (name, object), program.as_deref(), hook, *priority);
+            added.map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
+        }
+        ModuleRequest::List { name } => list(modules, name.as_deref()).map_or_else(error, |list| good(&list)),
+        ModuleRequest::Remove { name } => {
+            remove((modules, stack), name).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
+        }
+        ModuleRequest::Dump { name, map } => with_map(modules, name, map, dump),
+        ModuleRequest::Set { name, map, key, value } => {
+            with_map(modules, name, map, |module, map| set(module, map, key, value))
+        }
+        ModuleRequest::Delete { name, map, key } => with_map(modules, name, map, |_, map| delete(map, key)),
+    }
+}
+
+fn add(
+    (all, stack): (&Modules, &dyn Stack),
+    (name, object): (&str, &str),
+    program: Option<&str>,
+    hook: &str,
+    priority: i32,
+) -> Result<ModuleLine, String> {
+    let rows = stack.module_rows();
+    let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
+    let hook = match hook {
+        "ingress" => Hook::Ingress,
+        "egress" => Hook::Egress,
+        other => return Err(format!("there is no hook {other:?}: modules stand at ingress or egress")),
+    };
+    let letters = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if name.is_empty() || name.len() > LONGEST_NAME || !letters(name) {
+        return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
+    }
+    // Looked at again below: a module is judged without the lock, as that takes its time.
+    is_free(&all.lock(), name)?;
+    let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
+    let object = Object::parse(&file).map_err(|why| why.to_string())?;
+    let main = object.program(program).map_err(|why| why.to_string())?;
+    let compiled = privileged::prepare_module(&file, &object)?;
+    let compiled = compiled.as_ref().map(|(_, functions)| functions.clone()).zip(compiled.map(|(code, _)| code));
+    let (functions, code) = compiled.unzip();
+    let compiled = code.zip(functions.as_deref());
+    // SAFETY: the broker, or this process if it has none, has had the kernel's verifier accept all programs of this same
+    // file, and has compiled them.
+    let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
+    let program = object.programs[main].name.clone();
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
+    let entry = Entry { name: name.into(), hook, priority, program, attached };
+    let line = line(&entry);
+    let mut modules = all.lock();
+    is_free(&modules, name)?;
+    modules.push(entry);
+    // The sort is stable: of two with one priority the older one runs first.
+    modules.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
+    attach(stack, &modules)?;
+    tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
+    Ok(line)
+}
+
+fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
+    if modules.len() >= MOST {
+        return Err(format!("there are {MOST} modules, and no more are possible: `towpath module rm` removes one"));
+    }
+    match modules.iter().any(|module| module.name == name) {
+        true => Err(format!("there is a module {name:?} already: `towpath module rm {name}` removes it")),
+        false => Ok(()),
+    }
+}
+
+/// Has the stack run these. The lock is held meanwhile, so that the last change is the one in force.
+fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
+    let of = |hook| modules.iter().filter(move |module| module.hook == hook).map(|module| module.attached.clone());
+    let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
+    stack.modules(&chains).map_err(|why| why.to_string())
+}
+
+fn unknown(modules: &[Entry], name: &str) -> String {
+    let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
+    let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+    format!("there is no module {name:?}; the service has {names}")
+}
+
+fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine, String> {
+    let mut modules = all.lock();
+    let place = modules.iter().position(|module| module.name == name);
+    let place = place.ok_or_else(|| unknown(&modules, name))?;
+    let removed = modules.remove(place);
+    attach(stack, &modules)?;
+    tracing::info!(name, "module removed");
+    Ok(line(&removed))
+}
+
+fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
+    let modules = all.lock();
+    let chosen: Vec<_> = modules.iter().filter(|one| name.is_none_or(|name| one.name == name)).map(line).collect();
+    match name.filter(|_| chosen.is_empty()) {
+        Some(name) => Err(unknown(&modules, name)),
+        None => Ok(ModuleList { modules: chosen }),
+    }
+}
+
+fn line(entry: &Entry) -> ModuleLine {
+    let Entry { name, hook, priority, program, attached } = entry;
+    let map = |map: &Arc<Map>| {
+        let spec = map.spec();
+        MapLine {
+            name: spec.name.clone(),
+            kind: spec.kind.name().into(),
+            key_size: spec.key_size,
+            value_size: spec.value_size,
+            max_entries: spec.entries,
+        }
+    };
+    ModuleLine {
+        name: name.clone(),
+        hook: if *hook == Hook::Ingress { "ingress" } else { "egress" }.into(),
+        priority: *priority,
+        program: program.clone(),
+        compiled: attached.module.is_compiled(),
+        copies: attached.module.wants_room(),
+        counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),
+        maps: attached.module.maps().iter().map(map).collect(),
+    }
+}
+
+fn with_map(
+    all: &Modules,
+    name: &str,
+    map: &str,
+    act: impl FnOnce(&Module, &Map) -> Result<Vec<ElementLine>, String>,
+) -> String {
+    let modules = all.lock();
+    let Some(entry) = modules.iter().find(|module| module.name == name) else { return error(unknown(&modules, name)) };
+    let module = Arc::clone(&entry.attached.module);
+    drop(modules);
+    let Some(found) = module.maps().iter().find(|known| known.spec().name == map) else {
+        let names: Vec<_> = module.maps().iter().map(|map| map.spec().name.as_str()).collect();
+        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+        return error(format!("module {name} has no map {map:?}; it has {names}"));
+    };
+    match act(&module, found) {
+        Ok(elements) => good(&Elements { map: map.into(), kind: found.spec().kind.name().into(), elements }),
+        Err(why) => error(why),
+    }
+}
+
+fn element(map: &Map, key: &[u8], values: &[Vec<u8>]) -> ElementLine {
+    let number = |value: &Vec<u8>| {
+        let mut bytes = [0; 8];
+        bytes.get_mut(..value.len())?.copy_from_slice(value);
+        Some(u64::from_le_bytes(bytes))
+    };
+    let numbers: Option<Vec<u64>> = values.iter().map(number).collect();
+    let are_numbers = matches!(map.spec().value_size, 1 | 2 | 4 | 8) && map.spec().kind != MapKind::RingBuf;
+    let values = values.iter().map(|value| to_hex(value)).collect();
+    ElementLine { key: to_hex(key), values, numbers: numbers.filter(|_| are_numbers).unwrap_or_default() }
+}
+
+fn dump(_: &Module, map: &Map) -> Result<Vec<ElementLine>, String> {
+    if map.spec().kind != MapKind::RingBuf && map.spec().entries as usize > MOST_ELEMENTS {
+        return Err(format!("a map of more than {MOST_ELEMENTS} elements is not shown as a whole"));
+    }
+    Ok(map.elements().iter().take(MOST_ELEMENTS).map(|(key, values)| element(map, key, values)).collect())
+}
+
+fn set(module: &Module, map: &Map, key: &str, value: &str) -> Result<Vec<ElementLine>, String> {
+    let key = words::key(key, map.spec())?;
+    if map.spec().kind == MapKind::ProgArray {
+        let program = module.programs().position(|program| program == value);
+        let program = program.ok_or_else(|| format!("there is no program {value:?} in this module"))?;
+        let place = key.as_slice().try_into().map_or(u32::MAX, u32::from_ne_bytes);
+        return match map.set_program(place, Some(program)) {
+            true => Ok(vec![element(map, &key, &[(program as u32 + 1).to_ne_bytes().to_vec()])]),
+            false => Err(format!("place {place} is beyond the end")),
+        };
+    }
+    let value = words::value(value, map.spec())?;
+    match map.set(&key, &value) {
+        Ok(()) => Ok(vec![element(map, &key, &[value])]),
+        Err(libc::E2BIG | libc::ENOSPC) => Err(format!("the map has room for {} elements", map.spec().entries)),
+        Err(libc::EPERM) => Err("these are constants of the program, which nobody changes".into()),
+        Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
+    }
+}
+
+fn delete(map: &Map, key: &str) -> Result<Vec<ElementLine>, String> {
+    let key = words::key(key, map.spec())?;
+    match map.remove(&key) {
+        Ok(()) => Ok(Vec::new()),
+        Err(libc::ENOENT) => Err("the map has no such element".into()),
+        Err(libc::EINVAL) => Err(format!("nothing is deleted from a {}", map.spec().kind.name())),
+        Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
+    }
+}

@@ -1,0 +1,313 @@
+//! A port whose frames go through modules. It stands before the port while there is a module, so that without one nothing
+//! is asked on the way of a frame.
+//!
+//! Modules have a frame in its place, which costs no copy. A module that moves a frame's ends, or wants to know about it
+//! (`struct towpath_frame`), needs room around it: then the frame is copied into a buffer of ours.
+
+use std::os::fd::BorrowedFd;
+use towpath_modules::module::Verdict;
+use towpath_modules::{Chain, Chains, Frame, Hook};
+use towpath_ports::memory::Loopback;
+use towpath_ports::{Capabilities, Port, PortCounters, RxFrame, TxOffload};
+
+/// Room before a frame, as XDP has it, and behind it.
+const HEADROOM: usize = 256;
+const TAILROOM: usize = 320;
+/// The largest frame: 64 KiB with an Ethernet header and two tags.
+const LARGEST: usize = 65_536 + 14 + 8;
+const BUFFER: usize = HEADROOM + LARGEST + TAILROOM;
+/// Frames that may be held at a time: those of a turn.
+const HELD: usize = 64;
+/// Handles with this bit are frames of ours; no port uses it.
+const OURS: u64 = 1 << 61;
+/// What a super-segment may grow by.
+const GROWTH: u32 = 64;
+/// The longest frame that goes back from its place.
+const MOST_SENT_BACK: usize = 2048;
+/// Bytes of `struct towpath_frame`.
+const ABOUT: usize = 16;
+
+/// The modules of one port, and their memory.
+pub struct Filter {
+    ingress: Chain,
+    egress: Chain,
+    /// Number of the port, and of the flow group.
+    port: u32,
+    group: u32,
+    /// Buffers for received frames, and those that are free. None if nothing wants room.
+    held: Vec<Box<[u8]>>,
+    free: Vec<u64>,
+    /// Where each of them begins.
+    starts: Vec<u32>,
+    sent: Box<[u8]>,
+    /// Frames to be given back to the port.
+    done: Vec<RxFrame>,
+}
+
+impl Filter {
+    /// For a port of a flow group.
+    pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
+        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group);
+        let egress = Chain::new(&chains.egress, Hook::Egress, group);
+        let held = if ingress.wants_room() { HELD } else { 0 };
+        // Zeroed memory of this size comes from mmap, so pages are allocated at their first use.
+        let buffer = || vec![0; BUFFER].into_boxed_slice();
+        Self {
+            held: (0..held).map(|_| buffer()).collect(),
+            free: (0..held as u64).collect(),
+            starts: vec![0; held],
+            sent: if egress.wants_room() { buffer() } else { Box::default() },
+            done: Vec::with_capacity(4 * HELD),
+            ingress,
+            egress,
+            port,
+            group: group as u32,
+        }
+    }
+}
+
+/// See the module.
+pub struct ModulePort {
+    inner: Box<dyn Port>,
+    filter: Filter,
+}
+
+/// `struct towpath_frame`: what modules are told of a frame, before its first byte.
+fn about(hook: Hook, gso_bytes: u16, filter: (u32, u32)) -> [u8; ABOUT] {
+    let mut about = [0; ABOUT];
+    about[..4].copy_from_slice(&(ABOUT as u32).to_ne_bytes());
+    about[4..6].copy_from_slice(&gso_bytes.to_ne_bytes());
+    about[6] = u8::from(hook == Hook::Egress);
+    about[8..12].copy_from_slice(&filter.0.to_ne_bytes());
+    about[12..].copy_from_slice(&filter.1.to_ne_bytes());
+    about
+}
+
+/// A copy of a frame with room around it. The caller has seen that it fits.
+fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: [u8; ABOUT], place: (u32, u32)) -> Frame<'a> {
+    buffer[HEADROOM - ABOUT..HEADROOM].copy_from_slice(&about);
+    buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+    let (ifindex, queue) = place;
+    Frame { start: HEADROOM, length: bytes.len(), meta: ABOUT, room: true, ifindex, queue, ..Frame::whole(buffer) }
+}
+
+impl ModulePort {
+    /// Stands before this port.
+    pub fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
+        Self { inner, filter }
+    }
+
+    /// Runs the modules on a received frame. False: the stack does not get it, and the port gets it back.
+    fn received(&mut self, frame: &mut RxFrame) -> bool {
+        let Self { inner, filter } = self;
+        let place = (filter.port, filter.group);
+        if !filter.ingress.wants_room() {
+            let Some(bytes) = inner.bytes_mut(frame) else { return false };
+            let mut whole = Frame { ifindex: place.0, queue: place.1, ..Frame::whole(bytes) };
+            return match filter.ingress.run(&mut whole) {
+                Verdict::Pass => true,
+                Verdict::Tx => {
+                    self.send_back(frame);
+                    false
+                }
+                _ => false,
+            };
+        }
+        let bytes = inner.bytes(frame);
+        if bytes.len() > LARGEST {
+            return false;
+        }
+        let Some(number) = filter.free.pop() else { return false };
+        let at = number as usize;
+        let mut copy = with_room(&mut filter.held[at], bytes, about(Hook::Ingress, 0, place), place);
+        let verdict = filter.ingress.run(&mut copy);
+        let (start, len) = (copy.start as u32, copy.length as u32);
+        filter.starts[at] = start;
+        let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
+        match verdict {
+            Verdict::Pass => {
+                filter.done.push(std::mem::replace(frame, moved));
+                return true;
+            }
+            Verdict::Tx => self.send_back(&moved),
+            _ => {}
+        }
+        self.filter.free.push(number);
+        false
+    }
+
+    /// Sends a received frame over the port that it came from.
+    #[cold]
+    fn send_back(&mut self, frame: &RxFrame) {
+        let most = self.inner.capabilities().mtu_bytes as usize + 14 + 4;
+        let Self { inner, filter } = self;
+        let copied = match frame.handle & OURS {
+            0 => copy_within(&mut **inner, frame, most),
+            _ => {
+                let at = (frame.handle & !OURS) as usize;
+                let start = filter.starts[at] as usize;
+                let bytes = &filter.held[at][start..start + frame.len as usize];
+                match inner.reserve().and_then(|buffer| buffer.get_mut(..bytes.len())) {
+                    Some(buffer) if bytes.len() <= most => {
+                        buffer.copy_from_slice(bytes);
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        };
+        if copied {
+            inner.commit(frame.len as usize, TxOffload::default());
+        } else {
+            filter.ingress.failed();
+        }
+    }
+
+    /// Runs the modules on a frame that the stack sends.
+    fn sends(&mut self, len: usize, mut offload: TxOffload) {
+        let Self { inner, filter } = self;
+        let place = (filter.port, filter.group);
+        let is_super = offload.gso_bytes != 0;
+        let reserved = if is_super { inner.reserve_super() } else { inner.reserve() };
+        let Some(buffer) = reserved.filter(|buffer| len <= buffer.len()) else { return };
+        if !filter.egress.wants_room() {
+            let mut whole = Frame { ifindex: place.0, queue: place.1, ..Frame::whole(&mut buffer[..len]) };
+            if filter.egress.run(&mut whole) == Verdict::Pass {
+                inner.commit(len, offload);
+            }
+            return;
+        }
+        if len > LARGEST {
+            return filter.egress.failed();
+        }
+        let about = about(Hook::Egress, offload.gso_bytes, place);
+        let mut copy = with_room(&mut filter.sent, &buffer[..len], about, place);
+        if filter.egress.run(&mut copy) != Verdict::Pass {
+            return;
+        }
+        let grown = HEADROOM as i64 - copy.start as i64;
+        let start = i64::from(offload.checksum_start) + grown;
+        let uses_start = is_super || offload.checksum_needed;
+        let Some(buffer) = buffer.get_mut(..copy.length).filter(|_| !uses_start || (14..=255).contains(&start)) else {
+            return filter.egress.failed();
+        };
+        buffer.copy_from_slice(copy.bytes());
+        if uses_start {
+            offload.checksum_start = start as u16;
+        }
+        let len = copy.length;
+        inner.commit(len, offload);
+    }
+}
+
+/// Copies a frame of the port into a buffer for sending. The two are memory of one port, so it goes by way of a third.
+fn copy_within(port: &mut dyn Port, frame: &RxFrame, most: usize) -> bool {
+    let mut bytes = [0; MOST_SENT_BACK];
+    let length = frame.len as usize;
+    let Some(between) = bytes.get_mut(..length).filter(|_| length <= most) else { return false };
+    between.copy_from_slice(&port.bytes(frame)[..length]);
+    match port.reserve().and_then(|buffer| buffer.get_mut(..length)) {
+        Some(buffer) => {
+            buffer.copy_from_slice(between);
+            true
+        }
+        None => false,
+    }
+}
+
+impl Port for ModulePort {
+    fn capabilities(&self) -> Capabilities {
+        let all = self.inner.capabilities();
+        let growth = if self.filter.egress.wants_room() { GROWTH } else { 0 };
+        Capabilities { gso_max_bytes: all.gso_max_bytes.saturating_sub(growth), ..all }
+    }
+    fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
+        let before = frames.len();
+        self.inner.receive(frames, max);
+        if self.filter.ingress.is_empty() || frames.len() == before {
+            return;
+        }
+        let mut kept = before;
+        for at in before..frames.len() {
+            let mut frame = frames[at];
+            if self.received(&mut frame) {
+                frames[kept] = frame;
+                kept += 1;
+            } else {
+                self.filter.done.push(frame);
+            }
+        }
+        frames.truncate(kept);
+        if !self.filter.done.is_empty() {
+            self.inner.release(&self.filter.done);
+            self.filter.done.clear();
+        }
+        self.filter.ingress.settle();
+    }
+    fn bytes(&self, frame: &RxFrame) -> &[u8] {
+        if frame.handle & OURS == 0 {
+            return self.inner.bytes(frame);
+        }
+        let at = (frame.handle & !OURS) as usize;
+        let start = self.filter.starts.get(at).map_or(0, |start| *start as usize);
+        let buffer = self.filter.held.get(at).and_then(|buffer| buffer.get(start..start + frame.len as usize));
+        buffer.unwrap_or(&[])
+    }
+    fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
+        if frame.handle & OURS == 0 {
+            return self.inner.bytes_mut(frame);
+        }
+        let at = (frame.handle & !OURS) as usize;
+        let start = *self.filter.starts.get(at)? as usize;
+        self.filter.held.get_mut(at)?.get_mut(start..start + frame.len as usize)
+    }
+    fn release(&mut self, frames: &[RxFrame]) {
+        if self.filter.held.is_empty() {
+            return self.inner.release(frames);
+        }
+        for frame in frames {
+            if frame.handle & OURS != 0 {
+                self.filter.free.push(frame.handle & !OURS);
+            } else {
+                self.filter.done.push(*frame);
+            }
+        }
+        self.inner.release(&self.filter.done);
+        self.filter.done.clear();
+    }
+    fn reserve(&mut self) -> Option<&mut [u8]> {
+        self.inner.reserve()
+    }
+    fn reserve_super(&mut self) -> Option<&mut [u8]> {
+        self.inner.reserve_super()
+    }
+    fn commit(&mut self, len: usize, offload: TxOffload) {
+        if self.filter.egress.is_empty() {
+            return self.inner.commit(len, offload);
+        }
+        self.sends(len, offload);
+    }
+    fn flush(&mut self) {
+        self.filter.egress.settle();
+        self.inner.flush();
+    }
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.wait_fd()
+    }
+    fn pending(&mut self) -> bool {
+        self.inner.pending()
+    }
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+    fn set_inner(&mut self, inner: Box<dyn Port>) -> Result<(), Box<dyn Port>> {
+        // A capture stands between, and goes on.
+        if let Err(inner) = self.inner.set_inner(inner) {
+            self.inner = inner;
+        }
+        Ok(())
+    }
+    fn inner(&mut self) -> Option<Box<dyn Port>> {
+        Some(std::mem::replace(&mut self.inner, Box::new(Loopback::with_buffers(0, 0))))
+    }
+}

@@ -1,0 +1,179 @@
+//! Modules before ports of memory: what passes, what does not, and what comes out.
+#![allow(clippy::unwrap_used)]
+
+use crate::module_port::Filter;
+use crate::portset::PortSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use towpath_capture::{Memory, Reader, Tap, Wish};
+use towpath_modules::{Attached, Chains, Counts, Insn, Module, Object, ProgramSpec};
+use towpath_ports::memory::{Loopback, MemoryPort, pair};
+use towpath_ports::{Port, RxFrame, TxOffload};
+use towpath_tcp::buffers::TxPorts;
+use towpath_tcp::flow::PortId;
+
+fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
+    Insn { code, dst, src, off, imm }
+}
+
+fn attached(insns: Vec<Insn>) -> Attached {
+    let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
+    let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
+    let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
+    Attached { module, counts: Counts::new(1) }
+}
+
+/// The verdict is the frame's second byte, and 100 is written to its first.
+fn by_byte() -> Attached {
+    attached(vec![insn(0x61, 2, 1, 0, 0), insn(0x71, 0, 2, 1, 0), insn(0x72, 2, 0, 0, 100), insn(0x95, 0, 0, 0, 0)])
+}
+
+/// Moves the frame's begin by this, and writes the first byte of what is there then.
+fn by_head(by: i32) -> Attached {
+    attached(vec![
+        insn(0xbf, 6, 1, 0, 0),
+        insn(0xb7, 2, 0, 0, by),
+        insn(0x85, 0, 0, 0, 44),
+        insn(0x61, 2, 6, 0, 0),
+        insn(0x72, 2, 0, 0, 7),
+        insn(0xb7, 0, 0, 0, 2),
+        insn(0x95, 0, 0, 0, 0),
+    ])
+}
+
+fn counts(of: &Attached) -> [u64; 6] {
+    of.counts.sums()[..6].try_into().unwrap()
+}
+
+/// A loopback and a port with another end, which all frames of go through these.
+fn set(chains: &Chains) -> (PortSet, MemoryPort) {
+    let (near, far) = pair(1500);
+    let mut set = PortSet::new(vec![Box::new(Loopback::new()), Box::new(near)]);
+    set.filter(Some((0..2).map(|port| Filter::new(chains, 0, port)).collect()));
+    (set, far)
+}
+
+fn send(port: &mut dyn Port, bytes: &[u8]) {
+    port.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
+    port.commit(bytes.len(), TxOffload::default());
+    port.flush();
+}
+
+/// All frames of a port. Their buffers are given back.
+fn received(port: &mut dyn Port) -> Vec<Vec<u8>> {
+    let mut frames: Vec<RxFrame> = Vec::new();
+    port.receive(&mut frames, 64);
+    let bytes = frames.iter().map(|frame| port.bytes(frame).to_vec()).collect();
+    port.release(&frames);
+    bytes
+}
+
+fn near(set: &mut PortSet) -> &mut dyn Port {
+    &mut **set.iter_mut().nth(1).unwrap()
+}
+
+/// A frame whose second byte is this verdict.
+fn frame(verdict: u8) -> Vec<u8> {
+    let mut frame = vec![9; 60];
+    frame[1] = verdict;
+    frame
+}
+
+#[test]
+fn received_frames_pass_are_dropped_or_go_back() {
+    let module = by_byte();
+    let (mut set, mut far) = set(&Chains { ingress: vec![module.clone()], egress: Vec::new() });
+    // More than there are buffers, so that each must come back.
+    for _ in 0..40 {
+        for verdict in 0..=5 {
+            send(&mut far, &frame(verdict));
+        }
+        let mut passed = frame(2);
+        passed[0] = 100;
+        assert_eq!(received(near(&mut set)), [passed]);
+        set.flush();
+        let mut back = frame(3);
+        back[0] = 100;
+        assert_eq!(received(&mut far), [back]);
+    }
+    assert_eq!(counts(&module), [240, 40, 40, 40, 40, 120], "runs, pass, drop, tx, redirect, aborted");
+}
+
+#[test]
+fn sent_frames_are_seen_before_they_go_and_none_goes_back() {
+    let module = by_byte();
+    let (mut set, mut far) = set(&Chains { ingress: Vec::new(), egress: vec![module.clone()] });
+    for verdict in 0..=4 {
+        send(near(&mut set), &frame(verdict));
+    }
+    assert_eq!(received(&mut far).iter().map(|frame| (frame[0], frame[1])).collect::<Vec<_>>(), [(100, 2)]);
+    assert_eq!(counts(&module), [5, 1, 1, 1, 1, 3]);
+    // Those of the loopback, too.
+    let loopback = &mut **set.iter_mut().next().unwrap();
+    send(loopback, &frame(2));
+    assert_eq!(received(loopback)[0][0], 100);
+}
+
+#[test]
+fn a_module_may_move_the_begin_of_a_frame_both_ways() {
+    for (by, length) in [(-4i32, 64), (4, 56)] {
+        let chains = Chains { ingress: vec![by_head(by)], egress: vec![by_head(by)] };
+        let (mut set, mut far) = set(&chains);
+        for _ in 0..70 {
+            send(&mut far, &frame(2));
+        }
+        let mut frames = received(near(&mut set));
+        frames.extend(received(near(&mut set)));
+        assert_eq!(frames.len(), 70);
+        send(near(&mut set), &frame(2));
+        frames.extend(received(&mut far));
+        assert!(frames.iter().all(|frame| frame.len() == length && frame[0] == 7));
+        let failed = [&chains.ingress[0], &chains.egress[0]].map(|one| counts(one)[5]);
+        assert_eq!(failed, [0, 0]);
+    }
+}
+
+#[test]
+fn modules_run_in_their_order_up_to_the_first_that_does_not_pass() {
+    let (first, second) = (by_byte(), by_byte());
+    let (mut set, mut far) = set(&Chains { ingress: vec![first.clone(), second.clone()], egress: Vec::new() });
+    send(&mut far, &frame(1));
+    send(&mut far, &frame(2));
+    assert_eq!(received(near(&mut set)).len(), 1);
+    assert_eq!((counts(&first)[0], counts(&second)[0]), (2, 1));
+}
+
+#[test]
+fn who_captures_sees_what_is_on_the_wire_and_ports_are_themselves_again() {
+    let (mut set, mut far) = set(&Chains { ingress: vec![by_byte()], egress: Vec::new() });
+    let (memory, writers) = Memory::new(2, 0).unwrap();
+    let mut reader = Reader::new(memory.as_fd()).unwrap();
+    let wish = Wish { filter: None, snap: 60, bytes: 0 };
+    set.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
+    send(&mut far, &frame(1));
+    assert!(received(near(&mut set)).is_empty());
+    let seen: Vec<_> = (0..reader.rings()).filter_map(|ring| reader.next(ring)).collect();
+    assert_eq!((seen.len(), seen[0].bytes[1]), (1, 1), "a frame that is dropped is captured");
+    // The modules go first, then the capture.
+    set.filter(None);
+    send(&mut far, &frame(1));
+    assert_eq!(received(near(&mut set)), [frame(1)]);
+    assert!((0..reader.rings()).any(|ring| reader.next(ring).is_some()), "the capture goes on");
+    set.tap(None);
+    assert!(set.iter_mut().all(|port| port.inner().is_none()), "nothing stands before the ports");
+    // And the other way round.
+    let chains = Chains { ingress: vec![by_byte()], egress: Vec::new() };
+    let (memory, writers) = Memory::new(2, 0).unwrap();
+    set.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
+    set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
+    set.tap(None);
+    drop(memory);
+    // Another interface takes the port's place below them.
+    let (other, mut end) = pair(1500);
+    set.replace(PortId(1), Box::new(other));
+    send(&mut end, &frame(1));
+    send(&mut end, &frame(2));
+    assert_eq!(received(near(&mut set)).len(), 1);
+    set.filter(None);
+    assert!(set.reserve(PortId(1)).is_some());
+}

@@ -1,0 +1,275 @@
+//! `towpath module`: programs in the data path of a service, while unmodified programs use it.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use towpath_system_tests::namespace::SERVER;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
+
+/// A module's object, from a source of this repository or from this text.
+fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
+    require_program("clang", "clang");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let source = match text {
+        None => root.join(format!("bpf/modules/{name}.bpf.c")),
+        Some(text) => {
+            let path = scratch.path(&format!("{name}.bpf.c"));
+            let begin = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n";
+            let end = "\nchar _license[] SEC(\"license\") = \"GPL\";\n";
+            std::fs::write(&path, format!("{begin}{text}{end}")).unwrap();
+            path
+        }
+    };
+    let object = scratch.path(&format!("{name}.bpf.o"));
+    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let clang = Program::line("clang -O2 -g -target bpf -mcpu=v3 -idirafter").arg(include).arg("-c").arg(source);
+    clang.arg("-o").arg(&object).run(60).ok();
+    object
+}
+
+fn module(service: &Service, line: &str) -> Program {
+    let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);
+    line.split_whitespace().fold(program, |program, word| program.arg(word))
+}
+
+fn json(service: &Service, line: &str) -> Value {
+    serde_json::from_str(&module(service, line).arg("--json").run(60).ok()).unwrap()
+}
+
+/// Counts of a module, all of one moment.
+fn counts<const N: usize>(service: &Service, name: &str, of: [&str; N]) -> [u64; N] {
+    let list = json(service, "stats");
+    let found = list["modules"].as_array().unwrap().iter().find(|module| module["name"] == name);
+    let found = &found.unwrap_or_else(|| panic!("{name} is not in {list}"))["counts"];
+    of.map(|of| found[of].as_u64().unwrap())
+}
+
+fn count(service: &Service, name: &str, of: &str) -> u64 {
+    counts(service, name, [of])[0]
+}
+
+/// A server on ports 7000 and 7001 that answers, and one on 7002 that says what it has received.
+const SERVE: &str = "
+import socket, threading, hashlib
+def talk(c):
+    while c.recv(100): c.sendall(b'answer')
+def take(c):
+    h = hashlib.sha256()
+    while True:
+        b = c.recv(1 << 16)
+        if not b: break
+        h.update(b)
+    c.sendall(h.hexdigest().encode()); c.close()
+def serve(l, how):
+    while True:
+        c, _ = l.accept()
+        threading.Thread(target=how, args=(c,)).start()
+for port, how in ((7000, talk), (7001, talk), (7002, take)):
+    threading.Thread(target=serve, args=(socket.create_server(('', port)), how)).start()
+print('ready', flush=True)";
+
+fn serve(lab: &Lab, service: &Service) -> Running {
+    let program = lab.on_server(service.accelerated("python3 -u -c").arg(SERVE));
+    let mut running = program.start(service.scratch.path("server.log"));
+    running.wait_for("ready", 30);
+    running
+}
+
+/// A client that asks on a port, and says whether there is an answer within three seconds.
+fn asks(lab: &Lab, port: u16) -> String {
+    let script = format!(
+        "import socket
+try:
+    s = socket.create_connection(('{SERVER}', {port}), 3); s.sendall(b'question'); print(s.recv(100).decode())
+except TimeoutError: print('nothing')"
+    );
+    lab.on_client(Program::line("python3 -c").arg(script)).run(60).ok().trim().to_owned()
+}
+
+#[test]
+fn a_firewall_drops_one_port_while_a_connection_on_another_goes_on() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = serve(&lab, &service);
+    let firewall = object(&service.scratch, "firewall", None);
+    // A question every 20 ms on one connection, to which each answer must come.
+    let talk = format!(
+        "import socket, time
+s = socket.create_connection(('{SERVER}', 7000), 10); print('talks', flush=True)
+for i in range(100000):
+    s.sendall(b'question'); assert s.recv(100) == b'answer'; print(i, flush=True); time.sleep(0.02)"
+    );
+    let mut talks = lab.on_client(Program::line("python3 -u -c").arg(talk)).start(service.scratch.path("talk.log"));
+    talks.wait_for("talks", 30);
+
+    let added = json(&service, &format!("add wall {}", firewall.display()));
+    assert_eq!(added["modules"][0]["compiled"], true, "the verifier was not asked: {added}");
+    assert_eq!(asks(&lab, 7001), "answer", "nothing is blocked yet");
+    module(&service, "maps wall blocked_ports set 7001 1").run(30).ok();
+    assert_eq!(asks(&lab, 7001), "nothing");
+    assert_eq!(asks(&lab, 7000), "answer");
+    let dropped = json(&service, "maps wall dropped dump");
+    let numbers = dropped["elements"][0]["numbers"].as_array().unwrap();
+    let by_port: u64 = numbers.iter().map(|number| number.as_u64().unwrap()).sum();
+    assert!(by_port > 0 && by_port <= count(&service, "wall", "drop"), "{dropped}");
+    module(&service, "maps wall blocked_ports delete 7001").run(30).ok();
+    assert_eq!(asks(&lab, 7001), "answer");
+    module(&service, "rm wall").run(30).ok();
+    assert_eq!(json(&service, "list")["modules"].as_array().unwrap().len(), 0);
+    assert!(talks.alive(), "{}", talks.output());
+    let said = talks.output().lines().count();
+    until("more answers", 30, || talks.output().lines().count() > said + 10);
+    assert!(service.segments() > 0, "the stack has carried nothing");
+}
+
+#[test]
+fn modules_come_and_go_under_load_and_no_byte_is_lost() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = serve(&lab, &service);
+    let statistics = object(&service.scratch, "statistics", None);
+    // It wants room around each frame, and gives it a longer header and back.
+    let moves = object(
+        &service.scratch,
+        "moves",
+        Some(
+            "SEC(\"xdp\") int moves(struct xdp_md *ctx) {
+    if (bpf_xdp_adjust_head(ctx, -8) || bpf_xdp_adjust_head(ctx, 8)) return XDP_ABORTED;
+    return XDP_PASS; }",
+        ),
+    );
+    let script = format!(
+        "import socket, hashlib, os, time
+block, h, end, sent = os.urandom(1 << 16), hashlib.sha256(), time.time() + 8, 0
+s = socket.create_connection(('{SERVER}', 7002), 60); print('sends', flush=True)
+while time.time() < end: s.sendall(block); h.update(block); sent += len(block)
+s.shutdown(1); assert s.makefile().read() == h.hexdigest(), 'other bytes came'
+print('whole', sent)"
+    );
+    let mut load = lab.on_client(Program::line("python3 -u -c").arg(script)).start(service.scratch.path("load.log"));
+    load.wait_for("sends", 30);
+    let mut rounds = 0;
+    while !load.output().contains("whole") && load.alive() {
+        for hook in ["ingress", "egress"] {
+            for (name, object) in [("statistics", &statistics), ("moves", &moves)] {
+                module(&service, &format!("add {name}-{hook} {} --hook {hook}", object.display())).run(60).ok();
+            }
+        }
+        until("frames", 10, || {
+            count(&service, "statistics-ingress", "pass") > 0 || !load.alive() || load.output().contains("whole")
+        });
+        for name in ["statistics-ingress", "moves-ingress", "statistics-egress", "moves-egress"] {
+            // A run is counted before what became of it.
+            let [runs, pass, aborted] = counts(&service, name, ["runs", "pass", "aborted"]);
+            assert!(runs - pass.min(runs) <= 1 && aborted == 0, "{name}: {runs} {pass} {aborted}");
+        }
+        for name in ["statistics-ingress", "moves-egress", "moves-ingress", "statistics-egress"] {
+            module(&service, &format!("rm {name}")).run(60).ok();
+        }
+        rounds += 1;
+    }
+    load.wait_end(60);
+    assert!(load.output().contains("whole"), "{}", load.output());
+    assert!(rounds >= 2, "{rounds} rounds");
+}
+
+#[test]
+fn frames_within_the_host_go_through_modules_too_and_super_segments_are_one_frame() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = serve(&lab, &service);
+    // Sums the bytes of frames, and of those that are super-segments by what `struct towpath_frame` says of them.
+    let sizes = object(
+        &service.scratch,
+        "sizes",
+        Some(
+            "struct towpath_frame { __u32 bytes; __u16 gso_bytes; __u8 egress; __u8 zero; __u32 port; __u32 group; };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 3); __type(key, __u32); __type(value, __u64); } seen
+    SEC(\".maps\");
+static void add(__u32 place, __u64 by) {
+    __u64 *sum = bpf_map_lookup_elem(&seen, &place);
+    if (sum) __sync_fetch_and_add(sum, by);
+}
+SEC(\"xdp\") int sizes(struct xdp_md *ctx) {
+    struct towpath_frame *about = (void *)(long)ctx->data_meta;
+    if ((void *)(about + 1) > (void *)(long)ctx->data) return XDP_ABORTED;
+    add(0, 1);
+    if (about->gso_bytes) { add(1, 1); add(2, ctx->data_end - ctx->data); }
+    return XDP_PASS; }",
+        ),
+    );
+    module(&service, &format!("add sizes {} --hook egress", sizes.display())).run(60).ok();
+    // The server sends 20 MB to the kernel's client.
+    let send = "import socket
+l = socket.create_server(('', 7003)); print('ready', flush=True)
+c, _ = l.accept(); c.sendall(bytes(20_000_000)); c.close()";
+    let program = lab.on_server(service.accelerated("python3 -u -c").arg(send));
+    let mut sender = program.start(service.scratch.path("sender.log"));
+    sender.wait_for("ready", 30);
+    let take = format!(
+        "import socket
+s = socket.create_connection(('{SERVER}', 7003), 60); n = 0
+while True:
+    b = s.recv(1 << 20); n += len(b)
+    if not b: break
+assert n == 20_000_000, n"
+    );
+    lab.on_client(Program::line("python3 -c").arg(take)).run(60).ok();
+    let seen = json(&service, "maps sizes seen dump");
+    let number = |place: usize| seen["elements"][place]["numbers"][0].as_u64().unwrap();
+    assert!(number(1) > 100 && number(2) > 10_000_000, "super-segments: {seen}");
+    assert!(number(2) / number(1) > 3000, "they are longer than segments: {seen}");
+    let [runs, pass] = counts(&service, "sizes", ["runs", "pass"]);
+    assert_eq!(runs, pass);
+}
+
+#[test]
+fn what_is_no_module_is_refused_with_the_reason() {
+    let service = Service::embedded();
+    let refused = |line: &str| module(&service, line).run(60);
+    let text = service.scratch.path("text");
+    std::fs::write(&text, "text").unwrap();
+    let out = refused(&format!("add a {}", text.display()));
+    assert!(out.code != 0 && out.err.contains("no ELF object: compile it with `clang"), "{}", out.err);
+    assert!(refused("add a /nonexistent").err.contains("No such file"));
+    assert!(refused("rm a").err.contains("there is no module \"a\"; the service has none"));
+    let cases = [
+        (
+            "helper",
+            "SEC(\"xdp\") int f(struct xdp_md *c) { return bpf_redirect(1, 0); }",
+            "calls the helper bpf_redirect",
+        ),
+        (
+            "section",
+            "SEC(\"tc\") int f(struct __sk_buff *c) { return 0; }",
+            "no program in a section \"xdp\" (it has \"tc\")",
+        ),
+        (
+            "load",
+            "SEC(\"xdp\") int f(struct xdp_md *c) { return *(char *)(long)c->data; }",
+            "verifier refuses f: Permission denied",
+        ),
+    ];
+    for (name, text, why) in cases {
+        let out = refused(&format!("add {name} {}", object(&service.scratch, name, Some(text)).display()));
+        assert!(out.code != 0 && out.err.contains(why), "{name}: {}", out.err);
+        if name == "load" {
+            assert!(out.err.contains("invalid access to packet"), "the verifier's own words: {}", out.err);
+        }
+    }
+    assert_eq!(json(&service, "list")["modules"].as_array().unwrap().len(), 0);
+    // Frames within the host.
+    let null = object(&service.scratch, "null", Some("SEC(\"xdp\") int f(struct xdp_md *c) { return XDP_PASS; }"));
+    for hook in ["ingress", "egress"] {
+        module(&service, &format!("add {hook} {} --hook {hook}", null.display())).run(60).ok();
+    }
+    let script = "import socket
+l = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(l.getsockname()); s, _ = l.accept()
+c.sendall(b'x'); assert s.recv(1) == b'x'";
+    service.accelerated("python3 -c").arg(script).run(60).ok();
+    until("the same frames", 10, || {
+        let runs = ["ingress", "egress"].map(|name| count(&service, name, "runs"));
+        runs[0] > 3 && runs[0] == runs[1]
+    });
+}
