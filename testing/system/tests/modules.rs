@@ -109,6 +109,15 @@ for i in range(100000):
     module(&service, "maps wall blocked_ports set 7001 1").run(30).ok();
     assert_eq!(asks(&lab, 7001), "nothing");
     assert_eq!(asks(&lab, 7000), "answer");
+    // Who captures stands below the modules, which change frames in their place there, too.
+    let capture = Program::new(&[bin("towpath")]).arg("capture").arg("--socket").arg(&service.socket);
+    let file = service.scratch.path("wall.pcapng");
+    let mut capture = capture.arg("-w").arg(&file).start(service.scratch.path("capture.log"));
+    // The head of the file is written when the service captures.
+    until("the capture", 30, || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    assert_eq!((asks(&lab, 7001), asks(&lab, 7000)), ("nothing".into(), "answer".into()));
+    capture.signal(libc::SIGINT);
+    capture.wait_end(30);
     let dropped = json(&service, "maps wall dropped dump");
     let numbers = dropped["elements"][0]["numbers"].as_array().unwrap();
     let by_port: u64 = numbers.iter().map(|number| number.as_u64().unwrap()).sum();
