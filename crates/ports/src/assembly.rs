@@ -1,5 +1,6 @@
 //! Received super-segments. The kernel puts one into several frame buffers; here it is in one piece.
 
+use crate::mapping::Buffer;
 use towpath_wire::ETHERNET_BYTES;
 
 /// The largest super-segment: an IP packet of 64 KiB, and its Ethernet header with a tag.
@@ -12,7 +13,7 @@ const MARK: u64 = 1 << 63;
 /// Buffers for super-segments, and the one that is being put together.
 pub(crate) struct Assembly {
     /// Made when the first one comes.
-    memory: Vec<u8>,
+    memory: Option<Buffer>,
     free: Vec<u16>,
     held: Vec<bool>,
     /// Place and length of the unfinished one. `None` as its length: it is too long, and dropped at its end.
@@ -33,7 +34,7 @@ pub(crate) enum Added {
 impl Assembly {
     pub fn new() -> Self {
         let places = usize::from(PLACES);
-        Self { memory: Vec::new(), free: (0..PLACES).rev().collect(), held: vec![false; places], unfinished: None }
+        Self { memory: None, free: (0..PLACES).rev().collect(), held: vec![false; places], unfinished: None }
     }
 
     /// Has a super-segment begun that is not whole?
@@ -48,17 +49,21 @@ impl Assembly {
 
     /// Adds a part, for which there must be room. `last`: it is the last one.
     pub fn add(&mut self, part: &[u8], last: bool) -> Added {
-        if self.memory.is_empty() {
-            self.memory.resize(usize::from(PLACES) * LARGEST, 0);
+        if self.memory.is_none() {
+            self.memory = Buffer::new(usize::from(PLACES) * LARGEST).ok();
         }
         let Some((place, len)) = self.unfinished.take().or_else(|| Some((self.free.pop()?, Some(0)))) else {
             return Added::Dropped;
         };
         let end = len.map(|len| len + part.len()).filter(|end| *end <= LARGEST);
-        if let (Some(len), Some(end)) = (len, end) {
-            let start = usize::from(place) * LARGEST;
-            self.memory[start + len..start + end].copy_from_slice(part);
-        }
+        let end = match (len, end, &mut self.memory) {
+            (Some(len), Some(end), Some(memory)) => {
+                let start = usize::from(place) * LARGEST;
+                memory[start + len..start + end].copy_from_slice(part);
+                Some(end)
+            }
+            _ => None,
+        };
         match end {
             _ if !last => {
                 self.unfinished = Some((place, end));
@@ -86,7 +91,8 @@ impl Assembly {
         if self.held.get(place) != Some(&true) {
             return &[];
         }
-        self.memory.get(place * LARGEST..place * LARGEST + len as usize).unwrap_or_default()
+        let memory = self.memory.as_deref().unwrap_or_default();
+        memory.get(place * LARGEST..place * LARGEST + len as usize).unwrap_or_default()
     }
 
     /// The same bytes, to be changed in their place.
@@ -95,7 +101,7 @@ impl Assembly {
         if self.held.get(place) != Some(&true) {
             return None;
         }
-        self.memory.get_mut(place * LARGEST..place * LARGEST + len as usize)
+        self.memory.as_deref_mut()?.get_mut(place * LARGEST..place * LARGEST + len as usize)
     }
 
     /// Gives a buffer back. False if the handle is of none that is held.

@@ -23,6 +23,7 @@ mod tables;
 pub mod xsk;
 pub mod xsk_socket;
 
+pub use mapping::Buffer as PacketBuffer;
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{RxChecksum, TxOffload};
 

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A memory mapping that this value owns.
+#[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -56,10 +57,12 @@ impl Drop for Mapping {
     }
 }
 
-/// Zeroed memory of this process for packets.
-pub(crate) struct Buffer(Mapping);
+/// Zeroed memory of this process for packets. Core dumps leave it out, and its pages are allocated at their first use.
+#[derive(Debug)]
+pub struct Buffer(Mapping);
 
 impl Buffer {
+    /// Of this many bytes.
     pub fn new(bytes: usize) -> io::Result<Self> {
         Mapping::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).map(Self)
     }

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use towpath_modules::module::Verdict;
 use towpath_modules::{Chain, Chains, Frame, Hook};
 use towpath_ports::memory::Loopback;
-use towpath_ports::{Capabilities, Port, PortCounters, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
 
 /// Room before a frame, as XDP has it, and behind it.
 const HEADROOM: usize = 256;
@@ -35,11 +35,11 @@ pub struct Filter {
     port: u32,
     group: u32,
     /// Buffers for received frames, and those that are free. None if nothing wants room.
-    held: Vec<Box<[u8]>>,
+    held: Vec<PacketBuffer>,
     free: Vec<u64>,
     /// Where each of them begins.
     starts: Vec<u32>,
-    sent: Box<[u8]>,
+    sent: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
 }
@@ -49,14 +49,18 @@ impl Filter {
     pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
         let ingress = Chain::new(&chains.ingress, Hook::Ingress, group);
         let egress = Chain::new(&chains.egress, Hook::Egress, group);
+        let buffer = || {
+            let made = PacketBuffer::new(BUFFER);
+            made.inspect_err(|error| tracing::error!(%error, "no memory for frames under modules: they are dropped"))
+                .ok()
+        };
         let held = if ingress.wants_room() { HELD } else { 0 };
-        // Zeroed memory of this size comes from mmap, so pages are allocated at their first use.
-        let buffer = || vec![0; BUFFER].into_boxed_slice();
+        let held: Vec<_> = (0..held).map_while(|_| buffer()).collect();
         Self {
-            held: (0..held).map(|_| buffer()).collect(),
-            free: (0..held as u64).collect(),
-            starts: vec![0; held],
-            sent: if egress.wants_room() { buffer() } else { Box::default() },
+            free: (0..held.len() as u64).collect(),
+            starts: vec![0; held.len()],
+            sent: if egress.wants_room() { buffer() } else { None },
+            held,
             done: Vec::with_capacity(4 * HELD),
             ingress,
             egress,
@@ -181,7 +185,8 @@ impl ModulePort {
             return filter.egress.failed();
         }
         let about = about(Hook::Egress, offload.gso_bytes, place);
-        let mut copy = with_room(&mut filter.sent, &buffer[..len], about, place);
+        let Some(sent) = &mut filter.sent else { return filter.egress.failed() };
+        let mut copy = with_room(sent, &buffer[..len], about, place);
         if filter.egress.run(&mut copy) != Verdict::Pass {
             return;
         }
