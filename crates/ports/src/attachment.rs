@@ -301,8 +301,11 @@ impl Attachment {
     /// Somebody has taken the program off the interface, which is still there: puts it back. The sockets stay bound, as the
     /// process that serves has them, too. So its queues could have no others.
     pub fn attach_again(&mut self) -> Result<(), SteerError> {
-        // The old link is without an interface.
+        // The old link is without an interface. A program on the ingress hook is attached by the name, which may have changed.
         self.link = None;
+        if let Some(name) = self.name() {
+            self.interface.name = name;
+        }
         let (link, _) = self.tables.attach(self.attached, &self.interface, self.mode)?;
         self.link = Some(link);
         Ok(())

@@ -11,6 +11,7 @@ pub mod listening;
 mod mapping;
 pub mod memory;
 mod object;
+pub mod packet_port;
 mod packet_receiver;
 mod packet_socket;
 pub mod peer_filter;

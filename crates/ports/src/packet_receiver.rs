@@ -30,6 +30,7 @@ pub(crate) struct PacketReceiver {
     held: [bool; PLACES as usize],
     /// How many frames the next call asks for. The call that finds nothing more costs nearly as much as a frame.
     ask: usize,
+    received: u64,
     bad: u64,
     /// Frames that the socket had no room for. Reading the counter resets it.
     dropped: Cell<u64>,
@@ -40,7 +41,7 @@ impl PacketReceiver {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let memory = Buffer::new(usize::from(PLACES) * STRIDE)?;
         let (free, held) = ((0..PLACES).rev().collect(), [false; PLACES as usize]);
-        Ok(Self { socket, memory, free, held, ask: BATCH, bad: 0, dropped: Cell::new(0) })
+        Ok(Self { socket, memory, free, held, ask: BATCH, received: 0, bad: 0, dropped: Cell::new(0) })
     }
 
     /// Appends up to `max` frames.
@@ -102,6 +103,7 @@ impl PacketReceiver {
             frames.push(RxFrame { handle: place.into(), len: len as u32, checksum });
         }
         self.free.extend(&bad[..bad_count]);
+        self.received += (got - bad_count) as u64;
         self.bad += bad_count as u64;
         got
     }
@@ -143,12 +145,12 @@ impl PacketReceiver {
         matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1..))
     }
 
-    /// Frames that were not received. This is one system call.
-    pub fn dropped(&self) -> u64 {
+    /// Frames that were received, and that were not. This is one system call.
+    pub fn counters(&self) -> (u64, u64) {
         if let Ok(counted) = get::<libc::tpacket_stats>(&self.socket, libc::PACKET_STATISTICS) {
             self.dropped.set(self.dropped.get() + u64::from(counted.tp_drops));
         }
-        self.dropped.get() + self.bad
+        (self.received, self.dropped.get() + self.bad)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::assembly::{Added, Assembly};
 use crate::mapping::{Mapping, Ring};
-use crate::packet_receiver::PacketReceiver;
 use crate::super_sender::{GSO_MAX_BYTES, Outcome, SuperSender};
 use crate::xsk_socket::{Rings, XskSocket, get_option};
 pub use crate::xsk_socket::{XskConfig, XskError};
@@ -25,8 +24,6 @@ pub struct XskPort {
     socket: OwnedFd,
     /// Super-segments go past the rings.
     packets: Option<SuperSender>,
-    /// Receives in the place of this socket.
-    receiver: Option<PacketReceiver>,
     fill: Ring<u64>,
     completion: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
@@ -79,12 +76,9 @@ impl XskPort {
         }
         fill.publish();
         let (queue, zero_copy) = (made.queue(), made.zero_copy()?);
-        let by_packets = made.receives_packets();
         let (socket, packets) = made.into_sockets();
-        let receiving = packets.as_ref().filter(|_| by_packets).map(OwnedFd::try_clone).transpose()?;
         Ok(Self {
             socket,
-            receiver: receiving.map(PacketReceiver::new).transpose()?,
             packets: packets.map(SuperSender::new).transpose()?,
             fill,
             completion,
@@ -262,11 +256,6 @@ impl Port for XskPort {
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let (before, mut assembled) = (frames.len(), false);
-        if let Some(receiver) = &mut self.receiver {
-            receiver.receive(frames, max);
-            self.counted.rx_frames += (frames.len() - before) as u64;
-            return;
-        }
         while frames.len() - before < max {
             let Some(descriptor) = self.rx.peek() else { break };
             if descriptor.options & libc::XDP_PKT_CONTD != 0 || self.assembly.is_unfinished() {
@@ -296,9 +285,6 @@ impl Port for XskPort {
     }
 
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
-        if let Some(receiver) = &self.receiver {
-            return receiver.bytes(frame);
-        }
         if Assembly::has(frame.handle) {
             return self.assembly.bytes(frame.handle, frame.len);
         }
@@ -315,9 +301,6 @@ impl Port for XskPort {
     }
 
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
-        if self.receiver.is_some() {
-            return self.receiver.as_mut()?.bytes_mut(frame);
-        }
         if Assembly::has(frame.handle) {
             return self.assembly.bytes_mut(frame.handle, frame.len);
         }
@@ -334,9 +317,6 @@ impl Port for XskPort {
     }
 
     fn release(&mut self, frames: &[RxFrame]) {
-        if let Some(receiver) = &mut self.receiver {
-            return receiver.release(frames);
-        }
         for frame in frames {
             let held = if Assembly::has(frame.handle) {
                 self.assembly.release(frame.handle)
@@ -401,13 +381,10 @@ impl Port for XskPort {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.receiver.as_ref().map_or_else(|| self.socket.as_fd(), PacketReceiver::as_fd))
+        Some(self.socket.as_fd())
     }
 
     fn pending(&mut self) -> bool {
-        if let Some(receiver) = &self.receiver {
-            return receiver.pending();
-        }
         self.wake_receiver();
         self.rx.readable() > 0
     }
@@ -419,7 +396,7 @@ impl Port for XskPort {
             counters.rx_dropped = kernel.rx_dropped + kernel.rx_ring_full;
             counters.tx_dropped += kernel.tx_invalid_descs;
         }
-        counters.rx_dropped += self.rx_bad + self.receiver.as_ref().map_or(0, PacketReceiver::dropped);
+        counters.rx_dropped += self.rx_bad;
         counters
     }
 }

@@ -245,9 +245,9 @@ impl XskSocket {
         Ok(())
     }
 
-    /// Does the packet socket receive?
-    pub(crate) fn receives_packets(&self) -> bool {
-        self.by_packets
+    /// A copy of the packet socket, if that receives.
+    pub(crate) fn receiving_packets(&self) -> io::Result<Option<OwnedFd>> {
+        self.packets.as_ref().filter(|_| self.by_packets).map(OwnedFd::try_clone).transpose()
     }
 
     /// The socket, its memory, and the socket for super-segments.

@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
 use towpath_ports::attachment::{AttachConfig, AttachError, Attachment};
+use towpath_ports::packet_port::of_queue;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
-use towpath_ports::xsk::XskPort;
 use towpath_wire::checksum;
 
 const PACKETS: AttachConfig = AttachConfig { tagged: false, mode: Some(SteerMode::Packet) };
 
 /// A namespace's interface with the program of packet sockets, and a port on queue 0.
-fn open(network: &Network) -> (Steering, XskPort) {
+fn open(network: &Network) -> (Steering, Box<dyn Port>) {
     let attachment = within(&network.ours, || Attachment::open(OUR_IF, PACKETS, 1).unwrap());
     let (steering, port) = over(&attachment);
     assert_eq!(steering.mode(), SteerMode::Packet);
@@ -97,7 +97,7 @@ fn errors_about_our_segments_are_ours() {
     raw.send(&error_about(SocketAddr::new(OURS, 9001), remote));
     let ours = error_about(local, remote);
     raw.send(&ours);
-    assert!(wait(&mut port, SOON));
+    assert!(wait(&mut *port, SOON));
     let mut frames = Vec::new();
     port.receive(&mut frames, 8);
     assert_eq!(frames.iter().map(|frame| port.bytes(frame)).collect::<Vec<_>>(), [&ours[..]]);
@@ -111,7 +111,7 @@ fn first_syns_of_accepted_connections_pass_to_the_kernel() {
     let (local, remote) = (SocketAddr::new(OURS, 9000), SocketAddr::new(PEER, FROM));
     steering.steer_flow(local, remote, Some(Segments::ButFirstSyns)).unwrap();
     assert!(refused(&network, OURS, 9000), "the kernel has no listener");
-    assert!(receive(&mut port, TICK).is_none());
+    assert!(receive(&mut *port, TICK).is_none());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn each_connection_has_one_of_the_sockets() {
     assert!(std::process::Command::new("ip").args(channels).status().unwrap().success(), "ethtool");
     let attachment = within(&network.ours, || Attachment::open(OUR_IF, PACKETS, 2).unwrap());
     let (mut steering, sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
-    let mut ports: Vec<XskPort> = sockets.into_iter().map(|socket| XskPort::over(socket).unwrap()).collect();
+    let mut ports: Vec<Box<dyn Port>> = sockets.into_iter().map(|socket| of_queue(socket).unwrap()).collect();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     let local = SocketAddr::new(OURS, 9000);
     let mut of_each = [0, 0];
@@ -133,7 +133,7 @@ fn each_connection_has_one_of_the_sockets() {
         while counts[0] + counts[1] < 3 {
             assert!(Instant::now() < deadline, "{counts:?}");
             for (port, count) in ports.iter_mut().zip(&mut counts) {
-                while let Some((segment, _)) = receive(port, Duration::ZERO) {
+                while let Some((segment, _)) = receive(&mut **port, Duration::ZERO) {
                     assert_eq!((segment.source_port, segment.seq), (from, *count), "in order");
                     *count += 1;
                 }

@@ -8,6 +8,7 @@ use network::*;
 use std::net::SocketAddr;
 use std::time::Duration;
 use towpath_ports::attachment::{AttachConfig, Attachment};
+use towpath_ports::packet_port::of_queue;
 use towpath_ports::steering::{Segments, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskPort};
 use towpath_ports::{Port, TxOffload};
@@ -48,7 +49,7 @@ fn super_segments_come_whole(mode: SteerMode, most: usize) {
     let config = AttachConfig { mode: Some(mode), ..AttachConfig::default() };
     let attachment = within(&network.ours, || Attachment::open(OUR_IF, config, 1).unwrap());
     let (mut steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
-    let mut port = XskPort::over(sockets.remove(0)).unwrap();
+    let mut port = of_queue(sockets.remove(0)).unwrap();
     assert_eq!(steering.mode(), mode);
     let (to, from) = (SocketAddr::new(OURS, TO), SocketAddr::new(PEER, FROM));
     steering.steer_flow(to, from, Some(Segments::All)).unwrap();
@@ -56,7 +57,7 @@ fn super_segments_come_whole(mode: SteerMode, most: usize) {
     // More in all than there are buffers for, and small ones between them.
     for (seq, len) in [(1, 3000), (2, 65_000), (3, 100), (4, 64_000)].into_iter().cycle().take(80) {
         send_super(&mut peer, seq, len);
-        let (segment, payload) = receive(&mut port, SOON).unwrap();
+        let (segment, payload) = receive(&mut *port, SOON).unwrap();
         assert_eq!((segment.seq, payload.len()), (seq, len));
         assert!(payload.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
     }
@@ -64,7 +65,7 @@ fn super_segments_come_whole(mode: SteerMode, most: usize) {
     (1..=90).for_each(|seq| send_super(&mut peer, seq, 10_000));
     let (mut frames, mut seqs) = (Vec::new(), Vec::new());
     while seqs.len() < 90 {
-        assert!(wait(&mut port, SOON));
+        assert!(wait(&mut *port, SOON));
         port.receive(&mut frames, 100);
         assert!(!frames.is_empty() && frames.len() <= most, "{} held", frames.len());
         seqs.extend(frames.iter().map(|frame| parse(port.bytes(frame)).unwrap().seq));

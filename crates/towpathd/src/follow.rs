@@ -11,7 +11,7 @@ use towpath_fast::NewPort;
 use towpath_ports::Port;
 use towpath_ports::attachment::Description;
 use towpath_ports::memory::Loopback;
-use towpath_ports::xsk::XskPort;
+use towpath_ports::packet_port;
 use towpath_ports::xsk_socket::XskSocket;
 use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::PortId;
@@ -140,9 +140,9 @@ pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, first: PortId, groups: u
     for queue in 0..groups * ports_each(queues, groups) {
         let port: Box<dyn Port> = match sockets.next() {
             Some(socket) => {
-                let port = XskPort::over(socket)?;
+                let port = packet_port::of_queue(socket)?;
                 mtu = mtu.min(port.capabilities().mtu_bytes);
-                Box::new(port)
+                port
             }
             None => Box::new(Loopback::with_buffers(0, 0)),
         };

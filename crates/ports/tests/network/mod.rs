@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::xsk::XskPort;
 use towpath_wire::{Header, Options, Segment, checksum_ok, flags, parse};
 
 /// The interface on the kernel's side.
@@ -240,7 +239,7 @@ pub fn tso(interface: &str) -> bool {
 }
 
 /// Waits with poll, as a worker does.
-pub fn wait(port: &mut XskPort, time: Duration) -> bool {
+pub fn wait(port: &mut dyn Port, time: Duration) -> bool {
     if port.pending() {
         return true;
     }
@@ -252,7 +251,7 @@ pub fn wait(port: &mut XskPort, time: Duration) -> bool {
 }
 
 /// The next segment, with its payload, after checking its checksum.
-pub fn receive(port: &mut XskPort, time: Duration) -> Option<(Segment, Vec<u8>)> {
+pub fn receive(port: &mut dyn Port, time: Duration) -> Option<(Segment, Vec<u8>)> {
     wait(port, time).then(|| {
         let mut frames = Vec::new();
         port.receive(&mut frames, 1);

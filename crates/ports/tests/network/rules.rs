@@ -3,13 +3,13 @@
 use super::*;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
-use towpath_ports::TxOffload;
 use towpath_ports::attachment::{AttachConfig, Attachment, Tables};
 use towpath_ports::steering::{Segments, Steering};
+use towpath_ports::{TxOffload, packet_port};
 use towpath_wire::{emit, fill_checksum};
 
 /// Attaches in our namespace, with a port on queue 0.
-pub type Open = fn(&Network) -> (Steering, XskPort);
+pub type Open = fn(&Network) -> (Steering, Box<dyn Port>);
 
 /// How long to wait for a frame that should not come.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub fn silent(network: &Network, to: IpAddr, port: u16) -> bool {
     matches!(connect(network, to, port, TICK), Err(e) if e.kind() == ErrorKind::TimedOut)
 }
 
-pub fn drain(port: &mut XskPort) -> usize {
+pub fn drain(port: &mut dyn Port) -> usize {
     let mut count = 0;
     while receive(port, Duration::from_millis(1)).is_some() {
         count += 1;
@@ -67,7 +67,7 @@ pub fn header(seq: u32, ack: u32, flags: u8) -> Header {
     }
 }
 
-pub fn send(port: &mut XskPort, header: &Header, payload: &[u8]) {
+pub fn send(port: &mut dyn Port, header: &Header, payload: &[u8]) {
     let out = port.reserve().unwrap();
     let at = emit(header, payload.len(), out).unwrap();
     out[at..at + payload.len()].copy_from_slice(payload);
@@ -94,11 +94,11 @@ pub fn all_but_steered_flows_is_the_kernels(open: Open) {
         steer(&mut steering, OURS, 9000, true);
     }
     assert!(silent(&network, OURS, 9000), "the kernel neither answers nor resets");
-    let (syn, _) = receive(&mut port, SOON).unwrap();
+    let (syn, _) = receive(&mut *port, SOON).unwrap();
     assert_eq!((syn.flags, syn.source, syn.destination), (flags::SYN, PEER, OURS));
     assert_eq!((syn.destination_port, syn.source_mac, syn.options.mss), (9000, PEER_MAC, Some(1460)));
     assert!(refused(&network, OURS_TOO, 9000), "another address");
-    drain(&mut port);
+    drain(&mut *port);
 
     // These stay with the kernel: ARP, ICMP, a closed port, a server.
     ip(&format!("-n {} neighbour flush dev {PEER_IF}", network.peer));
@@ -111,7 +111,7 @@ pub fn all_but_steered_flows_is_the_kernels(open: Open) {
     let mut got = [0; 2];
     server.accept().unwrap().0.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"hi");
-    assert!(receive(&mut port, TICK).is_none(), "none of that came here");
+    assert!(receive(&mut *port, TICK).is_none(), "none of that came here");
     let stats = steering.stats().unwrap();
     assert!(stats.steered >= 1 && stats.passed >= 8, "{stats:?}");
 
@@ -128,7 +128,7 @@ pub fn flows_are_steered_exactly(open: Open) {
     steering.steer_flow(local, SocketAddr::new(PEER, 5555), Some(Segments::All)).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     raw.send(&peer_frame(5555, local, 1));
-    assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 1);
+    assert_eq!(receive(&mut *port, SOON).unwrap().0.seq, 1);
     raw.send(&peer_frame(5556, local, 2)); // another remote port
     raw.send(&peer_frame(5555, SocketAddr::new(OURS, 40_001), 3)); // another local port
     raw.send(&peer_frame(5555, SocketAddr::new(OURS_TOO, 40_000), 4)); // another local address
@@ -140,7 +140,7 @@ pub fn flows_are_steered_exactly(open: Open) {
     raw.send(&udp);
     raw.send(&peer_frame(5555, local, 7)[..36]); // ports cut off
     raw.send(&peer_frame(5555, local, 8));
-    assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 8, "nothing else in between");
+    assert_eq!(receive(&mut *port, SOON).unwrap().0.seq, 8, "nothing else in between");
 
     // IPv4 options do not hide a segment.
     let plain = peer_frame(5555, local, 9);
@@ -151,11 +151,11 @@ pub fn flows_are_steered_exactly(open: Open) {
     let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &options[14..38]));
     options[24..26].copy_from_slice(&sum);
     raw.send(&options);
-    assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 9);
+    assert_eq!(receive(&mut *port, SOON).unwrap().0.seq, 9);
 
     steering.steer_flow(local, SocketAddr::new(PEER, 5555), None).unwrap();
     raw.send(&peer_frame(5555, local, 10));
-    assert!(receive(&mut port, TICK).is_none());
+    assert!(receive(&mut *port, TICK).is_none());
 }
 
 pub fn a_kernel_connection_is_served_from_here(open: Open) {
@@ -172,22 +172,22 @@ pub fn a_kernel_connection_is_served_from_here(open: Open) {
         stream.read_exact(&mut back).unwrap();
         back
     });
-    let (syn, _) = receive(&mut port, Duration::from_secs(30)).unwrap();
+    let (syn, _) = receive(&mut *port, Duration::from_secs(30)).unwrap();
     let to_peer = |seq, ack, flags| Header { destination_port: syn.source_port, ..header(seq, ack, flags) };
     let (mut next, mut ours) = (syn.seq.wrapping_add(1), 1001u32);
     let syn_ack = Header {
         options: Options { mss: Some(1460), ..Options::default() },
         ..to_peer(1000, next, flags::SYN | flags::ACK)
     };
-    send(&mut port, &syn_ack, &[]);
+    send(&mut *port, &syn_ack, &[]);
     let deadline = Instant::now() + Duration::from_secs(60);
     while ours < 1001 + text.len() as u32 && Instant::now() < deadline {
-        let Some((segment, payload)) = receive(&mut port, TICK) else { continue };
+        let Some((segment, payload)) = receive(&mut *port, TICK) else { continue };
         if segment.source_port == syn.source_port && segment.seq == next && !payload.is_empty() {
             next = next.wrapping_add(payload.len() as u32);
             // A super-segment goes back in parts.
             for part in payload.chunks(1000) {
-                send(&mut port, &to_peer(ours, next, flags::ACK | flags::PSH), part);
+                send(&mut *port, &to_peer(ours, next, flags::ACK | flags::PSH), part);
                 ours += part.len() as u32;
             }
         }
@@ -199,9 +199,9 @@ pub fn a_kernel_connection_is_served_from_here(open: Open) {
 }
 
 /// What a process that serves has of an attachment.
-pub fn over(attachment: &Attachment) -> (Steering, XskPort) {
+pub fn over(attachment: &Attachment) -> (Steering, Box<dyn Port>) {
     let (steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
-    (steering, XskPort::over(sockets.remove(0)).unwrap())
+    (steering, packet_port::of_queue(sockets.remove(0)).unwrap())
 }
 
 /// The number of the queue's socket, and of its memory.
@@ -221,12 +221,12 @@ pub fn a_successor_has_the_same_link_and_sockets(how: AttachConfig, has_program:
         steer(&mut steering, OURS, 9000, true);
         for seq in 0..5000 {
             raw.send(&peer_frame(FROM, local, seq));
-            assert_eq!(receive(&mut port, SOON).unwrap().0.seq, seq, "round {round}");
-            send(&mut port, &header(seq, 0, flags::ACK), b"x");
+            assert_eq!(receive(&mut *port, SOON).unwrap().0.seq, seq, "round {round}");
+            send(&mut *port, &header(seq, 0, flags::ACK), b"x");
         }
         // It dies with frames in its hands, frames that nobody has received, and frames that are not sent yet.
         (0..20).for_each(|seq| raw.send(&peer_frame(FROM, local, seq)));
-        assert!(wait(&mut port, SOON));
+        assert!(wait(&mut *port, SOON));
         port.receive(&mut Vec::new(), 5);
         port.reserve().unwrap();
         port.commit(60, TxOffload::default());
