@@ -1,4 +1,6 @@
 //! Instructions of eBPF, and the names of their parts (RFC 9669).
+// The numbers stand in groups, each under its heading, with the RFC's own names.
+#![allow(missing_docs)]
 
 /// One instruction. `LD_IMM64` takes two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

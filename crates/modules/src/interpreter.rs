@@ -6,7 +6,7 @@ use crate::helpers::{self, Kind};
 use crate::insn::{self, ALU, ALU64, Insn, JMP, JMP32, LD, LDX, ST, STX};
 use crate::map::{Map, Ring, copy};
 use crate::object::{MapKind, ProgramSpec};
-use crate::run::{self, Run};
+use crate::run::{Field, Run};
 
 /// Bytes of the stack of one function, as in the kernel.
 const STACK_BYTES: usize = 512;
@@ -87,7 +87,7 @@ impl Interpreter {
             let next = at + 1;
             at = next;
             match insn.class() {
-                ALU => registers[usize::from(insn.dst)] = alu32(insn, dst, src),
+                ALU => registers[usize::from(insn.dst)] = alu32(insn, dst, operand),
                 ALU64 => registers[usize::from(insn.dst)] = alu64(insn, dst, operand),
                 LD => {
                     let second = programs[program].insns.get(next).copied().unwrap_or_default();
@@ -161,14 +161,8 @@ impl Interpreter {
     fn load(&self, run: &Run, context: u64, insn: Insn, base: u64) -> Result<u64, Fault> {
         let (size, at) = (u64::from(insn.size()), base.wrapping_add_signed(insn.off.into()));
         if base == context {
-            let field = if insn.code == LDX | insn::MEM { run::field(insn.off) } else { None };
-            return Ok(match field.ok_or(Fault::Access)?.0 {
-                0 => run.data,
-                8 => run.data_end,
-                16 => run.data_meta,
-                24 => run.ifindex.into(),
-                _ => run.queue.into(),
-            });
+            let field = if insn.code == LDX | insn::MEM { Field::at(insn.off) } else { None };
+            return Ok(field.ok_or(Fault::Access)?.of(run));
         }
         if !self.may(run, at, size, false) {
             return Err(Fault::Access);
@@ -299,82 +293,46 @@ fn swap(insn: Insn, value: u64) -> u64 {
     }
 }
 
-fn alu64(insn: Insn, dst: u64, operand: u64) -> u64 {
-    let (signed, by) = (dst.cast_signed(), operand.cast_signed());
-    match (insn.op(), insn.off) {
-        (insn::ADD, _) => dst.wrapping_add(operand),
-        (insn::SUB, _) => dst.wrapping_sub(operand),
-        (insn::MUL, _) => dst.wrapping_mul(operand),
-        (insn::DIV, 0) => dst.checked_div(operand).unwrap_or(0),
-        (insn::DIV, _) => {
-            if by == 0 {
-                0
-            } else {
-                signed.wrapping_div(by).cast_unsigned()
+/// Arithmetic of one width: unsigned and signed numbers of it, and sign-extending moves.
+macro_rules! arithmetic {
+    ($name:ident, $unsigned:ty, $signed:ty) => {
+        fn $name(insn: Insn, dst: $unsigned, operand: $unsigned) -> $unsigned {
+            let (signed, by) = (dst.cast_signed(), operand.cast_signed());
+            match (insn.op(), insn.off) {
+                (insn::ADD, _) => dst.wrapping_add(operand),
+                (insn::SUB, _) => dst.wrapping_sub(operand),
+                (insn::MUL, _) => dst.wrapping_mul(operand),
+                (insn::DIV, 0) => dst.checked_div(operand).unwrap_or(0),
+                (insn::DIV, _) if by == 0 => 0,
+                (insn::DIV, _) => signed.wrapping_div(by).cast_unsigned(),
+                (insn::MOD, 0) => dst.checked_rem(operand).unwrap_or(dst),
+                (insn::MOD, _) if by == 0 => dst,
+                (insn::MOD, _) => signed.wrapping_rem(by).cast_unsigned(),
+                (insn::OR, _) => dst | operand,
+                (insn::AND, _) => dst & operand,
+                (insn::XOR, _) => dst ^ operand,
+                (insn::LSH, _) => dst.wrapping_shl(operand as u32),
+                (insn::RSH, _) => dst.wrapping_shr(operand as u32),
+                (insn::ARSH, _) => signed.wrapping_shr(operand as u32).cast_unsigned(),
+                (insn::NEG, _) => dst.wrapping_neg(),
+                (_, 8) => <$signed>::from(operand as i8).cast_unsigned(),
+                (_, 16) => <$signed>::from(operand as i16).cast_unsigned(),
+                (_, 32) => <$signed>::from(operand as i32).cast_unsigned(),
+                _ => operand,
             }
         }
-        (insn::MOD, 0) => dst.checked_rem(operand).unwrap_or(dst),
-        (insn::MOD, _) => {
-            if by == 0 {
-                dst
-            } else {
-                signed.wrapping_rem(by).cast_unsigned()
-            }
-        }
-        (insn::OR, _) => dst | operand,
-        (insn::AND, _) => dst & operand,
-        (insn::XOR, _) => dst ^ operand,
-        (insn::LSH, _) => dst.wrapping_shl(operand as u32),
-        (insn::RSH, _) => dst.wrapping_shr(operand as u32),
-        (insn::ARSH, _) => signed.wrapping_shr(operand as u32).cast_unsigned(),
-        (insn::NEG, _) => dst.wrapping_neg(),
-        (insn::MOV, 8) => i64::from(operand as i8).cast_unsigned(),
-        (insn::MOV, 16) => i64::from(operand as i16).cast_unsigned(),
-        (insn::MOV, 32) => i64::from(operand as i32).cast_unsigned(),
-        (insn::MOV, _) => operand,
-        _ => swap(insn, dst),
-    }
+    };
 }
 
-fn alu32(insn: Insn, dst: u64, src: u64) -> u64 {
-    if insn.op() == insn::END {
-        return swap(insn, dst);
-    }
-    let (wide, dst) = (dst, dst as u32);
-    let operand = if insn.by_register() { src as u32 } else { insn.imm.cast_unsigned() };
-    let (signed, by) = (dst.cast_signed(), operand.cast_signed());
-    u64::from(match (insn.op(), insn.off) {
-        (insn::ADD, _) => dst.wrapping_add(operand),
-        (insn::SUB, _) => dst.wrapping_sub(operand),
-        (insn::MUL, _) => dst.wrapping_mul(operand),
-        (insn::DIV, 0) => dst.checked_div(operand).unwrap_or(0),
-        (insn::DIV, _) => {
-            if by == 0 {
-                0
-            } else {
-                signed.wrapping_div(by).cast_unsigned()
-            }
-        }
-        (insn::MOD, 0) => dst.checked_rem(operand).unwrap_or(dst),
-        (insn::MOD, _) => {
-            if by == 0 {
-                dst
-            } else {
-                signed.wrapping_rem(by).cast_unsigned()
-            }
-        }
-        (insn::OR, _) => dst | operand,
-        (insn::AND, _) => dst & operand,
-        (insn::XOR, _) => dst ^ operand,
-        (insn::LSH, _) => dst.wrapping_shl(operand),
-        (insn::RSH, _) => dst.wrapping_shr(operand),
-        (insn::ARSH, _) => signed.wrapping_shr(operand).cast_unsigned(),
-        (insn::NEG, _) => dst.wrapping_neg(),
-        (insn::MOV, 8) => i32::from(operand as i8).cast_unsigned(),
-        (insn::MOV, 16) => i32::from(operand as i16).cast_unsigned(),
-        (insn::MOV, _) => operand,
-        _ => return wide,
-    })
+arithmetic!(wide, u64, i64);
+arithmetic!(narrow, u32, i32);
+
+fn alu64(insn: Insn, dst: u64, operand: u64) -> u64 {
+    if insn.op() == insn::END { swap(insn, dst) } else { wide(insn, dst, operand) }
+}
+
+fn alu32(insn: Insn, dst: u64, operand: u64) -> u64 {
+    if insn.op() == insn::END { swap(insn, dst) } else { narrow(insn, dst as u32, operand as u32).into() }
 }
 
 fn taken(insn: Insn, dst: u64, operand: u64, short: bool) -> bool {

@@ -1,27 +1,27 @@
 //! Modules: XDP programs as clang compiles them, in user space. This crate knows frames, object files and maps; it knows
 //! neither TCP nor services.
 //!
-//! [`Object`] reads an object file. The kernel's verifier judges its programs ([`verify`]), [`compile`](compile::compile)
-//! makes machine code of them, and a [`Module`] has the maps. Each flow group runs an [`Instance`] of it. Without the
+//! [`Object`] reads an object file. The kernel's verifier judges its programs ([`verify`]), a compiler makes machine code of
+//! them ([`abi`]), and a [`Module`] has the maps. Each flow group runs an [`Instance`] of it. Without the
 //! verifier's word programs are interpreted, each access checked.
 
+pub mod abi;
 pub mod attached;
 mod btf;
 mod check;
 mod clock;
 pub mod code;
-pub mod compile;
+pub mod compiled;
 mod context;
 mod elf;
 mod error;
 mod helpers;
-mod insn;
+pub mod insn;
 mod interpreter;
 pub mod map;
 pub mod module;
 mod names;
 mod object;
-pub mod prepare;
 mod run;
 pub mod verify;
 pub mod words;

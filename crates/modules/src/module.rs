@@ -63,7 +63,7 @@ impl Module {
     ///
     /// # Safety
     /// With `compiled`, the kernel's verifier has accepted each program of the object with these maps, and the code is
-    /// what [`crate::compile::compile`] has made of the programs.
+    /// what a compiler has made of the programs by the rules of [`crate::abi`].
     pub unsafe fn new(
         object: &Object,
         main: usize,

@@ -65,24 +65,67 @@ pub struct MapRef {
 /// Where compiled code finds the fields.
 pub mod place {
     use super::{MapRef, Run, offset_of};
+    /// The table of maps.
     pub const MAPS: i32 = offset_of!(Run, maps) as i32;
+    /// The table of compiled functions.
     pub const FUNCTIONS: i32 = offset_of!(Run, functions) as i32;
+    /// The first helper.
     pub const HELPERS: i32 = offset_of!(Run, helpers) as i32;
+    /// Bytes of an entry of the table of maps.
     pub const MAP_BYTES: i32 = size_of::<MapRef>() as i32;
+    /// In such an entry: where the map's first value is.
     pub const VALUES: i32 = offset_of!(MapRef, values) as i32;
 }
 
-/// A field of the context, as a program names it (`struct xdp_md`): where it is here, and is it a pointer? `None` = modules
-/// do not have it.
-pub fn field(offset: i16) -> Option<(i32, bool)> {
-    Some(match offset {
-        0 => (offset_of!(Run, data) as i32, true),
-        4 => (offset_of!(Run, data_end) as i32, true),
-        8 => (offset_of!(Run, data_meta) as i32, true),
-        12 => (offset_of!(Run, ifindex) as i32, false),
-        16 => (offset_of!(Run, queue) as i32, false),
-        _ => return None,
-    })
+/// A field of the context (`struct xdp_md`) that modules have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Where the frame begins.
+    Data,
+    /// Where it ends.
+    DataEnd,
+    /// Where its metadata begins.
+    DataMeta,
+    /// `ingress_ifindex`.
+    Interface,
+    /// `rx_queue_index`.
+    Queue,
+}
+
+impl Field {
+    /// By its offset, as a program names it.
+    pub fn at(offset: i16) -> Option<Self> {
+        Some(match offset {
+            0 => Self::Data,
+            4 => Self::DataEnd,
+            8 => Self::DataMeta,
+            12 => Self::Interface,
+            16 => Self::Queue,
+            _ => return None,
+        })
+    }
+
+    /// Where it is in a run, and is it a pointer?
+    pub fn place(self) -> (i32, bool) {
+        match self {
+            Self::Data => (offset_of!(Run, data) as i32, true),
+            Self::DataEnd => (offset_of!(Run, data_end) as i32, true),
+            Self::DataMeta => (offset_of!(Run, data_meta) as i32, true),
+            Self::Interface => (offset_of!(Run, ifindex) as i32, false),
+            Self::Queue => (offset_of!(Run, queue) as i32, false),
+        }
+    }
+
+    /// Its value.
+    pub fn of(self, run: &Run) -> u64 {
+        match self {
+            Self::Data => run.data,
+            Self::DataEnd => run.data_end,
+            Self::DataMeta => run.data_meta,
+            Self::Interface => run.ifindex.into(),
+            Self::Queue => run.queue.into(),
+        }
+    }
 }
 
 /// A frame for a run: a buffer, and where in it the frame is.

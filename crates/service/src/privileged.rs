@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use towpath_broker::{Broker, Held};
-use towpath_modules::Object;
 use towpath_modules::code::{Area, Code};
-use towpath_modules::prepare::{answered, prepare};
+use towpath_modules::compiled::{Compiled, answered};
+use towpath_modules::{LoadError, Object};
 use towpath_ring::command::{NOT_OURS, not_ours};
 use towpath_runtime::Grant;
 use towpath_rxcpus::{CpuSet, Tree, state_place};
@@ -60,11 +60,21 @@ pub fn map_code() {
     }
 }
 
-/// Has the kernel's verifier judge a module, and compiles it. Returns its code and the offsets of its functions. `None`:
-/// it is to be interpreted.
+/// Has the kernel's verifier judge a module, and compiles it. `None`: it is to be interpreted.
+pub type Prepare = fn(&Object) -> Result<Option<Compiled>, LoadError>;
+
+static PREPARE: OnceLock<Prepare> = OnceLock::new();
+
+/// What this process does itself if it has no broker.
+pub fn set_prepare(prepare: Prepare) {
+    let _ = PREPARE.set(prepare);
+}
+
+/// Has a module judged and compiled. Returns its code and the offsets of its functions. `None`: it is to be interpreted.
 pub fn prepare_module(file: &[u8], object: &Object) -> Result<Option<(Code, Vec<u32>)>, String> {
     let Some(broker) = broker() else {
-        let Some(compiled) = prepare(object).map_err(|why| why.to_string())? else { return Ok(None) };
+        let prepared = PREPARE.get().map_or(Ok(None), |prepare| prepare(object));
+        let Some(compiled) = prepared.map_err(|why| why.to_string())? else { return Ok(None) };
         let code = Code::new(&compiled.code).map_err(|why| format!("no memory for its code: {why}"))?;
         return Ok(Some((code, compiled.functions)));
     };

@@ -10,7 +10,7 @@ use towpath_service::daemon::{ServiceError, Startup};
 use towpath_service::default_socket::default_socket;
 use towpath_service::options::Options;
 use towpath_service::paths::PathError;
-use towpath_service::{background, daemon, descriptor_table, paths};
+use towpath_service::{background, daemon, descriptor_table, paths, privileged};
 use towpath_towpathd::remote_server;
 use towpath_towpathd::stacks::Stacks;
 
@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         // The caller may have left descriptors open, such as pipes whose reader waits for their end.
         let _ = descriptor_table::separate(&[]);
     }
+    privileged::set_prepare(towpath_module_compiler::prepare);
     daemon::main(&arguments.options, &Stacks, |startup| match (startup, arguments.ready_fd) {
         (Startup::Serving, Some(number)) => {
             if let Err(error) = write_to(number, READY) {

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use towpath_module_compiler::compile;
 use towpath_modules::code::Code;
-use towpath_modules::compile::compile;
 use towpath_modules::verify::{Accepted, test_run, verify};
 use towpath_modules::{Frame, Instance, LoadError, Module, Object, Verdict};
 

@@ -22,14 +22,14 @@ fn use_it(file: &[u8], compiles: bool) {
         let _ = run(&mut instance, &frame);
         // The compiler gets what no verifier has seen, but nobody runs it.
         if compiles {
-            let _ = towpath_modules::compile::compile(std::slice::from_ref(program));
+            let _ = towpath_module_compiler::compile(std::slice::from_ref(program));
         }
     }
 }
 
 #[test]
 fn damaged_objects_never_panic() {
-    let sources = ["crates/modules/tests/programs/many.bpf.c", "bpf/modules/firewall.bpf.c"];
+    let sources = ["crates/module-compiler/tests/programs/many.bpf.c", "bpf/modules/firewall.bpf.c"];
     let mut rng = Rng::new(3);
     for source in sources {
         let Some(file) = object_file(source) else { return };

@@ -39,7 +39,9 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
 
 #[test]
 fn each_part_of_ebpf_does_what_it_does_in_the_kernel() {
-    let Some(file) = object_file("crates/modules/tests/programs/many.bpf.c").filter(|_| may_verify()) else { return };
+    let Some(file) = object_file("crates/module-compiler/tests/programs/many.bpf.c").filter(|_| may_verify()) else {
+        return;
+    };
     one_cpu();
     let object = Object::parse(&file).unwrap();
     let names: Vec<String> = object.programs.iter().map(|program| program.name.clone()).collect();

@@ -1,24 +1,14 @@
-//! What a process with privileges does for one without: it has the verifier judge an object, and compiles it.
+//! Machine code of a module, and how the process that has made it tells another of it.
 
-use crate::check::check;
-use crate::compile::{Compiled, compile};
 use crate::error::LoadError;
-use crate::object::Object;
-use crate::verify::{may_ask, verify};
 
-/// Compiles the programs of an object that the verifier accepts. `None` = they are to be interpreted: this process may
-/// not ask the verifier, or this is no machine that code is made for.
-pub fn prepare(object: &Object) -> Result<Option<Compiled>, LoadError> {
-    for program in &object.programs {
-        check(program, object.maps.len())?;
-    }
-    // On others, new code needs more than the memory that it stands in.
-    if !cfg!(target_arch = "x86_64") || !may_ask() {
-        return Ok(None);
-    }
-    // The maps and programs of the kernel are only for its judgement.
-    drop(verify(object)?);
-    compile(&object.programs).map(Some)
+/// Machine code, and where its functions begin. The programs' own functions are the first ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compiled {
+    /// The code of all functions. It may stand anywhere.
+    pub code: Vec<u8>,
+    /// Offsets in it, by the number of the function.
+    pub functions: Vec<u32>,
 }
 
 /// An answer to a process without privileges, as bytes.

@@ -3,13 +3,6 @@
 //!
 //! It checks nothing that the kernel's verifier has proved. It is only run if that has accepted the program.
 
-use crate::check::STACK;
-use crate::context::{self, Base};
-use crate::error::LoadError;
-use crate::helpers;
-use crate::insn::{self, ALU, ALU64, Insn, JMP, JMP32, LD, LDX, ST, STX};
-use crate::object::ProgramSpec;
-use crate::run::{self, place};
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I16, I32, I64};
@@ -22,15 +15,10 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{Context, isa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::collections::BTreeMap;
-
-/// Machine code, and where its functions begin. The programs' own functions are the first ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compiled {
-    /// The code of all functions. It may stand anywhere.
-    pub code: Vec<u8>,
-    /// Offsets in it, by the number of the function.
-    pub functions: Vec<u32>,
-}
+use towpath_modules::abi::{Base, Field, STACK, TAIL_CALL, bases, helper_place, place};
+use towpath_modules::compiled::Compiled;
+use towpath_modules::insn::{self, ALU, ALU64, Insn, JMP, JMP32, LD, LDX, ST, STX};
+use towpath_modules::{LoadError, ProgramSpec};
 
 /// Functions begin at multiples of this.
 const ALIGNMENT: usize = 32;
@@ -54,7 +42,7 @@ pub fn compile(programs: &[ProgramSpec]) -> Result<Compiled, LoadError> {
     let mut compiled = Compiled { code: Vec::new(), functions: vec![0; programs.len()] };
     let mut shared = FunctionBuilderContext::new();
     for (number, program) in programs.iter().enumerate() {
-        let bases = context::bases(program);
+        let bases = bases(program);
         let below = compiled.functions.len();
         compiled.functions.resize(below + program.functions.len() - 1, 0);
         for (at, start) in program.functions.iter().enumerate() {
@@ -306,8 +294,8 @@ impl Emit<'_> {
 
     fn load(&mut self, insn: Insn, base: Base) {
         let at = self.get(insn.src);
-        let field = if insn.code == LDX | insn::MEM { run::field(insn.off) } else { None };
-        let Some((place, pointer)) = field.filter(|_| base != Base::Other) else {
+        let field = if insn.code == LDX | insn::MEM { Field::at(insn.off) } else { None };
+        let Some((place, pointer)) = field.filter(|_| base != Base::Other).map(Field::place) else {
             let value = self.load_bytes(insn, at);
             return self.set_wide(insn.dst, value);
         };
@@ -387,11 +375,11 @@ impl Emit<'_> {
     }
 
     fn call_helper(&mut self, number: i32) -> Result<(), String> {
-        let at = helpers::place(number).ok_or("an unknown helper")?;
+        let at = helper_place(number).ok_or("an unknown helper")?;
         let callee = self.builder.ins().load(I64, FIXED, self.run, place::HELPERS + at as i32 * 8);
         let arguments = self.arguments();
         let result = self.call(callee, &arguments);
-        if number != helpers::TAIL_CALL {
+        if number != TAIL_CALL {
             self.set(0, result);
             return Ok(());
         }
