@@ -91,10 +91,12 @@ fn add(
     let line = line(&entry);
     let mut modules = all.lock();
     is_free(&modules, name)?;
-    modules.push(entry);
+    let mut changed = modules.clone();
+    changed.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
-    modules.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
-    attach(stack, &modules)?;
+    changed.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
+    attach(stack, &changed)?;
+    *modules = changed;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
     Ok(line)
 }
@@ -109,7 +111,8 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     }
 }
 
-/// Has the stack run these. The lock is held meanwhile, so that the last change is the one in force.
+/// Has the stack run these. The lock is held meanwhile, so that the last change is the one in force. What the stack refuses
+/// is no change.
 fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
     let of = |hook| modules.iter().filter(move |module| module.hook == hook).map(|module| module.attached.clone());
     let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
@@ -126,8 +129,10 @@ fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine
     let mut modules = all.lock();
     let place = modules.iter().position(|module| module.name == name);
     let place = place.ok_or_else(|| unknown(&modules, name))?;
-    let removed = modules.remove(place);
-    attach(stack, &modules)?;
+    let mut changed = modules.clone();
+    let removed = changed.remove(place);
+    attach(stack, &changed)?;
+    *modules = changed;
     tracing::info!(name, "module removed");
     Ok(line(&removed))
 }
