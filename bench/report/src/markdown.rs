@@ -117,15 +117,15 @@ fn commands(outcomes: &[Outcome<'_>], out: &mut String) {
     for measured in outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok()) {
         let step = measured.step;
         let line = match &step.recorded {
-            Some(from) => format!("`{}` ({from})", step.command),
-            None => format!("`{}`", step.command),
+            Some(from) => format!("- `{}` ({from})\n", step.command),
+            None => format!("- `{}`\n", step.command),
         };
         if !seen.contains(&line) {
             seen.push(line);
         }
     }
     if !seen.is_empty() {
-        let _ = writeln!(out, "\nMeasured by {}.", seen.join(", "));
+        let _ = write!(out, "\nMeasured by:\n\n{}", seen.concat());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a reader has to know of the machine and of Linux's settings, and how much time its hypervisor took.
+//! The machine and Linux's settings, as the page shows them, and the CPU time that a hypervisor took.
 
 use std::process::Command;
 use towpath_bench_report::{CPUS, LOAD};
