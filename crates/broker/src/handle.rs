@@ -123,8 +123,13 @@ impl Broker {
 
     /// [`crate::Privileges::configuration`].
     pub fn configuration(&self) -> io::Result<OwnedFd> {
-        match self.ask(Request::Configuration, None)? {
-            (Answer { result: 0, .. }, Some(text)) => Ok(text),
+        self.descriptor(Request::Configuration)
+    }
+
+    /// The descriptor that the answer has with it.
+    fn descriptor(&self, request: Request) -> io::Result<OwnedFd> {
+        match self.ask(request, None)? {
+            (Answer { result: 0, .. }, Some(descriptor)) => Ok(descriptor),
             (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
             (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
         }
@@ -132,11 +137,12 @@ impl Broker {
 
     /// [`crate::Privileges::code_area`].
     pub fn code_area(&self) -> io::Result<OwnedFd> {
-        match self.ask(Request::CodeArea, None)? {
-            (Answer { result: 0, .. }, Some(memory)) => Ok(memory),
-            (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
-            (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
-        }
+        self.descriptor(Request::CodeArea)
+    }
+
+    /// [`crate::Privileges::kept`].
+    pub fn kept(&self) -> io::Result<OwnedFd> {
+        self.descriptor(Request::Kept)
     }
 
     /// [`crate::Privileges::module`]. It holds up no other request meanwhile.
@@ -191,11 +197,7 @@ impl Broker {
 
     /// [`crate::Privileges::first_syns`].
     pub fn first_syns(&self, number: u32, v6: bool) -> io::Result<OwnedFd> {
-        match self.ask(Request::FirstSyns { number, v6 }, None)? {
-            (Answer { result: 0, .. }, Some(socket)) => Ok(socket),
-            (Answer { result: 0, .. }, None) => Err(io::ErrorKind::InvalidData.into()),
-            (answer, _) => Err(io::Error::from_raw_os_error(answer.result)),
-        }
+        self.descriptor(Request::FirstSyns { number, v6 })
     }
 
     /// [`crate::Privileges::join`].

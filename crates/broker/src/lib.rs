@@ -67,6 +67,10 @@ pub trait Privileges {
     fn module(&mut self, _place: u32, _object: &[u8]) -> Vec<u8> {
         Vec::new()
     }
+    /// Memory for what a worker leaves to the next one. It always has the same size, and the broker never reads it.
+    fn kept(&mut self) -> Result<OwnedFd, i32> {
+        Err(libc::ENOSYS)
+    }
     /// This process is not the broker: it closes its copies of what the broker holds.
     fn forget(&mut self);
     /// A raw socket that sends packets over the device of an interface of the configuration, and over no other.

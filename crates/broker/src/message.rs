@@ -109,6 +109,8 @@ pub enum Request {
         /// The place.
         place: u32,
     },
+    /// Memory for what a worker leaves to the next one. It goes along with the answer.
+    Kept,
     /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
     /// there. The answer has the end of a socketpair, through which another answer comes: a socket, its address and port,
     /// and the service's device with the address as its text.
@@ -283,6 +285,7 @@ impl Numbered {
                 head(&mut to, 18);
                 to.word(place);
             }
+            Request::Kept => head(&mut to, 19),
             Request::Join { namespace, process, remote } => {
                 head(&mut to, 16);
                 to.word(namespace);
@@ -331,6 +334,7 @@ impl Numbered {
             }
             17 => Request::CodeArea,
             18 => Request::Module { place: from.word()? },
+            19 => Request::Kept,
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -397,7 +401,7 @@ mod tests {
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
         all.push(Request::RenewPort { number: 2 });
-        all.extend([Request::CodeArea, Request::Module { place: 63 }]);
+        all.extend([Request::CodeArea, Request::Module { place: 63 }, Request::Kept]);
         for remote in ["192.0.2.1", "2001:db8::1"] {
             all.push(Request::Join { namespace: 3, process: 42, remote: remote.parse().unwrap() });
         }
@@ -469,7 +473,7 @@ mod tests {
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
                 bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 18;
+                bytes[0] = noise(&mut seed) % 21;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);

@@ -34,22 +34,18 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
         Err(error) => Answer::plain(number, error),
     };
     let (mut served, mut sent) = (Served::Answered, None);
+    let mut descriptor = |result: Result<OwnedFd, i32>| match result {
+        Ok(descriptor) => {
+            sent = Some(descriptor);
+            Answer::plain(number, 0)
+        }
+        Err(error) => Answer::plain(number, error),
+    };
+    let apart_errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
     let answer = match request {
-        Request::Prove => match apart.prove(socket, number, privileges)? {
-            Ok(end) => {
-                sent = Some(end);
-                Answer::plain(number, 0)
-            }
-            Err(result) => Answer::plain(number, result),
-        },
+        Request::Prove => descriptor(apart.prove(socket, number, privileges)?),
         Request::Join { namespace, process, remote } => {
-            match apart.join(privileges, number, (namespace, process, remote)) {
-                Ok(end) => {
-                    sent = Some(end);
-                    Answer::plain(number, 0)
-                }
-                Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
-            }
+            descriptor(apart.join(privileges, number, (namespace, process, remote)).map_err(apart_errno))
         }
         Request::Neighbour { device, address, change } => plain(privileges.neighbour(device, address, change)),
         Request::Program { process } => text(privileges.program(process)),
@@ -59,41 +55,12 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
         },
         Request::ReservePorts => plain(privileges.reserve_ports()),
         Request::ReservedCpus => text(privileges.reserved_cpus()),
-        Request::StartStack { number: stack } => match apart.start(privileges, stack) {
-            Ok(pipe) => {
-                sent = Some(pipe);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
-        },
-        Request::Configuration => match privileges.configuration() {
-            Ok(text) => {
-                sent = Some(text);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error),
-        },
-        Request::CodeArea => match privileges.code_area() {
-            Ok(memory) => {
-                sent = Some(memory);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error),
-        },
-        Request::Module { place } => match apart.module(privileges, place) {
-            Ok(end) => {
-                sent = Some(end);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error.raw_os_error().unwrap_or(libc::EAGAIN)),
-        },
-        Request::FirstSyns { number: interface, v6 } => match privileges.first_syns(interface, v6) {
-            Ok(socket) => {
-                sent = Some(socket);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error),
-        },
+        Request::StartStack { number: stack } => descriptor(apart.start(privileges, stack).map_err(apart_errno)),
+        Request::Configuration => descriptor(privileges.configuration()),
+        Request::CodeArea => descriptor(privileges.code_area()),
+        Request::Kept => descriptor(privileges.kept()),
+        Request::Module { place } => descriptor(apart.module(privileges, place).map_err(apart_errno)),
+        Request::FirstSyns { number: interface, v6 } => descriptor(privileges.first_syns(interface, v6)),
         Request::ConfigurationTaken => {
             privileges.configuration_taken();
             Answer::plain(number, 0)
@@ -103,13 +70,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             Ok(text) => Answer { text: text.into(), ..Answer::plain(number, 0) },
             Err((error, why)) => Answer { text: why.into(), ..Answer::plain(number, error) },
         },
-        Request::PortPart { number: port, part } => match privileges.port_part(port, part) {
-            Ok(copy) => {
-                sent = Some(copy);
-                Answer::plain(number, 0)
-            }
-            Err(error) => Answer::plain(number, error),
-        },
+        Request::PortPart { number: port, part } => descriptor(privileges.port_part(port, part)),
         Request::RenewPort { number: port } => plain(privileges.renew_port(port)),
         Request::Serving => {
             served = Served::Serving;

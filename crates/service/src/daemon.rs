@@ -250,6 +250,13 @@ fn run(
         "serving"
     );
     let mut server = Server::new(settings, started.stack, sockets).map_err(doing("starting the service"))?;
+    if server.state().stack.module_rows().is_some() {
+        match privileged::kept() {
+            Some(Ok(kept)) => server.state().modules.inherit(&*server.state().stack, kept),
+            Some(Err(error)) => tracing::warn!(%error, "modules are lost when the process that serves dies"),
+            None => {}
+        }
+    }
     let watcher = started.network.map(|network| start_watching(server.state(), network));
     let watcher = watcher.transpose().map_err(doing("starting the service"))?;
     let sizer = start_sizing(server.state()).map_err(doing("starting the service"))?;

@@ -35,6 +35,7 @@ pub mod geometry;
 pub mod guard;
 mod interrupted;
 pub mod judge;
+pub mod kept;
 pub mod known_namespaces;
 pub mod lease;
 pub mod live;

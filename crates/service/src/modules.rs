@@ -1,8 +1,12 @@
 //! The modules that frames go through.
 
+mod inherited;
+
 use crate::answer_line::{error, good};
 use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest};
 use crate::privileged;
+use inherited::Inherited;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
@@ -16,12 +20,20 @@ const LONGEST_NAME: usize = 64;
 /// Most elements and records that one answer has.
 const MOST_ELEMENTS: usize = 65_536;
 
-/// All modules, in the order in which they run.
+/// All modules.
 #[derive(Debug, Default)]
-pub struct Modules(Mutex<Vec<Entry>>);
+pub struct Modules {
+    /// In the order in which they run.
+    entries: Mutex<Vec<Entry>>,
+    kept: Inherited,
+}
 
 #[derive(Clone, Debug)]
 struct Entry {
+    /// How it was added.
+    request: Arc<ModuleRequest>,
+    /// Elements that were set since, by map and key: the key and the value in words.
+    settings: BTreeMap<(String, Vec<u8>), (String, String)>,
     name: String,
     hook: Hook,
     priority: i32,
@@ -32,39 +44,41 @@ struct Entry {
 impl Modules {
     /// Each change is one step, so a thread that panicked with the lock has left it consistent.
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The answer to a request, as JSON without a line feed.
 pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> String {
     match request {
-        ModuleRequest::Add { name, object, program, hook, priority } => {
-            let added = add((modules, stack), (name, object), program.as_deref(), hook, *priority);
+        ModuleRequest::Add { name, .. } => {
+            let added = add((modules, stack), name, request);
             added.map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
         ModuleRequest::List { name } => list(modules, name.as_deref()).map_or_else(error, |list| good(&list)),
         ModuleRequest::Remove { name } => {
             remove((modules, stack), name).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
-        ModuleRequest::Dump { name, map } => with_map(modules, name, map, dump),
-        ModuleRequest::Set { name, map, key, value } => {
-            with_map(modules, name, map, |module, map| set(module, map, key, value))
+        ModuleRequest::Dump { name, map } => {
+            let found = find(&modules.lock(), name, map).map(|(_, _, map)| map);
+            found.and_then(|map| dump(&map)).map_or_else(error, |elements| good(&elements))
         }
-        ModuleRequest::Delete { name, map, key } => with_map(modules, name, map, |_, map| delete(map, key)),
+        ModuleRequest::Set { name, map, key, value } => {
+            set(modules, (name, map), key, value).map_or_else(error, |elements| good(&elements))
+        }
+        ModuleRequest::Delete { name, map, key } => {
+            delete(modules, (name, map), key).map_or_else(error, |elements| good(&elements))
+        }
     }
 }
 
-fn add(
-    (all, stack): (&Modules, &dyn Stack),
-    (name, object): (&str, &str),
-    program: Option<&str>,
-    hook: &str,
-    priority: i32,
-) -> Result<ModuleLine, String> {
+fn add((all, stack): (&Modules, &dyn Stack), name: &str, request: &ModuleRequest) -> Result<ModuleLine, String> {
+    let ModuleRequest::Add { object, program, hook, priority, .. } = request else {
+        return Err("this adds nothing".into());
+    };
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
-    let hook = match hook {
+    let hook = match hook.as_str() {
         "ingress" => Hook::Ingress,
         "egress" => Hook::Egress,
         other => return Err(format!("there is no hook {other:?}: modules stand at ingress or egress")),
@@ -77,7 +91,7 @@ fn add(
     is_free(&all.lock(), name)?;
     let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
     let object = Object::parse(&file).map_err(|why| why.to_string())?;
-    let main = object.program(program).map_err(|why| why.to_string())?;
+    let main = object.program(program.as_deref()).map_err(|why| why.to_string())?;
     let compiled = privileged::prepare_module(&file, &object)?;
     let compiled = compiled.as_ref().map(|(_, functions)| functions.clone()).zip(compiled.map(|(code, _)| code));
     let (functions, code) = compiled.unzip();
@@ -87,7 +101,8 @@ fn add(
     let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
     let program = object.programs[main].name.clone();
     let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
-    let entry = Entry { name: name.into(), hook, priority, program, attached };
+    let (request, settings) = (Arc::new(request.clone()), BTreeMap::new());
+    let entry = Entry { request, settings, name: name.into(), hook, priority: *priority, program, attached };
     let line = line(&entry);
     let mut modules = all.lock();
     is_free(&modules, name)?;
@@ -95,8 +110,7 @@ fn add(
     changed.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
     changed.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
-    attach(stack, &changed)?;
-    *modules = changed;
+    change((all, stack), &mut modules, changed)?;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
     Ok(line)
 }
@@ -119,6 +133,13 @@ fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
     stack.modules(&chains).map_err(|why| why.to_string())
 }
 
+/// [`attach`], and leaves the modules to the next process that serves.
+fn change((all, stack): (&Modules, &dyn Stack), modules: &mut Vec<Entry>, changed: Vec<Entry>) -> Result<(), String> {
+    attach(stack, &changed)?;
+    *modules = changed;
+    all.kept.write(modules)
+}
+
 fn unknown(modules: &[Entry], name: &str) -> String {
     let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
     let names = if names.is_empty() { "none".into() } else { names.join(", ") };
@@ -131,8 +152,7 @@ fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine
     let place = place.ok_or_else(|| unknown(&modules, name))?;
     let mut changed = modules.clone();
     let removed = changed.remove(place);
-    attach(stack, &changed)?;
-    *modules = changed;
+    change((all, stack), &mut modules, changed)?;
     tracing::info!(name, "module removed");
     Ok(line(&removed))
 }
@@ -147,7 +167,7 @@ fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
 }
 
 fn line(entry: &Entry) -> ModuleLine {
-    let Entry { name, hook, priority, program, attached } = entry;
+    let Entry { name, hook, priority, program, attached, .. } = entry;
     let map = |map: &Arc<Map>| {
         let spec = map.spec();
         MapLine {
@@ -170,25 +190,23 @@ fn line(entry: &Entry) -> ModuleLine {
     }
 }
 
-fn with_map(
-    all: &Modules,
-    name: &str,
-    map: &str,
-    act: impl FnOnce(&Module, &Map) -> Result<Vec<ElementLine>, String>,
-) -> String {
-    let modules = all.lock();
-    let Some(entry) = modules.iter().find(|module| module.name == name) else { return error(unknown(&modules, name)) };
-    let module = Arc::clone(&entry.attached.module);
-    drop(modules);
-    let Some(found) = module.maps().iter().find(|known| known.spec().name == map) else {
-        let names: Vec<_> = module.maps().iter().map(|map| map.spec().name.as_str()).collect();
-        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-        return error(format!("module {name} has no map {map:?}; it has {names}"));
-    };
-    match act(&module, found) {
-        Ok(elements) => good(&Elements { map: map.into(), kind: found.spec().kind.name().into(), elements }),
-        Err(why) => error(why),
+/// A map of a module, and the module's place.
+fn find(modules: &[Entry], name: &str, map: &str) -> Result<(usize, Arc<Module>, Arc<Map>), String> {
+    let place = modules.iter().position(|module| module.name == name);
+    let place = place.ok_or_else(|| unknown(modules, name))?;
+    let module = Arc::clone(&modules[place].attached.module);
+    match module.maps().iter().find(|known| known.spec().name == map).cloned() {
+        Some(map) => Ok((place, module, map)),
+        None => {
+            let names: Vec<_> = module.maps().iter().map(|map| map.spec().name.as_str()).collect();
+            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+            Err(format!("module {name} has no map {map:?}; it has {names}"))
+        }
     }
+}
+
+fn elements(map: &Map, elements: Vec<ElementLine>) -> Elements {
+    Elements { map: map.spec().name.clone(), kind: map.spec().kind.name().into(), elements }
 }
 
 fn element(map: &Map, key: &[u8], values: &[Vec<u8>]) -> ElementLine {
@@ -203,37 +221,54 @@ fn element(map: &Map, key: &[u8], values: &[Vec<u8>]) -> ElementLine {
     ElementLine { key: to_hex(key), values, numbers: numbers.filter(|_| are_numbers).unwrap_or_default() }
 }
 
-fn dump(_: &Module, map: &Map) -> Result<Vec<ElementLine>, String> {
+fn dump(map: &Map) -> Result<Elements, String> {
     if map.spec().kind != MapKind::RingBuf && map.spec().entries as usize > MOST_ELEMENTS {
         return Err(format!("a map of more than {MOST_ELEMENTS} elements is not shown as a whole"));
     }
-    Ok(map.elements().iter().take(MOST_ELEMENTS).map(|(key, values)| element(map, key, values)).collect())
+    let all = map.elements();
+    Ok(elements(map, all.iter().take(MOST_ELEMENTS).map(|(key, values)| element(map, key, values)).collect()))
 }
 
-fn set(module: &Module, map: &Map, key: &str, value: &str) -> Result<Vec<ElementLine>, String> {
-    let key = words::key(key, map.spec())?;
+fn set(all: &Modules, (name, map): (&str, &str), key: &str, value: &str) -> Result<Elements, String> {
+    let mut modules = all.lock();
+    let (place, module, map) = find(&modules, name, map)?;
+    let bytes = words::key(key, map.spec())?;
+    let line = set_element(&module, &map, &bytes, value)?;
+    let known = (map.spec().name.clone(), bytes);
+    modules[place].settings.insert(known, (key.into(), value.into()));
+    all.kept.write(&modules)?;
+    Ok(elements(&map, vec![line]))
+}
+
+fn set_element(module: &Module, map: &Map, key: &[u8], value: &str) -> Result<ElementLine, String> {
     if map.spec().kind == MapKind::ProgArray {
         let program = module.programs().position(|program| program == value);
         let program = program.ok_or_else(|| format!("there is no program {value:?} in this module"))?;
-        let place = key.as_slice().try_into().map_or(u32::MAX, u32::from_ne_bytes);
+        let place = key.try_into().map_or(u32::MAX, u32::from_ne_bytes);
         return match map.set_program(place, Some(program)) {
-            true => Ok(vec![element(map, &key, &[(program as u32 + 1).to_ne_bytes().to_vec()])]),
+            true => Ok(element(map, key, &[(program as u32 + 1).to_ne_bytes().to_vec()])),
             false => Err(format!("place {place} is beyond the end")),
         };
     }
     let value = words::value(value, map.spec())?;
-    match map.set(&key, &value) {
-        Ok(()) => Ok(vec![element(map, &key, &[value])]),
+    match map.set(key, &value) {
+        Ok(()) => Ok(element(map, key, &[value])),
         Err(libc::E2BIG | libc::ENOSPC) => Err(format!("the map has room for {} elements", map.spec().entries)),
         Err(libc::EPERM) => Err("these are constants of the program, which nobody changes".into()),
         Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
     }
 }
 
-fn delete(map: &Map, key: &str) -> Result<Vec<ElementLine>, String> {
+fn delete(all: &Modules, (name, map): (&str, &str), key: &str) -> Result<Elements, String> {
+    let mut modules = all.lock();
+    let (place, _, map) = find(&modules, name, map)?;
     let key = words::key(key, map.spec())?;
     match map.remove(&key) {
-        Ok(()) => Ok(Vec::new()),
+        Ok(()) => {
+            modules[place].settings.remove(&(map.spec().name.clone(), key));
+            all.kept.write(&modules)?;
+            Ok(elements(&map, Vec::new()))
+        }
         Err(libc::ENOENT) => Err("the map has no such element".into()),
         Err(libc::EINVAL) => Err(format!("nothing is deleted from a {}", map.spec().kind.name())),
         Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),

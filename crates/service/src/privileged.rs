@@ -1,5 +1,6 @@
 //! What the service cannot do without privilege. A worker asks its broker; a service without one does it itself.
 
+use crate::kept::Kept;
 use crate::{config_text, paths, port_proof, proc_links};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ffi::OsString;
@@ -58,6 +59,11 @@ pub fn map_code() {
     if let Some(broker) = broker() {
         let _ = CODE.set(broker.code_area().and_then(|memory| Area::map(memory.as_fd())));
     }
+}
+
+/// What the last process that served has left, if another one follows when this one dies.
+pub fn kept() -> Option<io::Result<Kept>> {
+    broker().map(|broker| broker.kept().map(Kept::new))
 }
 
 /// Has the kernel's verifier judge a module, and compiles it. `None`: it is to be interpreted.

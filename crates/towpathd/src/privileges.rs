@@ -8,7 +8,7 @@ use crate::network::device;
 use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
 use crate::ways::{self, Way};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::HashSet;
 use std::io::Write;
 use std::net::IpAddr;
@@ -23,6 +23,7 @@ use towpath_modules::compiled::answer;
 use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
+use towpath_service::kept::KEPT_BYTES;
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::policy::Namespaces;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
@@ -47,6 +48,8 @@ pub struct ServicePrivileges {
     namespaces: Namespaces,
     /// The way to write the code of modules.
     code: Option<Writer>,
+    /// What a worker leaves to the next one.
+    kept: Option<OwnedFd>,
     file: Option<PathBuf>,
     /// The text that was read last.
     read: Option<String>,
@@ -71,6 +74,7 @@ impl ServicePrivileges {
             ports: None,
             namespaces: config.namespaces(),
             code: None,
+            kept: None,
             file: config.file.clone(),
             read: None,
             in_force: None,
@@ -108,6 +112,14 @@ fn sealed(text: &str) -> std::io::Result<OwnedFd> {
     file.write_all(text.as_bytes())?;
     fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(file.into())
+}
+
+/// Memory of so many bytes, which take room when they are used. Nobody can make it larger or smaller.
+fn empty(bytes: u64) -> std::io::Result<OwnedFd> {
+    let memory = memfd_create("towpath-kept", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, bytes)?;
+    fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(memory)
 }
 
 impl Privileges for ServicePrivileges {
@@ -240,8 +252,16 @@ impl Privileges for ServicePrivileges {
         answer(&prepared)
     }
 
+    fn kept(&mut self) -> Result<OwnedFd, i32> {
+        if self.kept.is_none() {
+            self.kept = Some(empty(KEPT_BYTES).map_err(|error| errno(&error))?);
+        }
+        let kept = self.kept.as_ref().ok_or(libc::ENOENT)?;
+        kept.try_clone().map_err(|error| errno(&error))
+    }
+
     fn forget(&mut self) {
-        self.code = None;
+        (self.code, self.kept) = (None, None);
         self.interfaces.close();
         self.netlink = None;
         if let Some(ports) = self.ports.take() {

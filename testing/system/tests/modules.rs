@@ -133,6 +133,42 @@ for i in range(100000):
 }
 
 #[test]
+fn modules_and_their_settings_come_back_when_the_worker_has_died() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = serve(&lab, &service);
+    let firewall = object(&service.scratch, "firewall", None);
+    module(&service, &format!("add other {} --hook egress --priority 7", firewall.display())).run(60).ok();
+    module(&service, &format!("add wall {}", firewall.display())).run(60).ok();
+    for port in [7000, 7001] {
+        module(&service, &format!("maps wall blocked_ports set {port} 1")).run(30).ok();
+    }
+    module(&service, "maps wall blocked_ports delete 7000").run(30).ok();
+    module(&service, &format!("add gone {}", firewall.display())).run(60).ok();
+    module(&service, "rm gone").run(30).ok();
+    let elements = || json(&service, "maps wall blocked_ports dump")["elements"].clone();
+    let before = elements();
+    assert_eq!(before.as_array().unwrap().len(), 1);
+    for _ in 0..2 {
+        let dead = service.running.worker();
+        // SAFETY: the call takes integers. It is a child of the service that this test has started.
+        assert_eq!(unsafe { libc::kill(dead, libc::SIGKILL) }, 0);
+        let lists = || module(&service, "list --json").run(30);
+        until("another worker", 30, || service.running.worker() != dead && lists().code == 0);
+        let list: Value = serde_json::from_str(&lists().ok()).unwrap();
+        let modules = list["modules"].as_array().unwrap().iter();
+        let said =
+            modules.map(|one| [&one["name"], &one["hook"], &one["priority"], &one["compiled"]].map(Value::to_string));
+        let said: Vec<_> = said.map(|words| words.join(" ")).collect();
+        assert_eq!(said, [r#""wall" "ingress" 0 true"#, r#""other" "egress" 7 true"#]);
+        assert_eq!(elements(), before);
+    }
+    // Until the server's listeners have joined, the kernel accepts, whose frames pass no module.
+    until("the port to be blocked", 60, || asks(&lab, 7001) == "nothing");
+    assert_eq!(asks(&lab, 7000), "answer");
+}
+
+#[test]
 fn modules_come_and_go_under_load_and_no_byte_is_lost() {
     let lab = Lab::new();
     let service = Service::on_interface(&lab);

@@ -72,6 +72,12 @@ impl Privileges for Noted {
         let own = self.file(&format!("join {namespace} {process} {remote}"))?;
         Ok((own, Held { addr: remote, port: 7, dual: false }, 9))
     }
+    fn code_area(&mut self) -> Result<OwnedFd, i32> {
+        self.file("code")
+    }
+    fn kept(&mut self) -> Result<OwnedFd, i32> {
+        self.file("kept")
+    }
     fn forget(&mut self) {}
     fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32> {
         self.file(&format!("syns {number} {v6}"))
@@ -102,7 +108,7 @@ type Case = (&'static str, fn(&Broker) -> Result<String, Option<i32>>);
 
 #[test]
 fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
-    let cases: [(Case, &str); 14] = [
+    let cases: [(Case, &str); 16] = [
         (
             ("neighbour 3 192.0.2.1 Manage", |broker| {
                 errno(broker.neighbour(3, [192, 0, 2, 1].into(), Change::Manage)).map(words)
@@ -115,6 +121,8 @@ fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
         (("reserve", |broker| errno(broker.reserve_ports()).map(words)), "()"),
         (("cpus", |broker| errno(broker.reserved_cpus()).map(words)), "[50, 45, 51]"),
         (("configuration", |broker| errno(broker.configuration()).map(|file| words(is_null(&file)))), "true"),
+        (("code", |broker| errno(broker.code_area()).map(|memory| words(is_null(&memory)))), "true"),
+        (("kept", |broker| errno(broker.kept()).map(|memory| words(is_null(&memory)))), "true"),
         (("open true", |broker| errno(broker.open_sockets(true)).map(words)), "()"),
         (("open false", |broker| errno(broker.open_sockets(false)).map(words)), "()"),
         (("renew 2", |broker| errno(broker.renew_port(2)).map(words)), "()"),
