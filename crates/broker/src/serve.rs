@@ -58,6 +58,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             Err(error) => Answer::plain(number, error),
         },
         Request::ReservePorts => plain(privileges.reserve_ports()),
+        Request::Namespaces => text(privileges.namespaces()),
         Request::ReservedCpus => text(privileges.reserved_cpus()),
         Request::StartStack { number: stack } => match apart.start(privileges, stack) {
             Ok(pipe) => {

@@ -23,6 +23,8 @@ use towpath_modules::compiled::answer;
 use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
+use towpath_service::known_namespaces::names_of;
+use towpath_service::namespace_cookies::{Names, encode};
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::policy::Namespaces;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
@@ -45,6 +47,8 @@ pub struct ServicePrivileges {
     ports: Option<ReservedPorts>,
     /// The network namespaces of the configuration's other stacks.
     namespaces: Namespaces,
+    /// All that the configuration names.
+    names: Names,
     /// The way to write the code of modules.
     code: Option<Writer>,
     file: Option<PathBuf>,
@@ -69,6 +73,7 @@ impl ServicePrivileges {
             managed: HashSet::new(),
             ports: None,
             namespaces: config.namespaces(),
+            names: names_of(config),
             code: None,
             file: config.file.clone(),
             read: None,
@@ -218,6 +223,10 @@ impl Privileges for ServicePrivileges {
         Ok((own, Held { addr: local.ip(), port: local.port(), dual: false }, device))
     }
 
+    fn namespaces(&mut self) -> Result<Vec<u8>, i32> {
+        Ok(encode(&self.names.ask()))
+    }
+
     fn code_area(&mut self) -> Result<OwnedFd, i32> {
         // A worker asks once, at its beginning.
         let (writer, memory) = Writer::new().map_err(|error| errno(&error))?;
@@ -288,6 +297,11 @@ mod tests {
         assert_eq!(privileges.first_syns(0, false).unwrap_err(), libc::EPERM);
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.join(0, 1, address).map(drop), Err(libc::EINVAL), "no other namespace is configured");
+        assert_eq!(
+            privileges.namespaces().unwrap(),
+            encode(&privileges.names.ask()),
+            "what is configured, and no other"
+        );
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
         let mut serves = ServicePrivileges {
