@@ -151,8 +151,9 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
     return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &seen6, &flow, (void *)ports, end);
 }
 
-// The place of an interface; PLACES: it has none.
-static __always_inline __u32 place_of(__u32 interface)
+// The place of an interface; PLACES: it has none. The kernel checks a global function once, and knows nothing of its result.
+// Inlined, it would have the rest of a program checked once for each place.
+__attribute__((noinline)) __u32 place_of(__u32 interface)
 {
     __u32 place;
 #pragma clang loop unroll(disable)

@@ -132,6 +132,8 @@ fn each_interface_has_a_vlan_of_its_own() {
         assert_eq!((counts(&server), counts(&client)), ([2, 0], [2, 0]), "all by the stacks");
         let page = Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&server.socket).run(20).ok();
         assert!(page.contains("eth1 (VLAN 7): up") && page.contains("eth2 (VLAN 8): up"), "{page}");
+        let doctor = Program::new(&[bin("towpath")]).arg("doctor").arg("--socket").arg(&server.socket).run(30).out;
+        assert!(doctor.contains("eth1 (VLAN 7), ") && doctor.contains("eth2 (VLAN 8), "), "{doctor}");
     }
     // The second interface has the first one's VLAN here, which the server does not serve there.
     let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config("7, 7"))));
