@@ -149,6 +149,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_in_the_place_of_a_namespace_keeps_nobody_waiting() {
+        let folder = std::env::temp_dir().join(format!("towpath-no-namespace-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let pipe = folder.join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        let netns = pipe.to_str().map(str::to_owned);
+        assert_eq!(Names::new(None, vec![netns], Vec::new()).ask()[1], Found::Unknown);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn an_answer_is_read_as_it_was_written() {
         let all = [Found::Cookie(7), Found::Gone, Found::Unknown, Found::Cookie(u64::MAX)];
         assert_eq!(decode(&encode(&all)).unwrap(), all);
