@@ -3,7 +3,7 @@
 // Steering: TCP that Towpath serves goes to an AF_XDP socket; everything else stays with the kernel.
 //
 // `towpath_steer` is attached to each interface that is served. Its rules, in order:
-//   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
+//   1. A frame of another VLAN than the interface's in `settings` (0: untagged) passes to the kernel.
 //   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension
 //      headers.
 //   3. A first SYN of a four-tuple that is PASSIVE in `flows`, or in none, passes to the kernel, whose listening socket
@@ -151,7 +151,22 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
     return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &seen6, &flow, (void *)ports, end);
 }
 
-static __always_inline int is_ours(void *data, void *end)
+// The place of an interface; PLACES: it has none. The kernel checks a global function once, and knows nothing of its result.
+// Inlined, it would have the rest of a program checked once for each place.
+__attribute__((noinline)) __u32 place_of(__u32 interface)
+{
+    __u32 place;
+#pragma clang loop unroll(disable)
+    for (place = 0; place < PLACES; place++) {
+        __u32 at = place, *index = bpf_map_lookup_elem(&places, &at);
+        if (index && *index == interface)
+            break;
+    }
+    return place;
+}
+
+// `place`: of the interface.
+static __always_inline int is_ours(void *data, void *end, __u32 place)
 {
     struct ethhdr *ethernet = data;
     void *packet = ethernet + 1;
@@ -167,11 +182,12 @@ static __always_inline int is_ours(void *data, void *end)
         tag = bpf_ntohs(vlan->control) & 0xfff;
         type = vlan->ethertype;
     }
-    __u32 index = VLAN;
-    __u32 *wanted = bpf_map_lookup_elem(&settings, &index);
-    if (!wanted || (*wanted & ~ALL_TCP) != tag)
+    // An interface has no place for a moment while it is attached to. The kernel must not see our flows then, whatever
+    // their tag.
+    __u32 *wanted = bpf_map_lookup_elem(&settings, &place);
+    if (wanted && (*wanted & ~ALL_TCP) != tag)
         return 0;
-    int all = (*wanted & ALL_TCP) != 0;
+    int all = wanted && (*wanted & ALL_TCP) != 0;
 
     if (type == bpf_htons(ETH_P_IP))
         return is_ours4(packet, end, all);
@@ -211,27 +227,14 @@ static __always_inline int keep_stray(struct xdp_md *ctx, __u32 place)
     return 0;
 }
 
-// The place of an interface; PLACES: it has none.
-static __always_inline __u32 place_of(__u32 interface)
-{
-    __u32 place;
-#pragma clang loop unroll(disable)
-    for (place = 0; place < PLACES; place++) {
-        __u32 at = place, *index = bpf_map_lookup_elem(&places, &at);
-        if (index && *index == interface)
-            break;
-    }
-    return place;
-}
-
 static __always_inline int steer(struct xdp_md *ctx)
 {
-    if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end)) {
+    __u32 place = place_of(ctx->ingress_ifindex), queue = ctx->rx_queue_index;
+    if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end, place)) {
         count(PASSED);
         return XDP_PASS;
     }
     count(STEERED);
-    __u32 place = place_of(ctx->ingress_ifindex), queue = ctx->rx_queue_index;
     int verdict = XDP_DROP;
     if (place < PLACES && queue < QUEUES)
         verdict = bpf_redirect_map(&sockets, place * QUEUES + queue, XDP_DROP);
@@ -266,7 +269,7 @@ int towpath_drop(struct __sk_buff *skb)
     __u32 wanted = skb->len < MOST_HEADERS ? skb->len : MOST_HEADERS;
     if (skb->data_end - skb->data < wanted)
         bpf_skb_pull_data(skb, wanted);
-    if (!is_ours((void *)(long)skb->data, (void *)(long)skb->data_end)) {
+    if (!is_ours((void *)(long)skb->data, (void *)(long)skb->data_end, place_of(skb->ifindex))) {
         count(PASSED);
         return NEXT;
     }

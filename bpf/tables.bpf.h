@@ -51,8 +51,7 @@ struct icmp {
 };
 
 enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
-enum { VLAN, SETTINGS };
-// In the setting beside the VLAN's number.
+// In a setting beside the VLAN's number.
 #define ALL_TCP (1u << 31)
 // Values of `flows`: who sent the first SYN.
 enum { ACTIVE = 1, PASSIVE };
@@ -200,9 +199,10 @@ struct {
     __type(value, __u64);
 } heartbeat SEC(".maps");
 
+// Of each place: the VLAN of its frames (0: they have no tag), and ALL_TCP.
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, SETTINGS);
+    __uint(max_entries, PLACES);
     __type(key, __u32);
     __type(value, __u32);
 } settings SEC(".maps");

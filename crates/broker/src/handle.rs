@@ -98,6 +98,11 @@ impl Broker {
         self.result(Request::SharesNetwork { process: known(process)? }).map(|answer| answer.yes)
     }
 
+    /// [`crate::Privileges::namespaces`].
+    pub fn namespaces(&self) -> io::Result<Vec<u8>> {
+        self.result(Request::Namespaces).map(|answer| answer.text)
+    }
+
     /// [`crate::Privileges::reserve_ports`].
     pub fn reserve_ports(&self) -> io::Result<()> {
         self.result(Request::ReservePorts).map(drop)

@@ -80,6 +80,10 @@ pub trait Privileges {
     /// is bound, and the index of the service's device with the address. This is called in a process of its own, which
     /// enters that namespace.
     fn join(&mut self, namespace: u32, process: i32, remote: IpAddr) -> Result<(OwnedFd, Held, u32), i32>;
+    /// What the names of network namespaces in the configuration lead to, as a text.
+    fn namespaces(&mut self) -> Result<Vec<u8>, i32> {
+        Err(libc::ENOSYS)
+    }
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);
 }

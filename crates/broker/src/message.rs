@@ -111,6 +111,8 @@ pub enum Request {
     },
     /// Memory for what a worker leaves to the next one. It goes along with the answer.
     Kept,
+    /// What the configuration's network namespaces are now.
+    Namespaces,
     /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
     /// there. The answer has the end of a socketpair, through which another answer comes: a socket, its address and port,
     /// and the service's device with the address as its text.
@@ -285,7 +287,8 @@ impl Numbered {
                 head(&mut to, 18);
                 to.word(place);
             }
-            Request::Kept => head(&mut to, 19),
+            Request::Namespaces => head(&mut to, 19),
+            Request::Kept => head(&mut to, 20),
             Request::Join { namespace, process, remote } => {
                 head(&mut to, 16);
                 to.word(namespace);
@@ -334,7 +337,8 @@ impl Numbered {
             }
             17 => Request::CodeArea,
             18 => Request::Module { place: from.word()? },
-            19 => Request::Kept,
+            19 => Request::Namespaces,
+            20 => Request::Kept,
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -400,7 +404,7 @@ mod tests {
         all.extend([1, i32::MAX].map(|process| Request::Program { process }));
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
-        all.push(Request::RenewPort { number: 2 });
+        all.extend([Request::RenewPort { number: 2 }, Request::Namespaces]);
         all.extend([Request::CodeArea, Request::Module { place: 63 }, Request::Kept]);
         for remote in ["192.0.2.1", "2001:db8::1"] {
             all.push(Request::Join { namespace: 3, process: 42, remote: remote.parse().unwrap() });

@@ -54,6 +54,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
             Err(error) => Answer::plain(number, error),
         },
         Request::ReservePorts => plain(privileges.reserve_ports()),
+        Request::Namespaces => text(privileges.namespaces()),
         Request::ReservedCpus => text(privileges.reserved_cpus()),
         Request::StartStack { number: stack } => descriptor(apart.start(privileges, stack).map_err(apart_errno)),
         Request::Configuration => descriptor(privileges.configuration()),

@@ -128,7 +128,7 @@ fn link(out: &mut String, link: &InterfaceStatus) {
         Some(id) => format!("foreign XDP program {id}"),
         None => "no program".into(),
     };
-    let (name, queues, sockets) = (&link.name, counted(link.queues, "receive queue"), link.sockets);
+    let (name, queues, sockets) = (link.title(), counted(link.queues, "receive queue"), link.sockets);
     let _ = write!(out, "{name}: {state}, {program}, {queues}, {} served", sockets.min(link.queues));
     if link.strays > 0 {
         let _ = write!(out, ", {} by the slower way", counted(link.strays, "frame"));
@@ -362,6 +362,7 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
         assert_eq!(page(&first, &second), expected);
         second.interfaces = vec![InterfaceStatus {
             name: "eth1".into(),
+            vlan: Some(7),
             up: true,
             carrier: true,
             steering: true,
@@ -373,7 +374,7 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             trouble: Some("eth1 has 4 receive queues".into()),
         }];
         let lines = "\
-eth1: up, xdp (program 7), 4 receive queues, 1 served, 9 frames by the slower way
+eth1 (VLAN 7): up, xdp (program 7), 4 receive queues, 1 served, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));

@@ -2,7 +2,7 @@
 //! kernel. [`crate::attachment`] attaches the program, which may be another process.
 
 pub use crate::attachment::SteerMode;
-use crate::attachment::{Attachment, Description, Parts};
+use crate::attachment::{Attachment, Description, PLACES, Parts};
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::listening::{Listening, monotonic};
 use crate::object::{LoadError, Maps};
@@ -28,9 +28,7 @@ const LOST: u32 = 6;
 /// Values of the maps `flows` and `flows6`.
 const ACTIVE: u32 = 1;
 const PASSIVE: u32 = 2;
-/// Index of the map `settings`.
-const VLAN: u32 = 0;
-/// In that setting, beside the VLAN's number.
+/// In a value of the map `settings`, beside the VLAN's number.
 const ALL_TCP: u32 = 1 << 31;
 
 /// Which segments of a connection are ours.
@@ -76,7 +74,8 @@ pub struct Steering {
     listening: Listening,
     strays: Strays,
     settings: Array<MapData, u32>,
-    vlan: Option<u16>,
+    /// By the interfaces' places; 0: untagged frames.
+    vlans: [u16; PLACES as usize],
     stats: PerCpuArray<MapData, u64>,
 }
 
@@ -118,7 +117,7 @@ impl Steering {
                 stats: maps.take("stats")?,
                 listening: Listening::over(filter, &mut maps)?,
                 strays: Strays::new(strays),
-                vlan: None,
+                vlans: [0; PLACES as usize],
             })
         };
         open().map_err(missing).map(add)
@@ -174,10 +173,14 @@ impl Steering {
         &mut self.listening
     }
 
-    /// Steers only frames with this IEEE 802.1Q tag, or only untagged ones. All others pass to the kernel.
-    pub fn set_vlan(&mut self, vlan: Option<u16>) -> Result<(), SteerError> {
-        let result = self.settings.set(VLAN, u32::from(vlan.unwrap_or(0)), 0);
-        self.vlan = vlan;
+    /// Steers only frames with this IEEE 802.1Q tag of the interface at this place, or only untagged ones. All others pass
+    /// to the kernel.
+    pub fn set_vlan(&mut self, place: u32, vlan: Option<u16>) -> Result<(), SteerError> {
+        let number = vlan.unwrap_or(0);
+        let result = self.settings.set(place, u32::from(number), 0);
+        if let Some(vlan) = self.vlans.get_mut(place as usize) {
+            *vlan = number;
+        }
         result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
     }
 
@@ -185,7 +188,8 @@ impl Steering {
     /// the kernel's device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
     pub fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), SteerError> {
         let all = if device.is_none() { ALL_TCP } else { 0 };
-        let set = self.settings.set(VLAN, u32::from(self.vlan.unwrap_or(0)) | all, 0);
+        let vlan = self.vlans.get(place as usize).copied().unwrap_or(0);
+        let set = self.settings.set(place, u32::from(vlan) | all, 0);
         let result = set.and_then(|()| self.listening.serve(place, device));
         result.map_err(|e| explain(&self.interface, "choosing the device of listeners", &e))
     }

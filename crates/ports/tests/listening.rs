@@ -324,7 +324,7 @@ fn all_tcp_of_a_vlan_without_a_device_is_ours() {
     let network = Network::new();
     let (mut steering, mut port) = open(&network);
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
-    steering.set_vlan(Some(7)).unwrap();
+    steering.set_vlan(0, Some(7)).unwrap();
     steering.serve(0, None).unwrap();
     for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
         let (local, remote) = (SocketAddr::new(ours, 9000), SocketAddr::new(peer, 5555));

@@ -107,16 +107,21 @@ fn frames_of_one_vlan_are_steered() {
     for (local, remote) in [(OURS, PEER), (OURS6, PEER6)] {
         let (local, remote) = (SocketAddr::new(local, 40_000), SocketAddr::new(remote, 5555));
         steering.steer_flow(local, remote, Some(Segments::All)).unwrap();
-        steering.set_vlan(None).unwrap();
+        steering.set_vlan(0, None).unwrap();
         raw.send(&frame(Some(7), remote, local, 1));
         raw.send(&frame(None, remote, local, 2));
         assert_eq!(seq(&mut port), 2, "tagged frames are not ours");
-        steering.set_vlan(Some(7)).unwrap();
+        steering.set_vlan(0, Some(7)).unwrap();
+        steering.set_vlan(1, Some(8)).unwrap();
         raw.send(&frame(None, remote, local, 3));
         raw.send(&frame(Some(8), remote, local, 4));
         raw.send(&frame(Some(7), remote, local, 5));
         let came = parse(&next(&mut port, SOON).unwrap()).unwrap();
-        assert_eq!((came.seq, came.vlan), (5, Some(7)), "frames of other VLANs are not ours");
+        assert_eq!(
+            (came.seq, came.vlan),
+            (5, Some(7)),
+            "frames of other VLANs are not ours, also of another interface's"
+        );
     }
 }
 

@@ -4,6 +4,7 @@
 //! such an end hangs up, every descriptor of that socket is closed, in every process.
 
 use crate::broker_handle::BrokerRequest;
+use crate::known_namespaces::AskedJustNow;
 use crate::passed_sockets::cookie;
 use crate::policy::{Identity, peer_process};
 use crate::received;
@@ -448,10 +449,13 @@ impl<'a> ClientConnection<'a> {
     /// [`Self::other_stack`] for the one that serves a network namespace. It asks the kernel where the client is.
     fn stack_of(&self, namespace: u64) -> io::Result<()> {
         let Some(connection) = self.connection else { return Ok(()) };
-        match self.state.settings.stacks.of_namespace(namespace) {
-            Some(stack) => self.other_stack(stack as u32),
-            None => send_reply(connection, &Reply::Refused { errno: Errno::NOENT.raw_os_error() }, &[]),
-        }
+        let errno = match self.state.settings.namespaces.stack_of(namespace) {
+            Ok(Some(stack)) => return self.other_stack(stack as u32),
+            Ok(None) => Errno::NOENT,
+            // It shall ask again.
+            Err(AskedJustNow) => Errno::NETUNREACH,
+        };
+        send_reply(connection, &Reply::Refused { errno: errno.raw_os_error() }, &[])
     }
 
     fn name_at(&mut self, stack: u32, end: &OwnedFd) -> io::Result<()> {

@@ -11,9 +11,10 @@ use crate::descriptor_table;
 use crate::firewall_rules;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
-use crate::known_namespaces::KnownNamespaces;
+use crate::known_namespaces::{KnownNamespaces, names_of};
 use crate::live::LiveSettings;
 use crate::log_filter;
+use crate::namespace_watch;
 use crate::netns;
 use crate::options::Options;
 use crate::other_stacks::OtherStacks;
@@ -225,8 +226,8 @@ fn run(
     };
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(config, limit, factory.flow_groups(config));
-    let stacks = OtherStacks::of(config, &socket).with_namespaces(config);
-    let namespaces = KnownNamespaces::of(config.namespaces());
+    let stacks = OtherStacks::of(config, &socket);
+    let namespaces = KnownNamespaces::of(config);
     let (rules, beside) = (config.own_policy(), namespaces.names().clone());
     let policy = Policy::with_namespaces(rules, config.policy_default, stacks.names(), beside);
     let policy = policy.map_err(ConfigError::Value)?;
@@ -262,6 +263,10 @@ fn run(
     let sizer = start_sizing(server.state()).map_err(doing("starting the service"))?;
     let affinity = affinity.map(|guard| guard.start(server.state().stop_fd.try_clone()?));
     let affinity = affinity.transpose().map_err(doing("starting the service"))?;
+    // The first table's stack is the service, which its operator ends.
+    let watched = config.of.is_some() && config.netns.is_some();
+    let namespace = watched.then(|| namespace_watch::start(server.state(), names_of(config))).transpose();
+    let namespace = namespace.map_err(doing("starting the service"))?.flatten();
     let pulse = pulse.map(|pulse| pulse::start(server.state(), pulse)).transpose();
     let pulse = pulse.map_err(doing("starting the service"))?;
     sandbox.before_clients();
@@ -270,7 +275,7 @@ fn run(
     if let Some(stack) = server.stop() {
         stack.stop();
     }
-    for thread in watcher.into_iter().chain(sizer).chain(affinity).chain(pulse) {
+    for thread in watcher.into_iter().chain(sizer).chain(affinity).chain(namespace).chain(pulse) {
         let _ = thread.join();
     }
     // The interfaces' ports are released only after the connections that used them.

@@ -41,6 +41,8 @@ pub mod lease;
 pub mod live;
 mod log_filter;
 pub mod modules;
+pub mod namespace_cookies;
+mod namespace_watch;
 pub mod netns;
 pub mod options;
 pub mod other_stacks;

@@ -4,6 +4,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -15,9 +16,11 @@ pub fn path(netns: &str) -> PathBuf {
     if netns.starts_with('/') { netns.into() } else { Path::new("/run/netns").join(netns) }
 }
 
-/// Enters a namespace, for this thread and those that it starts.
+/// Enters a namespace, for this thread and those that it starts. The broker does so while it serves, and a pipe in the file's
+/// place would keep it waiting.
 pub fn enter(path: &Path) -> io::Result<()> {
-    enter_file(File::open(path)?.as_fd())
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    enter_file(file.as_fd())
 }
 
 /// [`enter`] for the whole process, which remembers where it was started.

@@ -2,8 +2,8 @@
 //! This service tells its clients where that socket is, and starts the other service if it does not run.
 
 use crate::background::{self, exit};
-use crate::config::{Config, StackKind};
-use crate::{known_namespaces, paths, privileged};
+use crate::config::Config;
+use crate::{paths, privileged};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -34,8 +34,6 @@ pub struct OtherStack {
     pub kind: &'static str,
     /// Its table has an idle exit.
     has_idle_exit: bool,
-    /// The network namespace that it serves, as SO_NETNS_COOKIE names it. Only a fast stack is bound to one.
-    namespace: Option<u64>,
 }
 
 /// All other stacks, by number.
@@ -57,31 +55,10 @@ impl OtherStacks {
             socket: table.socket.clone().unwrap_or_else(|| paths::stack_socket(home, name)),
             kind: table.stack.name(),
             has_idle_exit: table.idle_exit.is_some(),
-            namespace: None,
         };
         let stacks: Vec<_> = config.stacks.iter().map(stack).collect();
         let failed = stacks.iter().map(|_| Mutex::default()).collect();
         Self { stacks, file: config.file.clone(), failed }
-    }
-
-    /// Enters the network namespaces that the configuration names, to know their cookies. For the process that serves, while
-    /// it has the right.
-    #[must_use]
-    pub fn with_namespaces(mut self, config: &Config) -> Self {
-        for (stack, table) in self.stacks.iter_mut().zip(config.stacks.values()) {
-            stack.namespace = netns_of_fast(table).and_then(|netns| {
-                let unknown = |error: &io::Error| {
-                    tracing::warn!(netns, %error, "no program of this network namespace will be found");
-                };
-                known_namespaces::cookie(Some(netns)).inspect_err(unknown).ok()
-            });
-        }
-        self
-    }
-
-    /// Serves any of them a network namespace?
-    pub fn have_namespaces(&self) -> bool {
-        self.stacks.iter().any(|stack| stack.namespace.is_some())
     }
 
     /// Their names, by number.
@@ -97,11 +74,6 @@ impl OtherStacks {
     /// The number of a name.
     pub fn number(&self, name: &str) -> Option<usize> {
         self.stacks.iter().position(|stack| stack.name == name)
-    }
-
-    /// The number of the first fast stack that serves this network namespace.
-    pub fn of_namespace(&self, namespace: u64) -> Option<usize> {
-        self.stacks.iter().position(|stack| stack.namespace == Some(namespace))
     }
 
     /// Opens the registration socket of a stack (`O_PATH`), and starts the stack if it does not run. The client
@@ -210,11 +182,6 @@ impl OtherStack {
         };
         matches!(connect(), Ok(()) | Err(Errno::AGAIN | Errno::ACCESS | Errno::PERM))
     }
-}
-
-/// The namespace that the table of a fast stack names.
-fn netns_of_fast(table: &Config) -> Option<&str> {
-    table.netns.as_deref().filter(|_| table.stack == StackKind::Fast)
 }
 
 /// `towpathd`: this program, or one beside it.

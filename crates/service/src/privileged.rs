@@ -1,6 +1,7 @@
 //! What the service cannot do without privilege. A worker asks its broker; a service without one does it itself.
 
 use crate::kept::Kept;
+use crate::namespace_cookies::{Found, Names, decode};
 use crate::{config_text, paths, port_proof, proc_links};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ffi::OsString;
@@ -141,6 +142,14 @@ pub fn reserved_cpus() -> Option<CpuSet> {
     match broker() {
         Some(broker) => CpuSet::of_list(std::str::from_utf8(&broker.reserved_cpus().ok()?).ok()?),
         None => Some(towpath_rxcpus::reserved(&state_place(), &Tree::default())),
+    }
+}
+
+/// What the names of a configuration lead to.
+pub fn namespaces(names: &Names) -> io::Result<Vec<Found>> {
+    match broker() {
+        Some(broker) => decode(&broker.namespaces()?).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+        None => Ok(names.ask()),
     }
 }
 

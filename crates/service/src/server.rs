@@ -251,11 +251,10 @@ impl Server {
     /// Time until the idle exit. `None` if it cannot become due now.
     fn idle_left(&self) -> Option<Duration> {
         let limit = self.state.settings.live.values().idle_exit?;
-        let registry = self.state.registry();
-        if !registry.connections.is_empty() || !registry.expected.is_empty() {
+        if !self.state.is_unused() {
             return None;
         }
-        let unused = registry.last_use.map_or(Duration::ZERO, |at| Instant::now() - at);
+        let unused = self.state.registry().last_use.map_or(Duration::ZERO, |at| Instant::now() - at);
         Some(limit.saturating_sub(unused))
     }
 

@@ -156,7 +156,7 @@ impl ServiceState {
     pub fn features(&self) -> u32 {
         let listens = if self.stack.listens_in_kernel() { features::LISTENS_IN_KERNEL } else { 0 };
         let one = if self.stack.namespace().is_some() { features::ONE_NAMESPACE } else { 0 };
-        let others = if self.settings.stacks.have_namespaces() { features::OTHER_NAMESPACES } else { 0 };
+        let others = if self.settings.namespaces.have_stacks() { features::OTHER_NAMESPACES } else { 0 };
         let memory = if self.stack.takes_client_memory() { features::CLIENT_MEMORY } else { 0 };
         listens | one | others | memory
     }
@@ -224,6 +224,12 @@ impl ServiceState {
     /// Has the end been asked for?
     pub fn stop_requested(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Is no client there, and none expected?
+    pub fn is_unused(&self) -> bool {
+        let registry = self.registry();
+        registry.connections.is_empty() && registry.expected.is_empty()
     }
 
     /// Postpones the idle exit.

@@ -94,14 +94,13 @@ fn serve_interfaces(
     ports: &mut [Vec<Box<dyn Port>>],
     before_threads: &dyn Fn(),
 ) -> Result<(HostNetwork, Opened), StackError> {
-    let vlan = (config.vlan != 0).then_some(config.vlan);
     // With a broker nothing here needs privilege.
     let has_broker = privileged::broker().is_some();
     if has_broker {
         before_threads();
     }
     let mut opened =
-        interface::open(&config.interface, vlan, mode_of(config.port), ports).map_err(|error| match error {
+        interface::open(&config.interface, &config.vlan, mode_of(config.port), ports).map_err(|error| match error {
             InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
             error => StackError::of(error),
         })?;
@@ -110,7 +109,7 @@ fn serve_interfaces(
     }
     let (held, steer) = (HeldPorts::hold(interface::EPHEMERAL_PORTS), opened.steer.take());
     let held = held.map_err(StackError::doing("binding ports"))?;
-    let network = HostNetwork::serving(loopback_mtu, &opened.interfaces, vlan, steer, held, config.firewall);
+    let network = HostNetwork::serving(loopback_mtu, &opened.interfaces, steer, held, config.firewall);
     Ok((network.map_err(netlink)?, opened))
 }
 

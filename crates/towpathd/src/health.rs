@@ -12,6 +12,8 @@ use towpath_service::stack_factory::ServedInterface;
 pub struct Health {
     /// Its name in the configuration.
     configured: String,
+    /// The tag of its frames.
+    vlan: Option<u16>,
     index: AtomicU32,
     /// How its frames leave the kernel.
     mode: SteerMode,
@@ -27,9 +29,10 @@ pub struct Health {
 
 impl Health {
     /// Of an interface with one of these programs, and this many sockets.
-    pub fn new(name: &str, interface: &Description, sockets: usize) -> Self {
+    pub fn new(name: &str, vlan: Option<u16>, interface: &Description, sockets: usize) -> Self {
         Self {
             configured: name.into(),
+            vlan,
             index: interface.index.into(),
             mode: interface.mode,
             programs: interface.programs,
@@ -104,6 +107,7 @@ impl ServedInterface for Health {
         let steering = is_there && self.steers(&link);
         let mut status = InterfaceStatus {
             name: link.name,
+            vlan: self.vlan,
             up: link.up,
             carrier: is_there && link.carrier,
             steering,
@@ -188,8 +192,9 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_said() {
         let gone = Description::decode(&format!("{} 0 0 1 2 1 0 0 0 1500", u32::MAX >> 1)).unwrap();
-        let health = Health::new("eth77", &gone, 1);
+        let health = Health::new("eth77", Some(7), &gone, 1);
         let status = health.status();
+        assert_eq!(status.vlan, Some(7));
         assert!(status.trouble.unwrap().contains("has gone") && !status.carrier && !status.steering);
     }
 }

@@ -11,6 +11,7 @@ use towpath_broker::Refusal;
 use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, Description, Parts, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_ports::xsk::XskError;
+use towpath_service::config::VlanSetting;
 use towpath_service::privileged;
 
 /// Most queues for which the worker can demand a socket. The steering program knows no more.
@@ -23,8 +24,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The interfaces of the configuration, by their numbers there.
 pub struct HeldInterfaces {
-    /// The tag of their frames.
-    pub vlan: Option<u16>,
     /// How frames leave the kernel; `None`: chosen by what the interface is.
     mode: Option<SteerMode>,
     /// Of the worker that lives now; `None`: it has not opened anything.
@@ -35,6 +34,8 @@ pub struct HeldInterfaces {
 /// One of them.
 struct HeldInterface {
     name: String,
+    /// The tag of its frames.
+    vlan: Option<u16>,
     attachment: Option<Attachment>,
     /// The worker that lives now has it.
     given: bool,
@@ -42,9 +43,12 @@ struct HeldInterface {
 
 impl HeldInterfaces {
     /// Those of these names, which are not attached to yet.
-    pub fn new(names: &[String], vlan: Option<u16>, mode: Option<SteerMode>) -> Self {
-        let held = |name: &String| HeldInterface { name: name.clone(), attachment: None, given: false };
-        Self { vlan, mode, tables: None, all: names.iter().map(held).collect() }
+    pub fn new(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>) -> Self {
+        let held = |(place, name): (usize, &String)| {
+            let (name, vlan) = (name.clone(), vlans.of(place));
+            HeldInterface { name, vlan, attachment: None, given: false }
+        };
+        Self { mode, tables: None, all: names.iter().enumerate().map(held).collect() }
     }
 
     /// Is there none?
@@ -57,9 +61,14 @@ impl HeldInterfaces {
         (number as usize) < self.all.len()
     }
 
-    /// The indices of those that are there.
-    pub fn indices(&self) -> Vec<u32> {
-        (0..self.all.len() as u32).filter_map(|number| self.index(number)).collect()
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// The tag of one's frames.
+    pub fn vlan(&self, number: u32) -> Option<u16> {
+        self.all.get(number as usize)?.vlan
     }
 
     /// The index of one. An interface that is served keeps it when its name changes.
@@ -74,7 +83,7 @@ impl HeldInterfaces {
     pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
         let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
-        let config = AttachConfig { tagged: self.vlan.is_some(), mode: self.mode };
+        let config = AttachConfig { tagged: held.vlan.is_some(), mode: self.mode };
         let attachment = match held.attachment.take() {
             Some(attachment) if held.given => {
                 let attachment = held.attachment.insert(attachment);
@@ -199,8 +208,8 @@ pub enum Holder {
 
 impl Holder {
     /// Of each interface in the configuration.
-    pub fn of_all(names: &[String], vlan: Option<u16>, mode: Option<SteerMode>) -> Vec<Self> {
-        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlan, mode)));
+    pub fn of_all(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>) -> Vec<Self> {
+        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlans, mode)));
         let holder = |number| match privileged::broker() {
             Some(_) => Self::Broker(number),
             None => Self::Own(Arc::clone(&own), number),

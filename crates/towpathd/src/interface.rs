@@ -17,6 +17,7 @@ use towpath_ports::Port;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
+use towpath_service::config::VlanSetting;
 use towpath_service::privileged;
 use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::{FourTuple, PortId};
@@ -40,30 +41,32 @@ pub struct Opened {
     _ports: Option<ReservedPorts>,
 }
 
-/// Opens the interfaces of these names, and deals their queues out to the flow groups' ports. Nothing is steered yet. `vlan`:
-/// only frames with this IEEE 802.1Q tag are ours. `mode`: where the XDP program is to run.
+/// Opens the interfaces of these names, and deals their queues out to the flow groups' ports. Nothing is steered yet. `vlans`:
+/// only frames with these IEEE 802.1Q tags are ours. `mode`: where the XDP program is to run.
 pub fn open(
     names: &[String],
-    vlan: Option<u16>,
+    vlans: &VlanSetting,
     mode: Option<SteerMode>,
     ports: &mut [Vec<Box<dyn Port>>],
 ) -> Result<Opened, InterfaceError> {
     let (mut steering, mut each) = (None, Vec::new());
     let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
     let (groups, mut first_port) = (ports.len(), ports.first().map_or(0, Vec::len));
-    for (name, holder) in names.iter().zip(Holder::of_all(names, vlan, mode)) {
+    for (name, holder) in names.iter().zip(Holder::of_all(names, vlans, mode)) {
         let (number, parts) = (holder.number(), holder.open(groups)?);
+        let vlan = vlans.of(number as usize);
         let holder = Arc::new(holder);
         let description = parts.description();
         let sockets = match &mut steering {
             None => {
                 let (mut first, sockets) = Steering::over(name, parts)?;
-                first.set_vlan(vlan)?;
+                first.set_vlan(description.place, vlan)?;
                 steering = Some(first);
                 sockets
             }
             Some(steering) => {
                 steering.add(description);
+                steering.set_vlan(description.place, vlan)?;
                 parts.into_sockets()
             }
         };
@@ -75,12 +78,12 @@ pub fn open(
         for (group, _, port) in opened {
             ports[group].push(port);
         }
-        let health = Arc::new(Health::new(name, &description, queues));
+        let health = Arc::new(Health::new(name, vlan, &description, queues));
         tracing::info!(interface = health.name(), vlan, mode = %description.mode, queues, mtu, "serving an interface");
         let made = Made::default();
         followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
         let (index, state) = (description.index, Arc::clone(&health));
-        interfaces.push(Interface { number, index, mtu, port, ports_each, health: state });
+        interfaces.push(Interface { number, index, vlan, mtu, port, ports_each, health: state });
         each.push(Each { holder, queues, health, made });
     }
     // The broker gives them back, however this process ends.

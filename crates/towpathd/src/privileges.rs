@@ -24,6 +24,8 @@ use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
 use towpath_service::kept::KEPT_BYTES;
+use towpath_service::known_namespaces::names_of;
+use towpath_service::namespace_cookies::{Names, encode};
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::policy::Namespaces;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
@@ -46,6 +48,8 @@ pub struct ServicePrivileges {
     ports: Option<ReservedPorts>,
     /// The network namespaces of the configuration's other stacks.
     namespaces: Namespaces,
+    /// All that the configuration names.
+    names: Names,
     /// The way to write the code of modules.
     code: Option<Writer>,
     /// What a worker leaves to the next one.
@@ -62,17 +66,17 @@ impl ServicePrivileges {
     pub fn new(config: &Config) -> Self {
         let socket = config.socket.clone().or_else(|| default_socket(config).ok());
         let stacks = socket.as_deref().map(|socket| OtherStacks::of(config, socket)).unwrap_or_default();
-        let vlan = (config.vlan != 0).then_some(config.vlan);
         Self {
             stacks,
             socket,
-            interfaces: HeldInterfaces::new(&config.interface, vlan, mode_of(config.port)),
+            interfaces: HeldInterfaces::new(&config.interface, &config.vlan, mode_of(config.port)),
             firewall: config.firewall,
             namespace: port_proof::own_namespace(),
             netlink: None,
             managed: HashSet::new(),
             ports: None,
             namespaces: config.namespaces(),
+            names: names_of(config),
             code: None,
             kept: None,
             file: config.file.clone(),
@@ -88,16 +92,16 @@ impl ServicePrivileges {
         self.netlink.as_mut().ok_or(libc::EIO)
     }
 
-    /// The device whose routes and neighbours apply to an interface of this index.
-    fn device(&mut self, index: u32) -> Result<u32, i32> {
-        let vlan = self.interfaces.vlan;
+    /// The device whose routes and neighbours apply to the interface of this number.
+    fn device(&mut self, number: u32) -> Result<u32, i32> {
+        let index = self.interfaces.index(number).ok_or(libc::ENODEV)?;
+        let vlan = self.interfaces.vlan(number);
         device(self.netlink()?, index, vlan).map_err(|error| errno(&error))
     }
 
     /// May the worker change this device's neighbours?
     fn is_served(&mut self, device: u32) -> bool {
-        let indices = self.interfaces.indices();
-        indices.into_iter().any(|index| self.device(index) == Ok(device))
+        (0..self.interfaces.count()).any(|number| self.device(number) == Ok(device))
     }
 }
 
@@ -196,8 +200,7 @@ impl Privileges for ServicePrivileges {
         if self.firewall == FirewallSetting::Own || !self.interfaces.has(number) {
             return Err(libc::EPERM);
         }
-        let index = self.interfaces.index(number).ok_or(libc::ENODEV)?;
-        let device = self.device(index)?;
+        let device = self.device(number)?;
         first_syn::socket(v6, device).map_err(|error| errno(&error))
     }
 
@@ -230,6 +233,10 @@ impl Privileges for ServicePrivileges {
         let Way { own, local, device } =
             ways::way(&self.namespaces, namespace, process, remote).map_err(|error| errno(&error))?;
         Ok((own, Held { addr: local.ip(), port: local.port(), dual: false }, device))
+    }
+
+    fn namespaces(&mut self) -> Result<Vec<u8>, i32> {
+        Ok(encode(&self.names.ask()))
     }
 
     fn code_area(&mut self) -> Result<OwnedFd, i32> {
@@ -291,6 +298,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType};
     use std::net::TcpListener;
+    use towpath_service::config::VlanSetting;
 
     fn without_interface() -> ServicePrivileges {
         let socket = std::env::temp_dir().join(format!("towpath-privileges-{}", std::process::id())).join("a.sock");
@@ -309,10 +317,17 @@ mod tests {
         assert_eq!(privileges.first_syns(0, false).unwrap_err(), libc::EPERM);
         assert!(privileges.start_stack(0).is_err(), "no stack is configured");
         assert_eq!(privileges.join(0, 1, address).map(drop), Err(libc::EINVAL), "no other namespace is configured");
+        assert_eq!(
+            privileges.namespaces().unwrap(),
+            encode(&privileges.names.ask()),
+            "what is configured, and no other"
+        );
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
-        let mut serves =
-            ServicePrivileges { interfaces: HeldInterfaces::new(&["lo".into()], None, None), ..without_interface() };
+        let mut serves = ServicePrivileges {
+            interfaces: HeldInterfaces::new(&["lo".into()], &VlanSetting::default(), None),
+            ..without_interface()
+        };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");
         assert_eq!(serves.open_port(1, 1).map_err(|(error, _)| error), Err(libc::EPERM), "another interface");
         let refused = serves.open_port(0, 1).unwrap_err();

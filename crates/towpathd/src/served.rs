@@ -10,6 +10,8 @@ pub struct Interface {
     pub number: u32,
     /// Its index.
     pub index: u32,
+    /// The tag of its frames.
+    pub vlan: Option<u16>,
     /// The largest packet that its ports take, bytes.
     pub mtu: u32,
     /// The place of its first port in each flow group.

@@ -98,6 +98,52 @@ fn a_connection_goes_on_when_its_route_takes_another_interface() {
     assert_eq!(counts(&service), [1, 0]);
 }
 
+/// Both ends are served by these interfaces and VLANs, because this machine's kernel may lack VLAN devices. Their neighbours
+/// are permanent, because the kernel's ARP requests have no tag.
+#[test]
+fn each_interface_has_a_vlan_of_its_own() {
+    let lab = Lab::new();
+    lab.join_again();
+    let ends = [(&lab.server, &lab.client, [CLIENT, CLIENT_TOO]), (&lab.client, &lab.server, [SERVER, SERVER_TOO])];
+    for (here, there, addresses) in ends {
+        for (address, name) in addresses.into_iter().zip(["eth1", "eth2"]) {
+            let shown = Program::line(&format!("ip -n {there} -br link show dev {name}")).run(10).ok();
+            let mac = shown.split_whitespace().nth(2).expect("a MAC address");
+            ip(&format!("-n {here} neigh replace {address} lladdr {mac} dev {name} nud permanent"));
+        }
+    }
+    let files = Scratch::new("vlans");
+    let config = |vlans: &str| {
+        let file = files.path(&format!("{}.toml", vlans.replace([',', ' '], "-")));
+        let text = format!("interface = [\"eth1\", \"eth2\"]\nvlan = [{vlans}]\nport = \"xdp\"\nadmit = [\"all\"]\n");
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config("7, 8"))));
+    let mut listener = lab.on_server(server.accelerated("python3 -c").arg(echo(7615))).start(files.path("echo"));
+    listener.wait_for("ready", 20);
+    let asked =
+        |client: &Service, at: &str| lab.on_client(client.accelerated("python3 -c").arg(ask(7615, &[at]))).run(40);
+    {
+        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config("7, 8"))));
+        for (at, from) in [(SERVER, CLIENT), (SERVER_TOO, CLIENT_TOO)] {
+            assert_eq!(asked(&client, at).ok().trim(), format!("{from} hello"));
+        }
+        assert_eq!((counts(&server), counts(&client)), ([2, 0], [2, 0]), "all by the stacks");
+        let page = Program::new(&[bin("towpath")]).arg("status").arg("--socket").arg(&server.socket).run(20).ok();
+        assert!(page.contains("eth1 (VLAN 7): up") && page.contains("eth2 (VLAN 8): up"), "{page}");
+        let doctor = Program::new(&[bin("towpath")]).arg("doctor").arg("--socket").arg(&server.socket).run(30).out;
+        assert!(doctor.contains("eth1 (VLAN 7), ") && doctor.contains("eth2 (VLAN 8), "), "{doctor}");
+    }
+    // The second interface has the first one's VLAN here, which the server does not serve there.
+    let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config("7, 7"))));
+    assert_eq!(asked(&client, SERVER).ok().trim(), format!("{CLIENT} hello"));
+    let code = ask(7615, &[SERVER_TOO]).replace("timeout=20", "timeout=3");
+    let unanswered = lab.on_client(client.accelerated("python3 -c").arg(code)).run(40);
+    assert!(unanswered.err.contains("TimeoutError"), "{}", unanswered.err);
+    assert_eq!(counts(&server), [3, 0]);
+}
+
 #[test]
 fn one_that_goes_and_comes_back_does_not_disturb_the_others() {
     let (lab, service) = both();

@@ -149,7 +149,7 @@ fn in_service(socket: &Path) -> Vec<Check> {
 /// Checks the interface that a service serves.
 fn interface(link: &api::InterfaceStatus) -> Check {
     let Some(trouble) = &link.trouble else {
-        return ok("interface", format!("{}, {} of {} queues", link.name, link.sockets, link.queues));
+        return ok("interface", format!("{}, {} of {} queues", link.title(), link.sockets, link.queues));
     };
     // Each trouble is said with its remedy.
     let (found, remedy) =

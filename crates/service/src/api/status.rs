@@ -66,6 +66,8 @@ pub struct Status {
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
+    /// The VLAN of the frames that are served; none: those without a tag.
+    pub vlan: Option<u16>,
     /// It is administratively up.
     pub up: bool,
     /// The cable, or the other end of a virtual device, is there.
@@ -85,6 +87,14 @@ pub struct InterfaceStatus {
     pub strays: u64,
     /// What is wrong, and what to do.
     pub trouble: Option<String>,
+}
+
+impl InterfaceStatus {
+    /// Its name and its VLAN, if it has one.
+    pub fn title(&self) -> String {
+        let vlan = self.vlan.map(|vlan| format!(" (VLAN {vlan})"));
+        format!("{}{}", self.name, vlan.unwrap_or_default())
+    }
 }
 
 /// One flow group.

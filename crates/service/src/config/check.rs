@@ -31,7 +31,6 @@ impl Config {
         self.check_guest()?;
         self.check_stacks()?;
         self.check_remote()?;
-        in_range("vlan", self.vlan.into(), 0, 4094)?;
         self.cores.check().map_err(|why| ("cores", why))?;
         if self.cores.is_chosen() && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
             return Err((
@@ -93,12 +92,11 @@ impl Config {
             return Err(("interface", format!("{} are too many; {MOST_INTERFACES} is the most", names.len())));
         }
         if let Some(name) = names.iter().enumerate().find_map(|(at, name)| names[..at].contains(name).then_some(name)) {
-            return Err(("interface", format!("{name:?} is named twice")));
+            let why = format!("{name:?} is named twice; for several of its VLANs name the kernel's device of each");
+            return Err(("interface", why));
         }
-        if self.vlan != 0 && names.len() > 1 {
-            return Err(("vlan", "a VLAN is of one interface; name one, or start a service for each".into()));
-        }
-        if self.vlan != 0 && self.port == super::PortSetting::Packet {
+        self.vlan.check(names.len()).map_err(|why| ("vlan", why))?;
+        if self.vlan.tags() && self.port == super::PortSetting::Packet {
             return Err((
                 "port",
                 "packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN".into(),

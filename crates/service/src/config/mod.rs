@@ -20,6 +20,7 @@ mod port_setting;
 mod sandbox_setting;
 pub mod stack_kind;
 mod toml_error;
+mod vlan_setting;
 
 pub use cores_setting::CoresSetting;
 pub use difference::CHANGEABLE;
@@ -27,6 +28,7 @@ pub use firewall_setting::FirewallSetting;
 pub use port_setting::PortSetting;
 pub use sandbox_setting::SandboxSetting;
 pub use stack_kind::StackKind;
+pub use vlan_setting::VlanSetting;
 
 /// All keys. `Config::default()` serves the user that starts the service, on this machine only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,8 +77,8 @@ pub struct Config {
     /// root, and connections within this machine need none. The kernel's routes choose among several.
     #[serde(deserialize_with = "one_or_more::read")]
     pub interface: Vec<String>,
-    /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
-    pub vlan: u16,
+    /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default). Of several interfaces a list.
+    pub vlan: VlanSetting,
     /// How frames of an interface come to the stack: `"packet"` sockets, `"xdp"` in the driver, `"xdp-generic"`, or what
     /// suits the interface (`"auto"`, the default).
     pub port: PortSetting,
@@ -170,7 +172,7 @@ impl Default for Config {
             standby: None,
             socket: None,
             interface: Vec::new(),
-            vlan: 0,
+            vlan: VlanSetting::default(),
             port: PortSetting::Auto,
             firewall: FirewallSetting::Respect,
             cores: CoresSetting::Fixed(1),

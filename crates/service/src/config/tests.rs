@@ -68,7 +68,9 @@ fn every_key_is_read() {
     assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
     assert_eq!((config.sandbox, config.firewall), (SandboxSetting::Off, FirewallSetting::Respect));
-    assert_eq!(config.port, PortSetting::XdpGeneric);
+    assert_eq!((config.port, config.vlan), (PortSetting::XdpGeneric, VlanSetting::One(7)));
+    let several = parse("interface = [\"eth1\", \"eth2\"]\nvlan = [7, 0]").unwrap();
+    assert_eq!(several.vlan, VlanSetting::Each(vec![7, 0]));
     // The list of keys for messages is the list of fields.
     for key in KEYS {
         assert!(line_of(text, key) > 1, "{key}");
@@ -153,14 +155,28 @@ fn golden_errors() {
             "towpath.toml:1: interface: its entries stand in quotes: interface = [\"eth1\", \"eth2\"]",
         ),
         ("interface = [1]\n", "towpath.toml:1: interface: its entries stand in quotes: interface = [\"eth1\"]"),
-        ("interface = [\"a\", \"b\", \"a\"]\n", "towpath.toml:1: interface: \"a\" is named twice"),
+        (
+            "interface = [\"a\", \"b\", \"a\"]\n",
+            "towpath.toml:1: interface: \"a\" is named twice; for several of its VLANs name the kernel's device of each",
+        ),
         (
             "interface = \"a\"\nvlan = 7\nport = \"packet\"\n",
             "towpath.toml:3: port: packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN",
         ),
         (
             "interface = [\"a\", \"b\"]\nvlan = 7\n",
-            "towpath.toml:2: vlan: a VLAN is of one interface; name one, or start a service for each",
+            "towpath.toml:2: vlan: 2 interfaces are named; write a number for each: vlan = [7, 7], 0 for untagged frames",
+        ),
+        (
+            "interface = [\"a\", \"b\"]\nvlan = [7]\n",
+            "towpath.toml:2: vlan: numbers and interfaces named: 1 and 2; write one for each, in their order, 0 for untagged \
+             frames",
+        ),
+        ("interface = [\"a\", \"b\"]\nvlan = [7, 5000]\n", "towpath.toml:2: vlan: 5000 is outside 0 to 4094"),
+        ("interface = [\"a\", \"b\"]\nvlan = [7, 70000]\n", "towpath.toml:2: vlan: 70000 is outside 0 to 65535"),
+        (
+            "interface = [\"a\", \"b\"]\nvlan = [0, 9]\nport = \"packet\"\n",
+            "towpath.toml:3: port: packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN",
         ),
         (
             "direct = \"yes\"\n",

@@ -61,13 +61,9 @@ fn change(netlink: &mut Netlink, index: u32, hop: IpAddr, change: Change) -> io:
 }
 
 impl Served {
-    /// One that was opened, whose frames carry this tag.
-    pub fn new(
-        netlink: &mut Netlink,
-        opened: &Interface,
-        vlan: Option<u16>,
-        firewall: FirewallSetting,
-    ) -> io::Result<Self> {
+    /// One that was opened.
+    pub fn new(netlink: &mut Netlink, opened: &Interface, firewall: FirewallSetting) -> io::Result<Self> {
+        let vlan = opened.vlan;
         let index = device(netlink, opened.index, vlan)?;
         if let Some(vlan) = vlan.filter(|_| index == opened.index) {
             tracing::warn!(

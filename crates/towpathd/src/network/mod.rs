@@ -122,11 +122,10 @@ impl HostNetwork {
         Ok(network)
     }
 
-    /// With these interfaces, whose frames carry this tag.
+    /// With these interfaces.
     pub fn serving(
         loopback_mtu: u16,
         interfaces: &[Interface],
-        vlan: Option<u16>,
         steer: Option<Box<dyn Steer>>,
         ports: HeldPorts,
         firewall: FirewallSetting,
@@ -134,7 +133,7 @@ impl HostNetwork {
         let mut network = Self::new(loopback_mtu)?;
         (network.steer, network.ports) = (steer, Some(ports));
         for opened in interfaces {
-            let mut served = Served::new(&mut network.netlink, opened, vlan, firewall)?;
+            let mut served = Served::new(&mut network.netlink, opened, firewall)?;
             if let Some(steer) = &mut network.steer {
                 served.take_syns(&mut **steer);
             }

@@ -68,6 +68,9 @@ impl Privileges for Noted {
     fn renew_port(&mut self, number: u32) -> Result<(), i32> {
         self.note(format!("renew {number}"), ())
     }
+    fn namespaces(&mut self) -> Result<Vec<u8>, i32> {
+        self.note("namespaces".into(), b"7".into())
+    }
     fn join(&mut self, namespace: u32, process: i32, remote: IpAddr) -> Result<(OwnedFd, Held, u32), i32> {
         let own = self.file(&format!("join {namespace} {process} {remote}"))?;
         Ok((own, Held { addr: remote, port: 7, dual: false }, 9))
@@ -108,7 +111,7 @@ type Case = (&'static str, fn(&Broker) -> Result<String, Option<i32>>);
 
 #[test]
 fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
-    let cases: [(Case, &str); 16] = [
+    let cases: [(Case, &str); 17] = [
         (
             ("neighbour 3 192.0.2.1 Manage", |broker| {
                 errno(broker.neighbour(3, [192, 0, 2, 1].into(), Change::Manage)).map(words)
@@ -118,6 +121,7 @@ fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
         (("program 42", |broker| errno(broker.program(42)).map(words)), "[47, 98, 105, 110, 47, 105, 116]"),
         (("network 42", |broker| errno(broker.shares_network(42)).map(words)), "true"),
         (("network 43", |broker| errno(broker.shares_network(43)).map(words)), "false"),
+        (("namespaces", |broker| errno(broker.namespaces()).map(words)), "[55]"),
         (("reserve", |broker| errno(broker.reserve_ports()).map(words)), "()"),
         (("cpus", |broker| errno(broker.reserved_cpus()).map(words)), "[50, 45, 51]"),
         (("configuration", |broker| errno(broker.configuration()).map(|file| words(is_null(&file)))), "true"),
