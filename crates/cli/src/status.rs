@@ -124,7 +124,7 @@ fn link(out: &mut String, link: &InterfaceStatus) {
         (false, _) => "down",
     };
     let program = match link.program {
-        Some(id) if link.steering => format!("{} (program {id})", link.mode),
+        Some(id) if link.steering => format!("{} (program {id}; {})", link.mode, link.reason),
         Some(id) => format!("foreign XDP program {id}"),
         None => "no program".into(),
     };
@@ -368,13 +368,14 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             steering: true,
             program: Some(7),
             mode: "xdp".into(),
+            reason: "hardware".into(),
             queues: 4,
             sockets: 1,
             strays: 9,
             trouble: Some("eth1 has 4 receive queues".into()),
         }];
         let lines = "\
-eth1 (VLAN 7): up, xdp (program 7), 4 receive queues, 1 served, 9 frames by the slower way
+eth1 (VLAN 7): up, xdp (program 7; hardware), 4 receive queues, 1 served, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));

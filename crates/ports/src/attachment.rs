@@ -66,6 +66,19 @@ impl Description {
         self.shape.checksum()
     }
 
+    /// Why its frames come in this way. `wanted`: by configuration; `None`: it was chosen.
+    pub fn reason(&self, wanted: Option<SteerMode>) -> &'static str {
+        match (wanted, self.mode) {
+            (Some(wanted), mode) if wanted == mode => "configured",
+            (Some(_), _) => "its driver runs no XDP program",
+            (None, SteerMode::Packet) => "a virtual device",
+            (None, _) if self.shape.tagged => "a VLAN, which packet sockets cannot serve",
+            (None, _) if self.shape.is_virtual => "no packet sockets, as this kernel has no tcx hook: Linux 6.6 has",
+            (None, SteerMode::Driver) => "hardware",
+            (None, SteerMode::Generic) => "hardware whose driver runs no XDP program",
+        }
+    }
+
     /// As a text for the process that serves.
     pub fn encode(&self) -> String {
         let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;

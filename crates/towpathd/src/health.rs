@@ -17,6 +17,8 @@ pub struct Health {
     index: AtomicU32,
     /// How its frames leave the kernel.
     mode: SteerMode,
+    /// Why.
+    reason: &'static str,
     /// Numbers of our programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
@@ -28,13 +30,20 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of an interface with one of these programs, and this many sockets.
-    pub fn new(name: &str, vlan: Option<u16>, interface: &Description, sockets: usize) -> Self {
+    /// Of an interface with one of these programs, and this many sockets. `wanted`: the mode that the configuration asks for.
+    pub fn new(
+        name: &str,
+        vlan: Option<u16>,
+        wanted: Option<SteerMode>,
+        interface: &Description,
+        sockets: usize,
+    ) -> Self {
         Self {
             configured: name.into(),
             vlan,
             index: interface.index.into(),
             mode: interface.mode,
+            reason: interface.reason(wanted),
             programs: interface.programs,
             sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
@@ -118,6 +127,7 @@ impl ServedInterface for Health {
                 _ => SteerMode::Driver,
             }
             .to_string(),
+            reason: self.reason.into(),
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),
@@ -165,6 +175,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_mode_has_its_reason() {
+        let (generic, tagged, is_virtual, packet) = (1, 2, 4, 16);
+        let says = |wanted, flags: u32, what: &str| {
+            let description = Description::decode(&format!("7 0 {flags} 1 2 1 0 0 0 1500")).unwrap();
+            let reason = description.reason(wanted);
+            assert!(reason.contains(what), "{reason:?}, not {what:?}");
+        };
+        says(None, is_virtual | packet, "a virtual device");
+        says(None, is_virtual | generic, "no tcx hook");
+        says(None, is_virtual | tagged, "a VLAN");
+        says(None, 0, "hardware");
+        says(None, generic, "hardware whose driver");
+        says(Some(SteerMode::Packet), packet, "configured");
+        says(Some(SteerMode::Driver), 0, "configured");
+        says(Some(SteerMode::Driver), generic, "its driver runs no XDP program");
+    }
+
+    #[test]
     fn each_trouble_has_its_sentence() {
         let good = InterfaceStatus {
             name: "eth1".into(),
@@ -192,9 +220,9 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_said() {
         let gone = Description::decode(&format!("{} 0 0 1 2 1 0 0 0 1500", u32::MAX >> 1)).unwrap();
-        let health = Health::new("eth77", Some(7), &gone, 1);
+        let health = Health::new("eth77", Some(7), None, &gone, 1);
         let status = health.status();
-        assert_eq!(status.vlan, Some(7));
+        assert_eq!((status.vlan, status.reason.as_str()), (Some(7), "hardware"));
         assert!(status.trouble.unwrap().contains("has gone") && !status.carrier && !status.steering);
     }
 }

@@ -78,8 +78,9 @@ pub fn open(
         for (group, _, port) in opened {
             ports[group].push(port);
         }
-        let health = Arc::new(Health::new(name, vlan, &description, queues));
-        tracing::info!(interface = health.name(), vlan, mode = %description.mode, queues, mtu, "serving an interface");
+        let health = Arc::new(Health::new(name, vlan, mode, &description, queues));
+        let (by, reason) = (description.mode, description.reason(mode));
+        tracing::info!(interface = health.name(), vlan, mode = %by, reason, queues, mtu, "serving an interface");
         let made = Made::default();
         followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
         let (index, state) = (description.index, Arc::clone(&health));

@@ -114,7 +114,7 @@ fn in_our_namespace() {
     let ports = HeldPorts::hold(60_000..=60_009).unwrap();
     let (steer, firewall) = (Some(Box::new(steered.clone()) as Box<dyn Steer>), FirewallSetting::Respect);
     let interface = Description::decode(&format!("{index} 0 0 0 0 1 0 0 0 1500")).unwrap();
-    let health = Arc::new(Health::new("eth1", None, &interface, 1));
+    let health = Arc::new(Health::new("eth1", None, None, &interface, 1));
     let eth1 = Interface { number: 0, index, vlan: None, mtu: PORT_MTU, port: PortId(1), ports_each: 1, health };
     let mut network = HostNetwork::serving(65_535, &[eth1], steer, ports, firewall).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());

@@ -79,6 +79,8 @@ pub struct InterfaceStatus {
     /// How frames come to the stack: by `xdp` in the driver, by `xdp-generic` in the kernel's receive path, or by `packet`
     /// sockets.
     pub mode: String,
+    /// Why they come in this way.
+    pub reason: String,
     /// Its receive queues.
     pub queues: u32,
     /// Those that have a socket of the service.
