@@ -73,7 +73,7 @@ impl Description {
             (Some(_), _) => "its driver runs no XDP program",
             (None, SteerMode::Packet) => "a virtual device",
             (None, _) if self.shape.tagged => "a VLAN, which packet sockets cannot serve",
-            (None, _) if self.shape.is_virtual => "no packet sockets, as this kernel has no tcx hook: Linux 6.6 has",
+            (None, _) if self.shape.is_virtual => "this kernel has no tcx hook for packet sockets; Linux 6.6 has",
             (None, SteerMode::Driver) => "hardware",
             (None, SteerMode::Generic) => "hardware whose driver runs no XDP program",
         }

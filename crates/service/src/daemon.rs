@@ -254,7 +254,7 @@ fn run(
     if server.state().stack.module_rows().is_some() {
         match privileged::kept() {
             Some(Ok(kept)) => server.state().modules.inherit(&*server.state().stack, kept),
-            Some(Err(error)) => tracing::warn!(%error, "modules are lost when the process that serves dies"),
+            Some(Err(error)) => tracing::warn!(%error, "modules are lost when the worker process dies"),
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that outlives a worker. What one has written there, the next one reads.
+//! Memory that outlives a worker process. What one has written there, the next one reads.
 //!
 //! The memory has two halves. A text is written to the half that is not in force. Then one short write puts it in force, so
 //! that a worker that dies meanwhile leaves the old text.

@@ -62,7 +62,7 @@ pub fn map_code() {
     }
 }
 
-/// What the last process that served has left, if another one follows when this one dies.
+/// Memory that the next worker process reads. `None`: this process has no broker, so no other follows it.
 pub fn kept() -> Option<io::Result<Kept>> {
     broker().map(|broker| broker.kept().map(Kept::new))
 }
