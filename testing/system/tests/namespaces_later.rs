@@ -72,17 +72,22 @@ impl Later {
         self.lab.on_client(Program::new(&["python3", "-c", &code])).run(40).ok().trim().to_owned()
     }
 
-    /// What the namespace's stack says of itself; `None`: it does not run.
-    fn status(&self) -> Option<Value> {
-        let status = Program::new(&[bin("towpath")]).arg("status").arg("--json").arg("--socket");
-        let answer = status.arg(self.folder.join("later.sock")).run(20);
+    /// What the namespace's stack answers to this command; `None`: it does not run.
+    fn asked(&self, command: &str) -> Option<Value> {
+        let ask = Program::new(&[bin("towpath")]).arg(command).arg("--json").arg("--socket");
+        let answer = ask.arg(self.folder.join("later.sock")).run(20);
         (answer.code == 0).then(|| serde_json::from_str(&answer.out).unwrap())
+    }
+
+    fn status(&self) -> Option<Value> {
+        self.asked("status")
     }
 
     /// Waits until its stack has the listener, and gives it a connection.
     fn is_accelerated(&self, word: &str) {
         until("its stack has the listener", 60, || {
-            self.status().is_some_and(|status| status["clients"][0].is_object())
+            let sockets = self.asked("sockets").and_then(|all| all["sockets"].as_array().cloned());
+            sockets.is_some_and(|all| all.iter().any(|socket| socket["state"] == "LISTEN"))
         });
         assert_eq!(self.says(), word);
         let status = self.status().unwrap();
