@@ -4,7 +4,7 @@ use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::path::PathBuf;
 use towpath_service::api::{
-    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest,
+    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest, NewModule,
 };
 
 /// Adds programs of your own to the data path of the fast stack: XDP objects as clang compiles them.
@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let request = match &arguments.action {
         Action::Add { name, object, program, hook, priority } => {
             let (name, program, hook) = (name.clone(), program.clone(), hook.clone());
-            ModuleRequest::Add { name, object: read(object)?, program, hook, priority: *priority }
+            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority: *priority })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),

@@ -3,7 +3,7 @@
 mod inherited;
 
 use crate::answer_line::{error, good};
-use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest};
+use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule};
 use crate::privileged;
 use inherited::Inherited;
 use std::collections::BTreeMap;
@@ -31,12 +31,10 @@ pub struct Modules {
 #[derive(Clone, Debug)]
 struct Entry {
     /// How it was added.
-    request: Arc<ModuleRequest>,
+    added: Arc<NewModule>,
     /// Elements that were set since, by map and key: the key and the value in words.
     settings: BTreeMap<(String, Vec<u8>), (String, String)>,
-    name: String,
     hook: Hook,
-    priority: i32,
     program: String,
     attached: Attached,
 }
@@ -51,9 +49,8 @@ impl Modules {
 /// The answer to a request, as JSON without a line feed.
 pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> String {
     match request {
-        ModuleRequest::Add { name, .. } => {
-            let added = add((modules, stack), name, request);
-            added.map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
+        ModuleRequest::Add(new) => {
+            add((modules, stack), new).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
         ModuleRequest::List { name } => list(modules, name.as_deref()).map_or_else(error, |list| good(&list)),
         ModuleRequest::Remove { name } => {
@@ -72,10 +69,8 @@ pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> S
     }
 }
 
-fn add((all, stack): (&Modules, &dyn Stack), name: &str, request: &ModuleRequest) -> Result<ModuleLine, String> {
-    let ModuleRequest::Add { object, program, hook, priority, .. } = request else {
-        return Err("this adds nothing".into());
-    };
+fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLine, String> {
+    let NewModule { name, object, program, hook, priority } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook.as_str() {
@@ -101,15 +96,14 @@ fn add((all, stack): (&Modules, &dyn Stack), name: &str, request: &ModuleRequest
     let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
     let program = object.programs[main].name.clone();
     let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
-    let (request, settings) = (Arc::new(request.clone()), BTreeMap::new());
-    let entry = Entry { request, settings, name: name.into(), hook, priority: *priority, program, attached };
+    let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached };
     let line = line(&entry);
     let mut modules = all.lock();
     is_free(&modules, name)?;
     let mut changed = modules.clone();
     changed.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
-    changed.sort_by_key(|module| (module.hook == Hook::Egress, module.priority));
+    changed.sort_by_key(|module| (module.hook == Hook::Egress, module.added.priority));
     change((all, stack), &mut modules, changed)?;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
     Ok(line)
@@ -119,7 +113,7 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     if modules.len() >= MOST {
         return Err(format!("there are {MOST} modules, and no more are possible: `towpath module rm` removes one"));
     }
-    match modules.iter().any(|module| module.name == name) {
+    match modules.iter().any(|module| module.added.name == name) {
         true => Err(format!("there is a module {name:?} already: `towpath module rm {name}` removes it")),
         false => Ok(()),
     }
@@ -141,14 +135,14 @@ fn change((all, stack): (&Modules, &dyn Stack), modules: &mut Vec<Entry>, change
 }
 
 fn unknown(modules: &[Entry], name: &str) -> String {
-    let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
+    let names: Vec<_> = modules.iter().map(|module| module.added.name.as_str()).collect();
     let names = if names.is_empty() { "none".into() } else { names.join(", ") };
     format!("there is no module {name:?}; the service has {names}")
 }
 
 fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine, String> {
     let mut modules = all.lock();
-    let place = modules.iter().position(|module| module.name == name);
+    let place = modules.iter().position(|module| module.added.name == name);
     let place = place.ok_or_else(|| unknown(&modules, name))?;
     let mut changed = modules.clone();
     let removed = changed.remove(place);
@@ -159,7 +153,8 @@ fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine
 
 fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
     let modules = all.lock();
-    let chosen: Vec<_> = modules.iter().filter(|one| name.is_none_or(|name| one.name == name)).map(line).collect();
+    let chosen: Vec<_> =
+        modules.iter().filter(|one| name.is_none_or(|name| one.added.name == name)).map(line).collect();
     match name.filter(|_| chosen.is_empty()) {
         Some(name) => Err(unknown(&modules, name)),
         None => Ok(ModuleList { modules: chosen }),
@@ -167,7 +162,7 @@ fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
 }
 
 fn line(entry: &Entry) -> ModuleLine {
-    let Entry { name, hook, priority, program, attached, .. } = entry;
+    let Entry { added, hook, program, attached, .. } = entry;
     let map = |map: &Arc<Map>| {
         let spec = map.spec();
         MapLine {
@@ -179,9 +174,9 @@ fn line(entry: &Entry) -> ModuleLine {
         }
     };
     ModuleLine {
-        name: name.clone(),
+        name: added.name.clone(),
         hook: if *hook == Hook::Ingress { "ingress" } else { "egress" }.into(),
-        priority: *priority,
+        priority: added.priority,
         program: program.clone(),
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),
@@ -192,7 +187,7 @@ fn line(entry: &Entry) -> ModuleLine {
 
 /// A map of a module, and the module's place.
 fn find(modules: &[Entry], name: &str, map: &str) -> Result<(usize, Arc<Module>, Arc<Map>), String> {
-    let place = modules.iter().position(|module| module.name == name);
+    let place = modules.iter().position(|module| module.added.name == name);
     let place = place.ok_or_else(|| unknown(modules, name))?;
     let module = Arc::clone(&modules[place].attached.module);
     match module.maps().iter().find(|known| known.spec().name == map).cloned() {

@@ -8,19 +8,7 @@ use towpath_runtime::named_counts::NamedCounts;
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum ModuleRequest {
     /// Adds one. The answer is [`ModuleList`] with it alone.
-    Add {
-        /// Its name.
-        name: String,
-        /// The object file, two hexadecimal digits for each byte.
-        object: String,
-        /// The program of several.
-        #[serde(default)]
-        program: Option<String>,
-        /// `ingress` or `egress`.
-        hook: String,
-        /// Modules with a lower one run first.
-        priority: i32,
-    },
+    Add(NewModule),
     /// All modules, or the one of this name.
     List {
         /// The name.
@@ -59,6 +47,22 @@ pub enum ModuleRequest {
         /// The key, in words.
         key: String,
     },
+}
+
+/// A module that is to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewModule {
+    /// Its name.
+    pub name: String,
+    /// The object file, two hexadecimal digits for each byte.
+    pub object: String,
+    /// The program of several.
+    #[serde(default)]
+    pub program: Option<String>,
+    /// `ingress` or `egress`.
+    pub hook: String,
+    /// Modules with a lower one run first.
+    pub priority: i32,
 }
 
 /// Modules.

@@ -1,5 +1,5 @@
-//! What a process that serves leaves to the one that follows when it has died: its modules, and the elements of maps that
-//! an operator has set. What programs have written to their maps ends with it.
+//! Modules outlive a worker process that dies, with the elements of their maps that an operator has set. What programs have
+//! written to their maps does not.
 
 use super::{Entry, Modules, add, set};
 use crate::api::ModuleRequest;
@@ -12,29 +12,28 @@ use towpath_runtime::Stack;
 pub struct Inherited(OnceLock<Kept>);
 
 impl Inherited {
-    /// Leaves these. A service that has no other process to follow leaves nothing.
+    /// Writes these for the next worker process. Without a broker there is none.
     pub fn write(&self, modules: &[Entry]) -> Result<(), String> {
         let Some(kept) = self.0.get() else { return Ok(()) };
         let all: Vec<ModuleRequest> = modules.iter().flat_map(requests).collect();
         let written = serde_json::to_vec(&all).map_err(std::io::Error::from).and_then(|text| kept.write(&text));
-        written.map_err(|why| format!("it is done, but would be lost if the process that serves died: {why}"))
+        written.map_err(|why| format!("it is done, but would be lost if the worker process died: {why}"))
     }
 }
 
 /// The requests that lead to this module as it is.
 fn requests(module: &Entry) -> impl Iterator<Item = ModuleRequest> {
     let set = |((map, _), (key, value)): (&(String, Vec<u8>), &(String, String))| ModuleRequest::Set {
-        name: module.name.clone(),
+        name: module.added.name.clone(),
         map: map.clone(),
         key: key.clone(),
         value: value.clone(),
     };
-    std::iter::once((*module.request).clone()).chain(module.settings.iter().map(set))
+    std::iter::once(ModuleRequest::Add((*module.added).clone())).chain(module.settings.iter().map(set))
 }
 
 impl Modules {
-    /// Begins with the modules that the last process has left here, and leaves all later changes. What does not come back
-    /// is told in the log.
+    /// Begins with the modules of the last worker process, and writes all later changes. The log tells what does not come back.
     pub fn inherit(&self, stack: &dyn Stack, kept: Kept) {
         let left = kept.read().and_then(|text| match text.is_empty() {
             true => Ok(Vec::new()),
@@ -46,12 +45,12 @@ impl Modules {
         });
         for request in &left {
             let (name, done) = match request {
-                ModuleRequest::Add { name, .. } => (name, add((self, stack), name, request).map(drop)),
+                ModuleRequest::Add(new) => (&new.name, add((self, stack), new).map(drop)),
                 ModuleRequest::Set { name, map, key, value } => (name, set(self, (name, map), key, value).map(drop)),
                 _ => continue,
             };
             if let Err(why) = done {
-                tracing::error!(name, why, "a module is not as it was before the process that serves died");
+                tracing::error!(name, why, "a module is not as it was before the worker process died");
             }
         }
         let _ = self.kept.0.set(kept);
