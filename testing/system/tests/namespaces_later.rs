@@ -74,8 +74,10 @@ impl Later {
 
     /// What the namespace's stack answers to this command; `None`: it does not run.
     fn asked(&self, command: &str) -> Option<Value> {
-        let ask = Program::new(&[bin("towpath")]).arg(command).arg("--json").arg("--socket");
-        let answer = ask.arg(self.folder.join("later.sock")).run(20);
+        let socket = self.folder.join("later.sock");
+        let ask =
+            Program::line(&format!("{} {command} --json --socket {}", bin("towpath").display(), socket.display()));
+        let answer = ask.run(20);
         (answer.code == 0).then(|| serde_json::from_str(&answer.out).unwrap())
     }
 
@@ -86,7 +88,7 @@ impl Later {
     /// Waits until its stack has the listener, and gives it a connection.
     fn is_accelerated(&self, word: &str) {
         until("its stack has the listener", 60, || {
-            let sockets = self.asked("sockets").and_then(|all| all["sockets"].as_array().cloned());
+            let sockets = self.asked("sockets -a").and_then(|all| all["sockets"].as_array().cloned());
             sockets.is_some_and(|all| all.iter().any(|socket| socket["state"] == "LISTEN"))
         });
         assert_eq!(self.says(), word);
