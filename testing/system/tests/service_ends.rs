@@ -52,8 +52,9 @@ const SIDES: [Side; 3] = [Side::Plain, Side::Joined, Side::Far];
 /// A service, its servers and their clients.
 struct Host<'a> {
     lab: &'a Lab,
-    service: Service,
+    /// They are dropped before the service, in whose folder their output is: it tells why one has ended.
     servers: Vec<Running>,
+    service: Service,
 }
 
 /// Of a service, in its network namespace.
