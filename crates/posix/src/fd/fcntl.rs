@@ -1,7 +1,7 @@
 //! `fcntl`.
 
 use crate::fd::close;
-use crate::fd::table::{self, Descriptor};
+use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::sigurg;
 use libc::{c_int, c_long};
 use towpath_client::private::flag;
@@ -39,6 +39,10 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
             let socket = Socket::at(slot, generation)?;
             let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };
             Some(sys::fcntl(fd, cmd, 0).map(|flags| flags & !libc::O_NONBLOCK | nonblock))
+        }
+        (libc::F_SETFL, Descriptor::Pending(Pending { lost: true, .. })) => {
+            table::update_pending(fd, |pending| pending.nonblock = arg as c_int & libc::O_NONBLOCK != 0);
+            None
         }
         (libc::F_SETFL, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;

@@ -1,6 +1,6 @@
 //! `ioctl` of sockets.
 
-use crate::fd::table::{self, Descriptor};
+use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::{sigurg, urgent, user};
 use libc::{c_int, c_long, c_ulong};
 use towpath_client::private::flag;
@@ -28,15 +28,22 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     if let (Descriptor::Pending(_), true) = (table::get(fd), owner) {
         table::update_pending(fd, |pending| pending.owned = true);
     }
-    let socket = table::socket(fd)?;
     let argument = arg as *mut c_int;
+    let sets_mode = request as libc::Ioctl == libc::FIONBIO;
+    if sets_mode && let Descriptor::Pending(Pending { lost: true, .. }) = table::get(fd) {
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid number. The kernel reports a wrong address.
+        if let Ok(on) = unsafe { user::read(argument) } {
+            table::update_pending(fd, |pending| pending.nonblock = on != 0);
+        }
+    }
+    let socket = table::socket(fd)?;
     if owner {
         // SAFETY: the arguments are those of the program's `ioctl`, and the kernel checks the address.
         let set = outcome(unsafe { real::ioctl(fd, request, arg) });
         // SAFETY: the kernel has just read an integer there.
         return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
     }
-    if request as libc::Ioctl == libc::FIONBIO {
+    if sets_mode {
         // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
         let on = unsafe { user::read(argument) };
         return Some(on.map(|on| {

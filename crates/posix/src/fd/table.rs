@@ -62,10 +62,12 @@ pub struct Pending {
     pub refused: bool,
     /// Another process may have it too.
     pub shared: bool,
-    /// A listener whose service has gone was non-blocking. Once another process lets it join a service, the kernel socket
-    /// does not tell this.
+    /// A listener whose service has gone.
+    pub lost: bool,
+    /// A lost listener is non-blocking for the program. The kernel socket tells this only until another process that has it
+    /// lets it join a service.
     pub nonblock: bool,
-    /// The copies of one socket have the same number here; 0 = it has no copies (26 bits).
+    /// The copies of one socket have the same number here; 0 = it has no copies (25 bits).
     pub family: u32,
 }
 
@@ -78,7 +80,7 @@ const MEASURED_SLOT: u64 = 6;
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
-const FAMILIES: u32 = (1 << 26) - 1;
+const FAMILIES: u32 = (1 << 25) - 1;
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -92,6 +94,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.lost) << 57
                 | u64::from(u.nonblock) << 58
                 | u64::from(u.shared) << 59
                 | u64::from(u.foreign) << 60
@@ -110,6 +113,7 @@ fn decode(word: u64) -> Descriptor {
     match word & KIND {
         1 => Descriptor::Pending(Pending {
             bound: word & 8 != 0,
+            lost: word & 1 << 57 != 0,
             nonblock: word & 1 << 58 != 0,
             shared: word & 1 << 59 != 0,
             foreign: word & 1 << 60 != 0,
@@ -317,6 +321,7 @@ mod tests {
                 family: FAMILIES,
                 kept: true,
                 shared: true,
+                lost: true,
                 nonblock: true,
                 no_wait: [true, false],
                 ..Pending::default()

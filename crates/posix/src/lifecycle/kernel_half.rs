@@ -61,7 +61,7 @@ pub fn keep(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
     socket.mark(flag::KERNEL_HALF, true);
     socket.mark(flag::ANY_PORT, pending.any_port || !pending.bound);
     socket.mark(flag::SHARED, copies.len() > 1);
-    socket.mark(flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
+    socket.mark(flag::NONBLOCK, if pending.lost { pending.nonblock } else { status & libc::O_NONBLOCK != 0 });
     if pending.options {
         handover::import(fd, pending, socket);
     }
@@ -180,7 +180,7 @@ pub fn give_back(fd: c_int, socket: &Socket) {
 /// The service has gone: the kernel alone listens, and the descriptors wait for another service.
 fn lose(kernels: c_int, socket: &Socket) {
     let copies = copies(kernels, socket);
-    let pending = pending(kernels, socket, &copies);
+    let pending = Pending { lost: true, ..pending(kernels, socket, &copies) };
     rewatch::lose_half(socket, &copies);
     copies.iter().for_each(|copy| table::set(*copy, Descriptor::Pending(pending)));
     // Once another process of this client has joined a service, filter and mode are that one's.

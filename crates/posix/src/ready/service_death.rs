@@ -67,9 +67,9 @@ pub fn is_named(fd: c_int) -> bool {
 }
 
 /// Does a call on this listener, which waits for a service, block? Once another process has let it join one, its own mode
-/// is that of the stack.
+/// is that of the stack. The name comes a little later, so of a lost listener the record is believed from the start.
 fn blocks(fd: c_int, pending: Pending) -> bool {
-    if is_named(fd) {
+    if pending.lost || is_named(fd) {
         return !pending.nonblock;
     }
     sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|status| status & libc::O_NONBLOCK == 0)

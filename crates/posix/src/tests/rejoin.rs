@@ -226,6 +226,43 @@ fn a_listener_is_the_same_socket_throughout() {
     });
 }
 
+/// Another process that has the listener too makes the kernel socket non-blocking when it lets it join a service.
+#[test]
+fn a_lost_listener_keeps_the_mode_that_the_program_has_chosen() {
+    alone("a_lost_listener_keeps_the_mode_that_the_program_has_chosen", || {
+        let mut service = Restarted::new();
+        let (listening, port) = listener(0);
+        service.end();
+        eventually(|| {
+            let _ = accept_at_once(listening);
+            matches!(table::get(listening), Descriptor::Pending(_))
+        });
+        let by_another = |flags| towpath_client::sys::fcntl(listening, libc::F_SETFL, flags).expect("fcntl");
+        by_another(libc::O_NONBLOCK);
+        let asleep = later(0, move || accept(listening, 0).expect("it blocks"));
+        std::thread::sleep(Duration::from_millis(100));
+        let plain = TcpStream::connect(("127.0.0.1", port)).expect("the kernel half listens");
+        let accepted = asleep.join().expect("a thread");
+        // The kernel's part is left out, so its mode stays the other process's.
+        let by_itself = |flags: c_int| {
+            // SAFETY: integers only.
+            let own = unsafe { <crate::Posix as towpath_hook::Handler>::fcntl(listening, libc::F_SETFL, flags.into()) };
+            assert_eq!(own, None, "the kernel does it, too");
+        };
+        by_itself(libc::O_NONBLOCK);
+        assert_eq!(accept(listening, 0), Err(libc::EAGAIN));
+        by_itself(0);
+        drop(plain);
+        service.begin();
+        eventually(|| {
+            let _ = accept_at_once(listening);
+            is_accelerated(listening)
+        });
+        assert_eq!(flags(listening) & libc::O_NONBLOCK, 0, "it blocks");
+        end(&[listening, accepted]);
+    });
+}
+
 #[test]
 fn twenty_services_leave_no_memory_and_no_descriptors() {
     alone("twenty_services_leave_no_memory_and_no_descriptors", || {
