@@ -1,10 +1,11 @@
-//! Programs for callgrind: `stages BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS` and
-//! `sends ADDRESS PORT SENDS SERVICE`.
+//! Programs for callgrind: `stages BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
+//! `sends ADDRESS PORT SENDS SERVICE` and `module ingress|egress none|null|OBJECT CODE FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
 
 mod library;
+mod modules;
 mod native;
 mod sends;
 mod stages;
@@ -12,6 +13,8 @@ mod stages;
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // Of modules, whose turns are also timed, without callgrind.
+    let mut time = String::new();
     let done = match words[..] {
         ["stages", batch, requests] => match (batch.parse(), requests.parse()) {
             (Ok(batch), Ok(requests)) => Some(stages::run(batch, requests)),
@@ -30,17 +33,29 @@ fn main() {
                 _ => None,
             }
         }
+        ["module", side @ ("ingress" | "egress"), object, code, frames] => match frames.parse() {
+            Ok(frames) => {
+                let side = if side == "ingress" { modules::Side::Ingress } else { modules::Side::Egress };
+                Some(modules::run(side, object, code.as_ref(), frames).map(|cost| {
+                    time = format!(",\"nanoseconds\":{}", cost.nanoseconds);
+                    cost.frames
+                }))
+            }
+            Err(_) => None,
+        },
         _ => None,
     };
     match done {
-        Some(Ok(requests)) => println!("{{\"requests\":{requests}}}"),
+        Some(Ok(counted)) => {
+            println!("{{\"requests\":{counted}{time}}}");
+        }
         Some(Err(error)) => {
             eprintln!("towpath-instructions: {error}");
             std::process::exit(1);
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE"
+                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAMES"
             );
             std::process::exit(2);
         }

@@ -1,10 +1,12 @@
 //! Instructions per 64-byte echo request, counted by callgrind: stable where times are not.
 
+use crate::callgrind::{absent, callgrind, per_request};
+use crate::modules;
 use crate::programs::{ScratchDir, rpc, towpath};
 use clap::Args;
 use serde::Serialize;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use towpath_service::programs::find;
@@ -44,12 +46,17 @@ struct Counts {
     native_direct: f64,
     /// In the socket library and libc, over the stack: one send of 64 bytes of a busy sender.
     send: f64,
+    /// That a module which lets all pass adds to a received frame.
+    module_ingress: f64,
+    /// The same for a sent frame.
+    module_egress: f64,
 }
 
 /// Counts all and prints them.
 pub fn run(options: &Options) -> io::Result<()> {
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
     let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
+    let (module_ingress, module_egress) = modules::null(&program, &scratch.0)?;
     let counts = Counts {
         stages_1: stages(&program, &scratch.0, 1, options.requests)?,
         stages_64: stages(&program, &scratch.0, 64, options.requests)?,
@@ -58,6 +65,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         library_direct: server("library", true)?,
         native_direct: server("native", true)?,
         send: server("sends", false)?,
+        module_ingress,
+        module_egress,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
@@ -71,16 +80,11 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("  native directly      {:>8.1}", counts.native_direct);
         println!("instructions per 64-byte send of a busy sender");
         println!("  library over stack   {:>8.1}", counts.send);
+        println!("instructions that a module adds to a frame that it lets pass");
+        println!("  received             {:>8.1}", counts.module_ingress);
+        println!("  sent                 {:>8.1}", counts.module_egress);
     }
     Ok(())
-}
-
-/// Valgrind's command line that counts only `function`.
-fn callgrind(function: &str, out: &Path) -> Command {
-    let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
-    command.arg(format!("--toggle-collect={function}")).arg(format!("--callgrind-out-file={}", out.display()));
-    command
 }
 
 /// The instructions of the stages, with a request of each of `batch` flows per turn. One thread takes every step, so two
@@ -155,30 +159,6 @@ fn server(role: &str, direct: bool, program: &Path, dir: &Path, requests: u64) -
     output.stdout =
         std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
     per_request(&out, &output)
-}
-
-/// The total of a callgrind output file divided by the requests that the program reports.
-fn per_request(out: &PathBuf, output: &std::process::Output) -> io::Result<f64> {
-    let failed = |what: &str| io::Error::other(format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()));
-    let report: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|_| failed("the counted program failed"))?;
-    let requests =
-        report["requests"].as_f64().filter(|&n| n > 0.0).ok_or_else(|| failed("no requests were counted"))?;
-    let text = std::fs::read_to_string(out).map_err(|_| failed("callgrind wrote nothing"))?;
-    let total = text
-        .lines()
-        .find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")))
-        .and_then(|words| words.split_whitespace().next()?.parse::<f64>().ok())
-        .filter(|&total| total > 0.0)
-        .ok_or_else(|| failed("callgrind counted nothing"))?;
-    Ok(total / requests)
-}
-
-fn absent(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::NotFound {
-        return io::Error::other("valgrind is missing: apt-get install -y valgrind");
-    }
-    error
 }
 
 fn until(mut condition: impl FnMut() -> bool) -> io::Result<()> {

@@ -3,6 +3,7 @@
 
 mod all;
 mod bulk;
+mod callgrind;
 mod cpu_layout;
 mod cpu_time;
 mod direct;
@@ -14,6 +15,7 @@ mod instructions;
 mod latency;
 mod loss;
 mod many_flows;
+mod modules;
 mod offload;
 mod process;
 mod programs;
@@ -72,6 +74,9 @@ enum Benchmark {
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
+    /// What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program
+    /// (root; needs valgrind and clang).
+    Modules(modules::Options),
     /// One bulk connection through `towpath-impair` over eight bad paths: loss, bursts, reordering. Both stacks send to
     /// Linux.
     Loss(loss::Options),
@@ -119,6 +124,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),
+        Benchmark::Modules(options) => return modules::run(options),
         Benchmark::Loss(options) => return loss::run(options),
         Benchmark::Fairness(options) => return fairness::run(options),
         Benchmark::Incast(options) => return incast::run(options),

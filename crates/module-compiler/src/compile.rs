@@ -91,7 +91,9 @@ impl Body<'_> {
             }
         }
         let mut emit = Emit { builder, registers, run, signature, blocks };
-        emit.enter(entry, self.start);
+        let uses_stack =
+            self.places().map(|at| self.program.insns[at]).any(|insn| [insn.dst, insn.src].contains(&STACK));
+        emit.enter(entry, self.start, uses_stack);
         self.emit(&mut emit)?;
         let Emit { mut builder, .. } = emit;
         builder.seal_all_blocks();
@@ -187,13 +189,19 @@ impl Emit<'_> {
         if kind == I64 { value } else { self.builder.ins().ireduce(kind, value) }
     }
 
-    fn enter(&mut self, entry: Block, start: usize) {
+    /// The function's beginning. A stack that nobody reads or writes is not made.
+    fn enter(&mut self, entry: Block, start: usize, uses_stack: bool) {
         self.builder.switch_to_block(entry);
         let zero = self.number(I64, 0);
-        (0..STACK).for_each(|register| self.set(register, zero));
+        (0..=STACK).for_each(|register| self.set(register, zero));
         for register in 1..=5 {
             let argument = self.builder.block_params(entry)[usize::from(register)];
             self.set(register, argument);
+        }
+        let first = self.blocks[&start];
+        if !uses_stack {
+            self.builder.ins().jump(first, &[]);
+            return;
         }
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, STACK_BYTES, 4);
         let slot = self.builder.create_sized_stack_slot(slot);
@@ -201,7 +209,6 @@ impl Emit<'_> {
         let bytes = self.number(I64, STACK_BYTES.into());
         let top = self.builder.ins().iadd(bottom, bytes);
         self.set(STACK, top);
-        let first = self.blocks[&start];
         self.builder.ins().jump(first, &[]);
     }
 

@@ -25,12 +25,15 @@ pub enum Verdict {
     Redirect,
 }
 
+/// What a program returns for [`Verdict::Pass`].
+pub const PASS: u32 = 2;
+
 impl Verdict {
     /// What a program has returned.
     pub fn of(result: u64) -> Self {
         match result as u32 {
             1 => Self::Drop,
-            2 => Self::Pass,
+            PASS => Self::Pass,
             3 => Self::Tx,
             4 => Self::Redirect,
             _ => Self::Aborted,
@@ -122,6 +125,8 @@ impl Module {
 pub struct Instance {
     module: Arc<Module>,
     run: Box<Run>,
+    /// The compiled program. None: it is interpreted.
+    entry: Option<Entry>,
     interpreter: Option<Interpreter>,
     /// Runs that the interpreter has ended.
     pub faults: u64,
@@ -130,8 +135,8 @@ pub struct Instance {
 // SAFETY: the pointers of the run are to the module, which the instance keeps.
 unsafe impl Send for Instance {}
 
-/// A compiled function.
-type Entry = unsafe extern "C" fn(*mut Run, *mut Run, u64, u64, u64, u64) -> u64;
+/// A compiled program. It has room for five arguments, and reads none but its first: the verifier knows only the context.
+type Entry = unsafe extern "C" fn(*mut Run, *mut Run) -> u64;
 
 impl Instance {
     /// For this flow group.
@@ -139,8 +144,17 @@ impl Instance {
         let mut run = Box::new(Run::new(group, helpers::HELPERS.map(|(.., helper)| helper)));
         (run.maps, run.map_count) = (module.refs.as_ptr(), module.refs.len());
         (run.functions, run.programs) = (module.functions.as_ptr(), module.programs.len());
-        let interpreter = (!module.is_compiled()).then(Interpreter::default);
-        Self { module: Arc::clone(module), run, interpreter, faults: 0 }
+        let entry = module.functions.get(module.main).map(|entry| {
+            // SAFETY: the function of this number is the program's, as whoever has made the module promises.
+            unsafe { std::mem::transmute::<usize, Entry>(*entry as usize) }
+        });
+        let interpreter = entry.is_none().then(Interpreter::default);
+        Self { module: Arc::clone(module), run, entry, interpreter, faults: 0 }
+    }
+
+    /// Frames of [`Instance::run_in_place`] come from or go to this interface and queue.
+    pub fn stands_at(&mut self, ifindex: u32, queue: u32) {
+        (self.run.ifindex, self.run.queue) = (ifindex, queue);
     }
 
     /// Its module.
@@ -161,27 +175,33 @@ impl Instance {
             return Verdict::Aborted;
         }
         self.run.begin(frame);
-        let result = match &mut self.interpreter {
-            None => self.call(),
-            Some(interpreter) => {
-                let result = interpreter.run(&mut self.run, &self.module.programs, self.module.main);
-                self.faults += u64::from(result.is_err());
-                result.unwrap_or(0)
-            }
-        };
+        let result = self.call();
         self.run.end(frame);
-        Verdict::of(result)
+        Verdict::of(result.into())
     }
 
-    fn call(&mut self) -> u64 {
+    /// Runs the module on the bytes of a frame without room around it: what the program returns.
+    #[inline]
+    pub fn run_in_place(&mut self, bytes: &mut [u8]) -> u32 {
+        self.run.begin_in_place(bytes);
+        self.call()
+    }
+
+    #[inline]
+    fn call(&mut self) -> u32 {
+        let Some(entry) = self.entry else { return self.interpreted() };
         let run: *mut Run = &raw mut *self.run;
-        // SAFETY: the module keeps the code, whose function of this number is the program's. The kernel's verifier has
-        // accepted the program, as whoever has made the module promises. The frame lies within its buffer.
-        unsafe {
-            let entry = *self.module.functions.as_ptr().add(self.module.main);
-            let entry: Entry = std::mem::transmute::<usize, Entry>(entry as usize);
-            entry(run, run, 0, 0, 0, 0)
-        }
+        // SAFETY: the module keeps the code. The kernel's verifier has accepted the program, as whoever has made the module
+        // promises. The frame lies within its buffer.
+        unsafe { entry(run, run) as u32 }
+    }
+
+    #[cold]
+    fn interpreted(&mut self) -> u32 {
+        let interpreter = self.interpreter.get_or_insert_default();
+        let result = interpreter.run(&mut self.run, &self.module.programs, self.module.main);
+        self.faults += u64::from(result.is_err());
+        result.unwrap_or(0) as u32
     }
 
     /// Runs it by the interpreter, and says why if that ends it.

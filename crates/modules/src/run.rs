@@ -196,6 +196,15 @@ impl Run {
         self.tail_calls = 0;
     }
 
+    /// Before a run on a frame that fills its buffer, from or to the interface and queue of the run before.
+    #[inline]
+    pub fn begin_in_place(&mut self, bytes: &mut [u8]) {
+        self.data = bytes.as_mut_ptr().expose_provenance() as u64;
+        self.data_end = self.data + bytes.len() as u64;
+        self.data_meta = self.data;
+        (self.room_start, self.tail_calls) = (0, 0);
+    }
+
     /// After it: where the frame is now.
     #[inline]
     pub fn end(&self, frame: &mut Frame<'_>) {

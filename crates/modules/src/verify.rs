@@ -241,6 +241,16 @@ fn last_lines(log: &str) -> String {
 
 /// Runs a program in the kernel on a frame (`BPF_PROG_TEST_RUN`), and returns its result and the frame after it.
 pub fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+    let (run, out) = test_runs(program, frame, 1)?;
+    Ok((run.result, out))
+}
+
+/// Runs a program in the kernel this many times on a frame: the mean nanoseconds of a run, which the kernel rounds down.
+pub fn time_of_runs(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<f64> {
+    test_runs(program, frame, repeat).map(|(run, _)| run.duration.into())
+}
+
+fn test_runs(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<(TestRun, Vec<u8>)> {
     let mut out = vec![0; frame.len() + 4096];
     let mut run = TestRun {
         program: program.as_raw_fd() as u32,
@@ -248,11 +258,11 @@ pub fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
         data_in: frame.as_ptr() as u64,
         data_size_out: out.len() as u32,
         data_out: out.as_mut_ptr() as u64,
-        repeat: 1,
+        repeat,
         ..TestRun::default()
     };
     // SAFETY: both frames are as long as is said.
     unsafe { bpf(PROG_TEST_RUN, &mut run) }?;
     out.truncate(run.data_size_out as usize);
-    Ok((run.result, out))
+    Ok((run, out))
 }

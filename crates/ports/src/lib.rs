@@ -74,6 +74,23 @@ pub trait Port: Send {
     fn bytes(&self, frame: &RxFrame) -> &[u8];
     /// The same bytes, to be changed in their place; `None` = it is no such frame.
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]>;
+    /// Keeps of the received frames from the place `from` on those for which `keep` says so. It may change their bytes.
+    fn retain_in_place(
+        &mut self,
+        frames: &mut Vec<RxFrame>,
+        from: usize,
+        keep: &mut dyn FnMut(&RxFrame, &mut [u8]) -> bool,
+    ) {
+        let mut kept = from;
+        for at in from..frames.len() {
+            let frame = frames[at];
+            if self.bytes_mut(&frame).is_some_and(|bytes| keep(&frame, bytes)) {
+                frames[kept] = frame;
+                kept += 1;
+            }
+        }
+        frames.truncate(kept);
+    }
     /// Returns the buffers of received frames.
     fn release(&mut self, frames: &[RxFrame]);
     /// A buffer for one outgoing frame, at least `mtu_bytes + 14` long; `None` = no room now.

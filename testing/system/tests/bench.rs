@@ -45,6 +45,23 @@ fn every_arm_has_its_row_or_says_why_not() {
 }
 
 #[test]
+fn modules_are_counted_and_timed_beside_the_kernel() {
+    bin("towpath-instructions");
+    require_program("clang", "clang libbpf-dev");
+    require_program("valgrind", "valgrind");
+    let answer = rows("modules --rounds 1", 300);
+    let rows = answer[0]["modules"].as_array().expect("rows");
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["module"].as_str()).collect();
+    assert_eq!(names, ["null", "parse", "hash"]);
+    let count = |row: &Value, side: &str| row[side].as_f64().expect("a count");
+    for side in ["ingress_instructions", "egress_instructions"] {
+        let counts: Vec<f64> = rows.iter().map(|row| count(row, side)).collect();
+        assert!(counts[0] > 0.0 && counts.is_sorted_by(|less, more| less < more), "{side}: {counts:?}");
+    }
+    assert!(rows.iter().all(|row| row["kernel_ns"]["median"].as_f64() > Some(0.0)), "{rows:?}");
+}
+
+#[test]
 fn a_ramp_has_ten_loads() {
     let line = "anp --ramp --rounds 1 --seconds 0.2 --warm-up 0.1 --connections 20 --server loops --arms symmetric --repeats 0";
     let rows = rows(line, 120);

@@ -13,6 +13,8 @@ const COUNT: Kind = Kind {
 const NO_STACK: &str =
     "no stack works for a direct connection, so the programs do, and ring the doorbell of a client that sleeps";
 
+const MODULE: &str = "the calls from the port to the module and back, and what a run has to know";
+
 pub const FIGURES: &[Figure] = &[
     COUNT.figure("stages, one flow per turn", "stages_1", Target::AtMost(850.0), NOT_EXAMINED),
     COUNT.figure("stages, 64 flows per turn", "stages_64", Target::AtMost(650.0), NOT_EXAMINED),
@@ -22,6 +24,13 @@ pub const FIGURES: &[Figure] = &[
     COUNT.figure("library on a direct connection", "library_direct", Target::AtMost(600.0), NO_STACK),
     COUNT.figure("native API on a direct connection", "native_direct", Target::None, NO_STACK),
     COUNT.figure("one send of a busy sender, library over the stack", "send", Target::None, NOT_EXAMINED),
+    COUNT.figure(
+        "a received frame, what a module adds that passes all",
+        "module_ingress",
+        Target::AtMost(20.0),
+        MODULE,
+    ),
+    COUNT.figure("a sent frame, what a module adds that passes all", "module_egress", Target::AtMost(20.0), MODULE),
 ];
 
 pub const UNMEASURED: &[Unmeasured] = &[Unmeasured {

@@ -1,7 +1,7 @@
 //! Memory that programs of several flow groups read and write at the same time, as they do in the kernel. So each access
-//! of ours is atomic: in words where both ends are aligned, else in bytes.
+//! of ours is atomic: in words or halves of them where they are aligned, else in bytes.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that begin at a multiple of eight.
 #[derive(Debug)]
@@ -40,6 +40,13 @@ unsafe fn byte(at: *const u8) -> &'static AtomicU8 {
 }
 
 /// # Safety
+/// Half a word is aligned, and may be read and written as an atomic as long as this runs.
+unsafe fn half(at: *const u8) -> &'static AtomicU32 {
+    // SAFETY: as promised by the caller; the reference is used at once.
+    unsafe { AtomicU32::from_ptr(at.cast_mut().cast()) }
+}
+
+/// # Safety
 /// The word is aligned, and may be read and written as an atomic as long as this runs.
 unsafe fn word(at: *const u8) -> &'static AtomicU64 {
     // SAFETY: as promised by the caller; the reference is used at once.
@@ -74,48 +81,105 @@ pub unsafe fn clear(at: *mut u8, length: usize) {
     }
 }
 
+/// Up to eight bytes as a number, the first one lowest: in the largest units that their place lets be atomic.
+///
+/// # Safety
+/// There are `length` bytes, which may be read.
+#[inline(always)]
+unsafe fn load(at: *const u8, length: usize) -> u64 {
+    // SAFETY: as promised by the caller, and it is aligned.
+    unsafe {
+        match length {
+            4 if at as usize & 3 == 0 => u64::from(u32::from_le(half(at).load(Ordering::Relaxed))),
+            8 if at as usize & 7 == 0 => u64::from_le(word(at).load(Ordering::Relaxed)),
+            _ => load_slowly(at, length),
+        }
+    }
+}
+
+/// # Safety
+/// That of [`load`].
+#[inline(never)]
+unsafe fn load_slowly(at: *const u8, length: usize) -> u64 {
+    let (mut all, mut place) = (0, 0);
+    while place < length {
+        let from = at.wrapping_add(place);
+        let is_half = length - place >= 4 && from as usize & 3 == 0;
+        // SAFETY: it lies within the bytes, as the caller promises, and half a word is aligned.
+        let part = unsafe {
+            if is_half {
+                u64::from(u32::from_le(half(from).load(Ordering::Relaxed)))
+            } else {
+                u64::from(byte(from).load(Ordering::Relaxed))
+            }
+        };
+        all |= part << (8 * place);
+        place += if is_half { 4 } else { 1 };
+    }
+    all
+}
+
 /// Are they the same?
 ///
 /// # Safety
 /// Both have `length` bytes, which may be read.
-#[inline]
+#[inline(always)]
 pub unsafe fn equal(one: *const u8, other: *const u8, length: usize) -> bool {
-    let aligned = (one as usize | other as usize) & 7 == 0;
-    let mut differ = 0u64;
-    let mut byte_differs = 0u8;
-    each(
-        aligned,
-        length,
-        // SAFETY: `at` lies within both, as the caller promises, and both are aligned.
-        |at| unsafe {
-            differ |= word(one.add(at)).load(Ordering::Relaxed) ^ word(other.add(at)).load(Ordering::Relaxed);
-        },
-        // SAFETY: `at` lies within both, as the caller promises.
-        |at| unsafe {
-            byte_differs |= byte(one.add(at)).load(Ordering::Relaxed) ^ byte(other.add(at)).load(Ordering::Relaxed);
-        },
-    );
-    differ | u64::from(byte_differs) == 0
+    // Most keys are short, and a loop would cost them most.
+    // SAFETY: as promised by the caller.
+    unsafe {
+        match length {
+            0..=8 => load(one, length) == load(other, length),
+            _ => equal_long(one, other, length),
+        }
+    }
+}
+
+/// # Safety
+/// That of [`equal`].
+#[inline(never)]
+unsafe fn equal_long(one: *const u8, other: *const u8, length: usize) -> bool {
+    let (mut start, mut same) = (0, true);
+    while start < length && same {
+        let part = (length - start).min(8);
+        // SAFETY: the part lies within both, as the caller promises.
+        same = unsafe { load(one.add(start), part) == load(other.add(start), part) };
+        start += part;
+    }
+    same
 }
 
 /// A number for these bytes that who does not know the seed cannot choose.
 ///
 /// # Safety
 /// There are `length` bytes, which may be read.
-#[inline]
+#[inline(always)]
 pub unsafe fn hash(at: *const u8, length: usize, seed: u64) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
-        (product as u64) ^ (product >> 64) as u64
-    };
-    let mut hash = seed;
-    for start in (0..length).step_by(8) {
-        let mut word = 0u64;
-        for place in start..length.min(start + 8) {
-            // SAFETY: it lies within the bytes, as the caller promises.
-            word = word << 8 | u64::from(unsafe { byte(at.add(place)) }.load(Ordering::Relaxed));
-        }
+    if length > 8 {
+        // SAFETY: as promised by the caller.
+        return unsafe { hash_long(at, length, seed) };
+    }
+    // SAFETY: as promised by the caller.
+    mix(mix(seed.rotate_left(23), unsafe { load(at, length) }), seed ^ length as u64)
+}
+
+#[inline]
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+    (product as u64) ^ (product >> 64) as u64
+}
+
+/// # Safety
+/// That of [`hash`].
+#[inline(never)]
+unsafe fn hash_long(at: *const u8, length: usize, seed: u64) -> u64 {
+    let (mut hash, mut start) = (seed, 0);
+    while start < length {
+        let part = (length - start).min(8);
+        // SAFETY: the part lies within the bytes, as the caller promises.
+        let word = unsafe { load(at.add(start), part) };
         hash = mix(hash.rotate_left(23), word);
+        start += part;
     }
     mix(hash, seed ^ length as u64)
 }
@@ -127,4 +191,40 @@ pub unsafe fn hash(at: *const u8, length: usize, seed: u64) -> u64 {
 pub unsafe fn read(from: *const u8, to: &mut [u8]) {
     // SAFETY: as promised by the caller, and `to` is ours.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key is the same wherever it lies.
+    #[test]
+    fn a_hash_and_a_comparison_depend_on_bytes_and_not_on_their_place() {
+        let bytes: Vec<u8> = (1..=40).collect();
+        for length in 0..=24 {
+            let mut hashes = Vec::new();
+            for place in 0..8 {
+                let cells = Cells::new(48);
+                let at = cells.start().wrapping_add(place);
+                // SAFETY: 48 bytes are there, and nobody else has them.
+                unsafe {
+                    copy(bytes.as_ptr(), at, length);
+                    hashes.push(hash(at, length, 7));
+                    for other in 0..8 {
+                        let cells = Cells::new(48);
+                        let beside = cells.start().wrapping_add(other);
+                        copy(bytes.as_ptr(), beside, length);
+                        assert!(equal(at, beside, length));
+                        for (changed, byte) in bytes.iter().enumerate().take(length) {
+                            beside.add(changed).write(99);
+                            assert!(!equal(at, beside, length), "byte {changed} of {length}");
+                            assert_ne!(hash(beside, length, 7), hashes[0], "byte {changed} of {length}");
+                            beside.add(changed).write(*byte);
+                        }
+                    }
+                }
+            }
+            assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{length} bytes");
+        }
+    }
 }

@@ -29,7 +29,7 @@ mod listener_check;
 mod listing;
 mod messages;
 mod metrics;
-mod module_port;
+pub mod module_port;
 #[cfg(test)]
 mod module_port_tests;
 mod modules;

@@ -42,13 +42,15 @@ pub struct Filter {
     sent: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
+    /// Those that are sent back before.
+    back: Vec<RxFrame>,
 }
 
 impl Filter {
     /// For a port of a flow group.
     pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
-        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group);
-        let egress = Chain::new(&chains.egress, Hook::Egress, group);
+        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, port);
+        let egress = Chain::new(&chains.egress, Hook::Egress, group, port);
         let buffer = || {
             let made = PacketBuffer::new(BUFFER);
             made.inspect_err(|error| tracing::error!(%error, "no memory for frames under modules: they are dropped"))
@@ -62,6 +64,7 @@ impl Filter {
             sent: if egress.wants_room() { buffer() } else { None },
             held,
             done: Vec::with_capacity(4 * HELD),
+            back: Vec::with_capacity(4 * HELD),
             ingress,
             egress,
             port,
@@ -74,6 +77,18 @@ impl Filter {
 pub struct ModulePort {
     inner: Box<dyn Port>,
     filter: Filter,
+}
+
+/// A frame that does not pass: it is given back, or sent back before.
+#[cold]
+#[inline(never)]
+fn left(frame: RxFrame, verdict: Verdict, done: &mut Vec<RxFrame>, back: &mut Vec<RxFrame>) -> bool {
+    if verdict == Verdict::Tx {
+        back.push(frame)
+    } else {
+        done.push(frame)
+    }
+    false
 }
 
 /// `struct towpath_frame`: what modules are told of a frame, before its first byte.
@@ -101,22 +116,26 @@ impl ModulePort {
         Self { inner, filter }
     }
 
-    /// Runs the modules on a received frame. False: the stack does not get it, and the port gets it back.
+    /// Runs the modules on received frames in their places, from this one on, and takes out those that do not pass.
+    fn received_in_place(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
+        let Self { inner, filter } = self;
+        let Filter { ingress, done, back, .. } = filter;
+        inner.retain_in_place(frames, from, &mut |frame, bytes| match ingress.run_in_place(bytes) {
+            Verdict::Pass => true,
+            verdict => left(*frame, verdict, done, back),
+        });
+        for at in 0..self.filter.back.len() {
+            let frame = self.filter.back[at];
+            self.send_back(&frame);
+            self.filter.done.push(frame);
+        }
+        self.filter.back.clear();
+    }
+
+    /// Runs the modules on a received frame with room around it. False: the stack does not get it, and the port gets it back.
     fn received(&mut self, frame: &mut RxFrame) -> bool {
         let Self { inner, filter } = self;
         let place = (filter.port, filter.group);
-        if !filter.ingress.wants_room() {
-            let Some(bytes) = inner.bytes_mut(frame) else { return false };
-            let mut whole = Frame { ifindex: place.0, queue: place.1, ..Frame::whole(bytes) };
-            return match filter.ingress.run(&mut whole) {
-                Verdict::Pass => true,
-                Verdict::Tx => {
-                    self.send_back(frame);
-                    false
-                }
-                _ => false,
-            };
-        }
         let bytes = inner.bytes(frame);
         if bytes.len() > LARGEST {
             return false;
@@ -175,8 +194,7 @@ impl ModulePort {
         let reserved = if is_super { inner.reserve_super() } else { inner.reserve() };
         let Some(buffer) = reserved.filter(|buffer| len <= buffer.len()) else { return };
         if !filter.egress.wants_room() {
-            let mut whole = Frame { ifindex: place.0, queue: place.1, ..Frame::whole(&mut buffer[..len]) };
-            if filter.egress.run(&mut whole) == Verdict::Pass {
+            if filter.egress.run_in_place(&mut buffer[..len]) == Verdict::Pass {
                 inner.commit(len, offload);
             }
             return;
@@ -232,17 +250,21 @@ impl Port for ModulePort {
         if self.filter.ingress.is_empty() || frames.len() == before {
             return;
         }
-        let mut kept = before;
-        for at in before..frames.len() {
-            let mut frame = frames[at];
-            if self.received(&mut frame) {
-                frames[kept] = frame;
-                kept += 1;
-            } else {
-                self.filter.done.push(frame);
+        if self.filter.ingress.wants_room() {
+            let mut kept = before;
+            for at in before..frames.len() {
+                let mut frame = frames[at];
+                if self.received(&mut frame) {
+                    frames[kept] = frame;
+                    kept += 1;
+                } else {
+                    self.filter.done.push(frame);
+                }
             }
+            frames.truncate(kept);
+        } else {
+            self.received_in_place(frames, before);
         }
-        frames.truncate(kept);
         if !self.filter.done.is_empty() {
             self.inner.release(&self.filter.done);
             self.filter.done.clear();

@@ -1,0 +1,194 @@
+//! What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program.
+
+use crate::callgrind::{absent, callgrind, per_request};
+use crate::programs::{ScratchDir, json_report, number};
+use clap::Args;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use towpath_module_compiler::compile;
+use towpath_modules::verify::{may_ask, time_of_runs, verify};
+use towpath_modules::{Insn, Object, ProgramSpec};
+use towpath_service::programs::find;
+
+/// The modules that are measured: the name, the source, and the most nanoseconds that a run may take.
+const MODULES: [(&str, &str, Option<f64>); 3] = [
+    ("null", include_str!("modules/null.bpf.c"), None),
+    ("parse", include_str!("modules/parse.bpf.c"), Some(8.0)),
+    ("hash", include_str!("modules/hash.bpf.c"), Some(30.0)),
+];
+
+/// The most instructions that the null module may cost a frame.
+const NULL_TARGET: f64 = 20.0;
+
+/// Frames that callgrind counts, and frames of a timed run.
+const COUNTED: u64 = 6400;
+const TIMED: u64 = 2_000_000;
+
+/// Arguments of `towpath bench modules`.
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Rounds of the timed runs; the median is told, with the range.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+/// Median, least and most of some rounds.
+#[derive(Serialize)]
+struct Times {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+/// One module's figures, for each frame.
+#[derive(Serialize)]
+struct Row {
+    module: &'static str,
+    /// More than without a module.
+    ingress_instructions: f64,
+    egress_instructions: f64,
+    /// More than without a module.
+    ingress_ns: Times,
+    /// In the kernel, by `BPF_PROG_TEST_RUN`, without a network stack.
+    kernel_ns: Times,
+    /// The targets: of instructions, and of time.
+    target_instructions: Option<f64>,
+    target_ns: Option<f64>,
+}
+
+/// An object and its code, where the counted program finds them.
+struct Prepared {
+    object: PathBuf,
+    code: PathBuf,
+}
+
+/// Measures all modules and prints the figures.
+pub fn run(options: &Options) -> io::Result<()> {
+    if !may_ask() {
+        return Err(io::Error::other(
+            "the kernel's verifier judges modules for CAP_BPF and CAP_NET_ADMIN only: run it as root",
+        ));
+    }
+    let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("modules")?);
+    let rows: io::Result<Vec<Row>> =
+        MODULES.iter().map(|module| row(*module, &program, &scratch.0, options.rounds)).collect();
+    let rows = rows?;
+    if options.json {
+        println!("{}", serde_json::to_string(&serde_json::json!({ "modules": rows })).map_err(io::Error::other)?);
+        return Ok(());
+    }
+    println!("a module's cost for each frame of 130 bytes, beside the kernel's run of the same program");
+    println!("  {:<8} {:>12} {:>12} {:>22} {:>22}", "module", "ingress", "egress", "ingress ns", "kernel ns");
+    for row in &rows {
+        let times = |times: &Times| format!("{:.1} ({:.1}-{:.1})", times.median, times.least, times.most);
+        println!(
+            "  {:<8} {:>6.1} instr {:>6.1} instr {:>22} {:>22}",
+            row.module,
+            row.ingress_instructions,
+            row.egress_instructions,
+            times(&row.ingress_ns),
+            times(&row.kernel_ns)
+        );
+    }
+    Ok(())
+}
+
+fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
+    let (name, source, target_ns) = module;
+    let object = clang(name, source, dir)?;
+    let parsed = Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?;
+    let accepted = verify(&parsed).map_err(io::Error::other)?;
+    let prepared = Prepared { code: compiled(&parsed, name, dir)?, object };
+    let frame = vec![0; 130];
+    let (mut own, mut kernel) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let without = nanoseconds(program, None)?;
+        own.push(nanoseconds(program, Some(&prepared))? - without);
+        kernel.push(time_of_runs(&accepted.programs[0], &frame, TIMED as u32)?);
+    }
+    let object = prepared.object.display().to_string();
+    Ok(Row {
+        module: name,
+        ingress_instructions: counted(program, dir, "ingress", &object, &prepared.code)?,
+        egress_instructions: counted(program, dir, "egress", &object, &prepared.code)?,
+        ingress_ns: times(own),
+        kernel_ns: times(kernel),
+        target_instructions: (name == "null").then_some(NULL_TARGET),
+        target_ns,
+    })
+}
+
+fn times(mut rounds: Vec<f64>) -> Times {
+    rounds.sort_by(f64::total_cmp);
+    Times { median: rounds[rounds.len() / 2], least: rounds[0], most: rounds[rounds.len() - 1] }
+}
+
+/// Instructions of the null module for each frame, at ingress and at egress. It needs no compiler of C and no privileges.
+pub fn null(program: &Path, dir: &Path) -> io::Result<(f64, f64)> {
+    let insn = |code, imm| Insn { code, dst: 0, src: 0, off: 0, imm };
+    let pass = ProgramSpec {
+        name: "null".into(),
+        frags: false,
+        insns: vec![insn(0xb7, 2), insn(0x95, 0)],
+        functions: vec![0],
+    };
+    let object = Object { programs: vec![pass], maps: Vec::new(), license: "GPL".into() };
+    let code = compiled(&object, "null", dir)?;
+    Ok((counted(program, dir, "ingress", "null", &code)?, counted(program, dir, "egress", "null", &code)?))
+}
+
+/// The instructions that a module adds to a frame.
+fn counted(program: &Path, dir: &Path, side: &str, object: &str, code: &Path) -> io::Result<f64> {
+    let count = |object: &str| {
+        let out = dir.join("modules.out");
+        let mut command = callgrind("modules_turn", &out);
+        command.arg(program).args(["module", side, object]).arg(code).arg(COUNTED.to_string());
+        per_request(&out, &command.output().map_err(absent)?)
+    };
+    Ok(count(object)? - count("none")?)
+}
+
+/// The time of a received frame, with a module or without.
+fn nanoseconds(program: &Path, module: Option<&Prepared>) -> io::Result<f64> {
+    let mut command = Command::new(program);
+    command.args(["module", "ingress"]);
+    match module {
+        Some(module) => command.arg(&module.object).arg(&module.code),
+        None => command.args(["none", "none"]),
+    };
+    let output = command.arg(TIMED.to_string()).output()?;
+    let report = json_report(&output, "towpath-instructions")?;
+    Ok(number(&report, "nanoseconds")? / number(&report, "requests")?)
+}
+
+/// Writes the machine code of an object's only function to a file.
+fn compiled(object: &Object, name: &str, dir: &Path) -> io::Result<PathBuf> {
+    let made = compile(&object.programs).map_err(io::Error::other)?;
+    if made.functions != [0] {
+        return Err(io::Error::other(format!("{name} has more than one function")));
+    }
+    let path = dir.join(format!("{name}.code"));
+    std::fs::write(&path, made.code)?;
+    Ok(path)
+}
+
+/// Compiles C to an object file.
+fn clang(name: &str, source: &str, dir: &Path) -> io::Result<PathBuf> {
+    let (file, object) = (dir.join(format!("{name}.bpf.c")), dir.join(format!("{name}.bpf.o")));
+    std::fs::write(&file, source)?;
+    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let mut clang = Command::new("clang");
+    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-idirafter", &include, "-c"]).arg(&file);
+    let output = clang.arg("-o").arg(&object).output().map_err(|error| {
+        io::Error::new(error.kind(), format!("clang: {error}: apt-get install -y clang libbpf-dev"))
+    })?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("clang: {}", String::from_utf8_lossy(&output.stderr))));
+    }
+    Ok(object)
+}
