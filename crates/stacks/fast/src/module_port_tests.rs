@@ -100,6 +100,21 @@ fn received_frames_pass_are_dropped_or_go_back() {
 }
 
 #[test]
+fn what_passes_and_what_goes_back_keep_their_order() {
+    let module = by_byte();
+    let (mut set, mut far) = set(&Chains { ingress: vec![module], egress: Vec::new() });
+    for number in 0..30 {
+        let mut numbered = frame([3, 2, 1][usize::from(number) % 3]);
+        numbered[2] = number;
+        send(&mut far, &numbered);
+    }
+    let numbers = |frames: Vec<Vec<u8>>| frames.iter().map(|frame| frame[2]).collect::<Vec<_>>();
+    assert_eq!(numbers(received(near(&mut set))), (1..30).step_by(3).collect::<Vec<_>>());
+    set.flush();
+    assert_eq!(numbers(received(&mut far)), (0..30).step_by(3).collect::<Vec<_>>());
+}
+
+#[test]
 fn sent_frames_are_seen_before_they_go_and_none_goes_back() {
     let module = by_byte();
     let (mut set, mut far) = set(&Chains { ingress: Vec::new(), egress: vec![module.clone()] });
