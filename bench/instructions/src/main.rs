@@ -1,5 +1,5 @@
 //! Programs for callgrind: `stages BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
-//! `sends ADDRESS PORT SENDS SERVICE` and `module ingress|egress none|null|OBJECT CODE FRAMES`.
+//! `sends ADDRESS PORT SENDS SERVICE` and `module ingress|egress none|null|OBJECT CODE FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
@@ -33,10 +33,10 @@ fn main() {
                 _ => None,
             }
         }
-        ["module", side @ ("ingress" | "egress"), object, code, frames] => match frames.parse() {
+        ["module", side @ ("ingress" | "egress"), object, code, frame, frames] => match frames.parse() {
             Ok(frames) => {
                 let side = if side == "ingress" { modules::Side::Ingress } else { modules::Side::Egress };
-                Some(modules::run(side, object, code.as_ref(), frames).map(|cost| {
+                Some(modules::run(side, object, code.as_ref(), frame.as_ref(), frames).map(|cost| {
                     time = format!(",\"nanoseconds\":{}", cost.nanoseconds);
                     cost.frames
                 }))
@@ -55,7 +55,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAMES"
+                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAME FRAMES"
             );
             std::process::exit(2);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use towpath_fast::module_port::{Filter, ModulePort};
 use towpath_modules::code::Code;
-use towpath_modules::{Attached, Chains, Counts, Insn, Module, Object, ProgramSpec};
+use towpath_modules::{Attached, Chains, Counts, Module, Object};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 
 /// Frames of a turn.
@@ -39,14 +39,7 @@ struct Flat {
 }
 
 impl Flat {
-    fn new() -> Self {
-        let mut frame = [0; FRAME_BYTES];
-        // IPv4 and TCP from 10.0.0.2:40000 to 10.0.0.1:7000. Nobody checks sums.
-        frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-        frame[22..24].copy_from_slice(&[64, 6]);
-        frame[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
-        frame[34..38].copy_from_slice(&[156, 64, 27, 88]);
-        frame[46..48].copy_from_slice(&[0x80, 0x10]);
+    fn new(frame: [u8; FRAME_BYTES]) -> Self {
         Self { received: vec![frame; TURN], out: frame, sent: 0 }
     }
 }
@@ -84,34 +77,25 @@ impl Port for Flat {
     }
 }
 
-/// The module that lets all frames pass.
-fn null() -> Object {
-    let insn = |code, imm| Insn { code, dst: 0, src: 0, off: 0, imm };
-    let pass = ProgramSpec {
-        name: "null".into(),
-        frags: false,
-        insns: vec![insn(0xb7, 2), insn(0x95, 0)],
-        functions: vec![0],
-    };
-    Object { programs: vec![pass], maps: Vec::new(), license: "GPL".into() }
-}
-
-/// The module of an object file (`null`: of the one above) and of the code that was made of its only function.
+/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function.
 fn module(object: &str, code: &Path) -> io::Result<Attached> {
     let object = match object {
-        "null" => null(),
+        "null" => Object::null(),
         file => Object::parse(&std::fs::read(file)?).map_err(io::Error::other)?,
     };
     let code = Code::new(&std::fs::read(code)?)?;
-    // SAFETY: `towpath bench` has had the kernel's verifier judge the object, and has compiled the code of it. The
-    // module above loads and stores nothing.
+    // SAFETY: `towpath bench` has had the kernel's verifier judge the object (the null program loads and stores nothing),
+    // and has compiled the code of it. Whoever passes other files runs them by his own rights.
     let module = unsafe { Module::new(&object, 0, 1, Some((code, &[0]))) }.map_err(io::Error::other)?;
     Ok(Attached { module: Arc::new(module), counts: Counts::new(1) })
 }
 
-/// Takes turns until at least `frames` frames have come or gone. `object` is `none`, `null` or an object file.
-pub fn run(side: Side, object: &str, code: &Path, frames: u64) -> io::Result<Cost> {
-    let mut port: Box<dyn Port> = Box::new(Flat::new());
+/// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or
+/// an object file.
+pub fn run(side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> io::Result<Cost> {
+    let frame = std::fs::read(frame)?;
+    let frame = frame.try_into().map_err(|_| io::Error::other(format!("a frame has {FRAME_BYTES} bytes")))?;
+    let mut port: Box<dyn Port> = Box::new(Flat::new(frame));
     if object != "none" {
         let mut chains = Chains::default();
         let chain = if side == Side::Ingress { &mut chains.ingress } else { &mut chains.egress };

@@ -29,7 +29,7 @@ pub fn per_request(out: &Path, output: &std::process::Output) -> io::Result<f64>
     Ok(total / requests)
 }
 
-/// What a missing valgrind is called.
+/// Says how to get valgrind where it is missing.
 pub fn absent(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound {
         return io::Error::other("valgrind is missing: apt-get install -y valgrind");

@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use towpath_module_compiler::compile;
+use towpath_modules::Object;
 use towpath_modules::verify::{may_ask, time_of_runs, verify};
-use towpath_modules::{Insn, Object, ProgramSpec};
 use towpath_service::programs::find;
 
 /// The modules that are measured: the name, the source, and the most nanoseconds that a run may take.
@@ -25,6 +25,9 @@ const NULL_TARGET: f64 = 20.0;
 /// Frames that callgrind counts, and frames of a timed run.
 const COUNTED: u64 = 6400;
 const TIMED: u64 = 2_000_000;
+
+/// The frame: an Ethernet header, IPv4, TCP with timestamps, and 64 bytes.
+const FRAME_BYTES: usize = 14 + 20 + 32 + 64;
 
 /// Arguments of `towpath bench modules`.
 #[derive(Args)]
@@ -82,7 +85,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("{}", serde_json::to_string(&serde_json::json!({ "modules": rows })).map_err(io::Error::other)?);
         return Ok(());
     }
-    println!("a module's cost for each frame of 130 bytes, beside the kernel's run of the same program");
+    println!("a module's cost for each frame of {FRAME_BYTES} bytes, beside the kernel's run of the same program");
     println!("  {:<8} {:>12} {:>12} {:>22} {:>22}", "module", "ingress", "egress", "ingress ns", "kernel ns");
     for row in &rows {
         let times = |times: &Times| format!("{:.1} ({:.1}-{:.1})", times.median, times.least, times.most);
@@ -100,15 +103,16 @@ pub fn run(options: &Options) -> io::Result<()> {
 
 fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
     let (name, source, target_ns) = module;
+    eprintln!("{name}: {rounds} timed rounds, and counting ...");
     let object = clang(name, source, dir)?;
     let parsed = Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?;
     let accepted = verify(&parsed).map_err(io::Error::other)?;
     let prepared = Prepared { code: compiled(&parsed, name, dir)?, object };
-    let frame = vec![0; 130];
+    let frame = frame();
     let (mut own, mut kernel) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let without = nanoseconds(program, None)?;
-        own.push(nanoseconds(program, Some(&prepared))? - without);
+        let without = nanoseconds(program, dir, None)?;
+        own.push(nanoseconds(program, dir, Some(&prepared))? - without);
         kernel.push(time_of_runs(&accepted.programs[0], &frame, TIMED as u32)?);
     }
     let object = prepared.object.display().to_string();
@@ -123,6 +127,24 @@ fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, ro
     })
 }
 
+/// From 10.0.0.2:40000 to 10.0.0.1:7000. Nobody checks sums. The kernel and we run programs on the same one.
+fn frame() -> [u8; FRAME_BYTES] {
+    let mut frame = [0; FRAME_BYTES];
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[22..24].copy_from_slice(&[64, 6]);
+    frame[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
+    frame[34..38].copy_from_slice(&[156, 64, 27, 88]);
+    frame[46..48].copy_from_slice(&[0x80, 0x10]);
+    frame
+}
+
+/// The same in a file.
+fn frame_file(dir: &Path) -> io::Result<PathBuf> {
+    let path = dir.join("frame");
+    std::fs::write(&path, frame())?;
+    Ok(path)
+}
+
 fn times(mut rounds: Vec<f64>) -> Times {
     rounds.sort_by(f64::total_cmp);
     Times { median: rounds[rounds.len() / 2], least: rounds[0], most: rounds[rounds.len() - 1] }
@@ -130,14 +152,7 @@ fn times(mut rounds: Vec<f64>) -> Times {
 
 /// Instructions of the null module for each frame, at ingress and at egress. It needs no compiler of C and no privileges.
 pub fn null(program: &Path, dir: &Path) -> io::Result<(f64, f64)> {
-    let insn = |code, imm| Insn { code, dst: 0, src: 0, off: 0, imm };
-    let pass = ProgramSpec {
-        name: "null".into(),
-        frags: false,
-        insns: vec![insn(0xb7, 2), insn(0x95, 0)],
-        functions: vec![0],
-    };
-    let object = Object { programs: vec![pass], maps: Vec::new(), license: "GPL".into() };
+    let object = Object::null();
     let code = compiled(&object, "null", dir)?;
     Ok((counted(program, dir, "ingress", "null", &code)?, counted(program, dir, "egress", "null", &code)?))
 }
@@ -147,21 +162,21 @@ fn counted(program: &Path, dir: &Path, side: &str, object: &str, code: &Path) ->
     let count = |object: &str| {
         let out = dir.join("modules.out");
         let mut command = callgrind("modules_turn", &out);
-        command.arg(program).args(["module", side, object]).arg(code).arg(COUNTED.to_string());
+        command.arg(program).args(["module", side, object]).arg(code).arg(frame_file(dir)?).arg(COUNTED.to_string());
         per_request(&out, &command.output().map_err(absent)?)
     };
     Ok(count(object)? - count("none")?)
 }
 
 /// The time of a received frame, with a module or without.
-fn nanoseconds(program: &Path, module: Option<&Prepared>) -> io::Result<f64> {
+fn nanoseconds(program: &Path, dir: &Path, module: Option<&Prepared>) -> io::Result<f64> {
     let mut command = Command::new(program);
     command.args(["module", "ingress"]);
     match module {
         Some(module) => command.arg(&module.object).arg(&module.code),
         None => command.args(["none", "none"]),
     };
-    let output = command.arg(TIMED.to_string()).output()?;
+    let output = command.arg(frame_file(dir)?).arg(TIMED.to_string()).output()?;
     let report = json_report(&output, "towpath-instructions")?;
     Ok(number(&report, "nanoseconds")? / number(&report, "requests")?)
 }

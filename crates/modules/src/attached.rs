@@ -158,7 +158,7 @@ impl Chain {
         }
     }
 
-    /// Adds what is not in the counts yet. Whoever has run modules calls it before it turns to something else.
+    /// Adds what is not in the counts yet. Called once for each batch of frames.
     pub fn settle(&mut self) {
         self.steps.iter_mut().for_each(|step| step.settle(self.group));
     }

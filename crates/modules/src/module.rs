@@ -14,19 +14,19 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The program has failed.
-    Aborted,
+    Aborted = 0,
     /// It is dropped.
-    Drop,
+    Drop = 1,
     /// It goes on.
-    Pass,
+    Pass = 2,
     /// It goes back to where it came from.
-    Tx,
+    Tx = 3,
     /// It goes elsewhere.
-    Redirect,
+    Redirect = 4,
 }
 
 /// What a program returns for [`Verdict::Pass`].
-pub const PASS: u32 = 2;
+pub const PASS: u32 = Verdict::Pass as u32;
 
 impl Verdict {
     /// What a program has returned.
@@ -135,7 +135,8 @@ pub struct Instance {
 // SAFETY: the pointers of the run are to the module, which the instance keeps.
 unsafe impl Send for Instance {}
 
-/// A compiled program. It has room for five arguments, and reads none but its first: the verifier knows only the context.
+/// A compiled program. It takes six arguments as all compiled functions do, and reads only these two: the verifier lets a
+/// program read no register but the context's before it has written it.
 type Entry = unsafe extern "C" fn(*mut Run, *mut Run) -> u64;
 
 impl Instance {

@@ -75,6 +75,7 @@ pub trait Port: Send {
     /// The same bytes, to be changed in their place; `None` = it is no such frame.
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]>;
     /// Keeps of the received frames from the place `from` on those for which `keep` says so. It may change their bytes.
+    /// A frame that the port has not received, or has back already, is not kept.
     fn retain_in_place(
         &mut self,
         frames: &mut Vec<RxFrame>,

@@ -1,4 +1,4 @@
-//! The benchmarks of core allocation run and print the keys that are read from them. The test does not judge their
+//! The benchmarks of core allocation and of modules run, and print the keys that are read from them. No test judges their
 //! speed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
