@@ -46,6 +46,16 @@ pub enum LoadError {
         /// What is wrong.
         why: String,
     },
+    /// Its maps together are too large.
+    #[error("its maps would take {bytes} bytes for {groups} flow groups, more than {most}: give them fewer entries")]
+    Memory {
+        /// What they would take.
+        bytes: u64,
+        /// Flow groups, each with its copies of per-CPU maps.
+        groups: usize,
+        /// What they may take.
+        most: u64,
+    },
     /// The kernel's verifier refuses the program.
     #[error("the kernel's verifier refuses {program}: {why}\n{log}")]
     Verifier {

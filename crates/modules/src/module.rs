@@ -75,6 +75,7 @@ impl Module {
     ) -> Result<Self, LoadError> {
         let needs: Result<Vec<_>, _> =
             object.programs.iter().map(|program| check::check(program, object.maps.len())).collect();
+        object.fits(groups)?;
         let place = |name: &str| object.programs.iter().position(|program| program.name == name);
         let maps: Vec<_> = object.maps.iter().map(|spec| Arc::new(Map::new(spec, groups, place))).collect();
         let reference = |map: &Arc<Map>| MapRef { map: Arc::as_ptr(map), values: map.first_value() };

@@ -15,8 +15,12 @@ pub enum MapKind {
     PerCpuArray,
     /// Values by key.
     Hash,
-    /// The same; a full one forgets what was not used for long.
+    /// Values by key, each with a copy for each flow group.
+    PerCpuHash,
+    /// A hash; a full one forgets what was not used for long.
     LruHash,
+    /// Both.
+    LruPerCpuHash,
     /// Values by the longest prefix of a key.
     LpmTrie,
     /// Records for a reader.
@@ -26,12 +30,14 @@ pub enum MapKind {
 }
 
 impl MapKind {
-    const ALL: [(u32, Self, &'static str); 7] = [
+    const ALL: [(u32, Self, &'static str); 9] = [
         (1, Self::Hash, "hash"),
         (2, Self::Array, "array"),
         (3, Self::ProgArray, "prog_array"),
+        (5, Self::PerCpuHash, "percpu_hash"),
         (6, Self::PerCpuArray, "percpu_array"),
         (9, Self::LruHash, "lru_hash"),
+        (10, Self::LruPerCpuHash, "lru_percpu_hash"),
         (11, Self::LpmTrie, "lpm_trie"),
         (27, Self::RingBuf, "ringbuf"),
     ];
@@ -45,6 +51,10 @@ impl MapKind {
     /// The name, as bpftool says it.
     pub fn name(self) -> &'static str {
         self.entry().2
+    }
+    /// Has it a copy of each value for each flow group?
+    pub fn is_per_cpu(self) -> bool {
+        matches!(self, Self::PerCpuArray | Self::PerCpuHash | Self::LruPerCpuHash)
     }
 }
 
@@ -99,8 +109,19 @@ pub struct Object {
 const MAX_INSNS: usize = 1 << 16;
 /// Most maps of an object (the kernel: 64 in a program).
 const MAX_MAPS: usize = 64;
+/// Bytes of an element beside its key and values, about.
+const ELEMENT: u64 = 16;
 /// Most bytes that all maps of a module take.
 pub const MAX_MAP_BYTES: u64 = 1 << 30;
+
+impl MapSpec {
+    /// Bytes that it takes for this many flow groups.
+    pub fn bytes(&self, groups: usize) -> u64 {
+        let copies = if self.kind.is_per_cpu() { groups as u64 } else { 1 };
+        let each = u64::from(self.key_size) + u64::from(self.value_size).saturating_mul(copies) + ELEMENT;
+        each.saturating_mul(self.entries.into())
+    }
+}
 
 impl Object {
     /// A program that lets all frames pass. What it costs is the way to a module and back.
@@ -135,11 +156,21 @@ impl Object {
             return Err(LoadError::NoProgram(names));
         }
         let license = elf.section("license").and_then(|(_, section)| crate::elf::text_at(section.data, 0));
-        Ok(Self {
+        let object = Self {
             programs,
             maps: maps.into_iter().map(|(_, map)| map).collect(),
             license: license.unwrap_or("").into(),
-        })
+        };
+        // Whoever has it judged makes each map once.
+        object.fits(1)?;
+        Ok(object)
+    }
+
+    /// Are its maps small enough together, with copies for this many flow groups?
+    pub fn fits(&self, groups: usize) -> Result<(), LoadError> {
+        let bytes = self.maps.iter().fold(0u64, |sum, map| sum.saturating_add(map.bytes(groups)));
+        let most = MAX_MAP_BYTES;
+        if bytes > most { Err(LoadError::Memory { bytes, groups, most }) } else { Ok(()) }
     }
 
     /// The number of the program of this name, or of the only one that no tail call is for.
@@ -201,7 +232,18 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
         return fail(format!("modules have no maps of type {kind} ({}), but {}", kind_name(kind), known.join(", ")));
     };
     let (key_size, value_size) = if kind == MapKind::ProgArray { (4, 4) } else { (key_size, value_size) };
-    let bytes = (u64::from(key_size) + u64::from(value_size) + 16) * u64::from(entries);
+    let spec = MapSpec {
+        name: name.clone(),
+        kind,
+        key_size,
+        value_size,
+        entries,
+        flags,
+        initial: Vec::new(),
+        read_only: false,
+        programs: Vec::new(),
+    };
+    let bytes = spec.bytes(1);
     let ring = kind == MapKind::RingBuf;
     let by_number = matches!(kind, MapKind::Array | MapKind::PerCpuArray | MapKind::ProgArray);
     match () {
@@ -218,17 +260,7 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
         () if kind == MapKind::LpmTrie && !(5..=260).contains(&key_size) => {
             fail(format!("a key is a length of 4 bytes and 1 to 256 more, and not {key_size} in all"))
         }
-        () => Ok(MapSpec {
-            name: name.clone(),
-            kind,
-            key_size,
-            value_size,
-            entries,
-            flags,
-            initial: Vec::new(),
-            read_only: false,
-            programs: Vec::new(),
-        }),
+        () => Ok(spec),
     }
 }
 

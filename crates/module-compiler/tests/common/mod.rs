@@ -8,11 +8,84 @@ use std::sync::Arc;
 use towpath_module_compiler::compile;
 use towpath_modules::code::Code;
 use towpath_modules::verify::{Accepted, test_run, verify};
-use towpath_modules::{Frame, Instance, LoadError, Module, Object, Verdict};
+use towpath_modules::{Frame, Instance, LoadError, Module, Object, Verdict, check};
+use towpath_rng::Rng;
 
 /// As the kernel's test has them: the room before a frame, and the most bytes that a frame can have there.
 pub const HEADROOM: usize = 256;
 pub const MOST_BYTES: usize = 3520;
+
+/// Frames for each program. `TOWPATH_MODULE_FRAMES` asks for more.
+pub fn frames() -> u64 {
+    std::env::var("TOWPATH_MODULE_FRAMES").ok().and_then(|count| count.parse().ok()).unwrap_or(3000)
+}
+
+/// The compiler for eBPF, without a file.
+pub fn clang() -> Command {
+    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let mut clang = Command::new("clang");
+    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-idirafter", &include]);
+    clang
+}
+
+/// A packet as a network has it: of few hosts and ports, and sometimes cut off.
+pub fn packet(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, rng.below(4) as u8, 2, 0, 0, 0, 1, rng.below(4) as u8];
+    if rng.chance(150_000) {
+        bytes.extend([0x81, 0, 0x0f, rng.between(0xa9, 0xac) as u8]);
+    }
+    let length = if rng.chance(100_000) { rng.between(500, 1400) } else { rng.below(64) };
+    let payload = payload_of(rng, length as usize);
+    let (protocol, upper) = upper_layer(rng, payload);
+    let host = |rng: &mut Rng| [10, 0, 0, rng.below(4) as u8];
+    match rng.below(10) {
+        0 => {
+            bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+            bytes.extend(payload_of(rng, 20));
+        }
+        1..=6 => {
+            bytes.extend([8, 0, if rng.chance(100_000) { 0x46 } else { 0x45 }, rng.below(4) as u8]);
+            bytes.extend((20 + upper.len() as u16).to_be_bytes());
+            bytes.extend([0, 1, if rng.chance(100_000) { 0x20 } else { 0x40 }, 0, 64, protocol, 0, 0]);
+            bytes.extend(host(rng).into_iter().chain(host(rng)));
+            bytes.extend(upper);
+        }
+        _ => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            bytes.extend((upper.len() as u16).to_be_bytes());
+            bytes.extend([if protocol == 1 { 58 } else { protocol }, 64]);
+            for _ in 0..2 {
+                bytes.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0].into_iter().chain(host(rng)));
+            }
+            bytes.extend(upper);
+        }
+    }
+    if rng.chance(100_000) {
+        bytes.truncate(rng.between(14, bytes.len() as u64) as usize);
+    }
+    bytes
+}
+
+/// TCP, UDP, ICMP's echo, or IP in IP, with its protocol's number.
+fn upper_layer(rng: &mut Rng, payload: Vec<u8>) -> (u8, Vec<u8>) {
+    let ports =
+        [rng.between(1, 9) as u16, [22u16, 80, 443, 8080][rng.below(4) as usize]].map(u16::to_be_bytes).concat();
+    let length = (8 + payload.len() as u16).to_be_bytes();
+    match rng.below(4) {
+        0 => (17, [ports, length.to_vec(), vec![0, 0], payload].concat()),
+        1 => (1, [vec![if rng.chance(500_000) { 8 } else { 0 }, 0, 0, 0, 0, 1, 0, 1], payload].concat()),
+        2 => (4, [vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6], payload].concat()),
+        _ => {
+            let flags = [0x02, 0x10, 0x18, 0x11, 0x04][rng.below(5) as usize];
+            let rest = [0, 0, 0, 1, 0, 0, 0, 2, 0x50, flags, 0x40, 0, 0, 0, 0, 0];
+            (6, [ports, rest.to_vec(), payload].concat())
+        }
+    }
+}
+
+fn payload_of(rng: &mut Rng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.next_u64() as u8).collect()
+}
 
 /// Compiles a file of the repository; `None` = there is no clang, and the test says so.
 pub fn object_file(source: &str) -> Option<Vec<u8>> {
@@ -20,10 +93,8 @@ pub fn object_file(source: &str) -> Option<Vec<u8>> {
     let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
     let object: PathBuf =
         std::env::temp_dir().join(format!("towpath-{name}-{}-{:?}.o", std::process::id(), std::thread::current().id()));
-    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-idirafter", &include, "-c"]);
-    let Ok(done) = clang.arg(root.join(source)).arg("-o").arg(&object).status() else {
+    let mut clang = clang();
+    let Ok(done) = clang.args(["-Wall", "-Werror", "-c"]).arg(root.join(source)).arg("-o").arg(&object).status() else {
         eprintln!("SKIPPED: clang is missing: apt-get install -y clang libbpf-dev");
         return None;
     };
@@ -55,6 +126,7 @@ pub struct Three {
 
 /// The compiled module of an object that the verifier accepts.
 pub fn compiled(object: &Object, main: usize) -> Result<(Accepted, Arc<Module>), LoadError> {
+    object.programs.iter().try_for_each(|program| check(program, object.maps.len()).map(drop))?;
     let accepted = verify(object)?;
     let code = compile(&object.programs)?;
     let memory = Code::new(&code.code).unwrap();
@@ -93,9 +165,9 @@ impl Three {
         &self.accepted.programs[self.program]
     }
 
-    /// All three give the same verdict and the same bytes.
+    /// All three give the same verdict, which is returned, and the same bytes.
     #[track_caller]
-    pub fn agree(&mut self, what: &str, bytes: &[u8]) {
+    pub fn agree(&mut self, what: &str, bytes: &[u8]) -> Verdict {
         let (verdict, after) = test_run(self.kernel(), bytes).unwrap();
         let kernel = (Verdict::of(verdict.into()), after);
         let compiled = run(&mut self.compiled, bytes);
@@ -103,6 +175,7 @@ impl Three {
         assert_eq!(self.interpreted.faults, 0, "{what}: the interpreter has ended it on {bytes:02x?}");
         assert_eq!(compiled, interpreted, "{what}: compiled and interpreted on {bytes:02x?}");
         assert_eq!(compiled, kernel, "{what}: compiled and kernel on {bytes:02x?}");
+        compiled.0
     }
 }
 

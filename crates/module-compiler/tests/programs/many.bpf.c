@@ -29,6 +29,20 @@ struct {
 } small SEC(".maps");
 
 struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+    __uint(max_entries, 16);
+    __type(key, __u8);
+    __type(value, __u32[3]);
+} own SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
+    __uint(max_entries, 512);
+    __type(key, __u32);
+    __type(value, __u64);
+} own_seen SEC(".maps");
+
+struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 4);
     __type(key, __u32);
@@ -156,6 +170,29 @@ int hashes(struct xdp_md *ctx)
         *(__u64 *)(data + 16) = bpf_map_update_elem(&small, &key, value, BPF_ANY);
         return XDP_PASS;
     }
+}
+
+SEC("xdp")
+int own_hashes(struct xdp_md *ctx)
+{
+    BYTES(24);
+    __u8 key = *(__u8 *)data & 31;
+    __u32 value[3] = {*(__u32 *)data, 2, *(__u32 *)(data + 8)}, *there = bpf_map_lookup_elem(&own, &key);
+    __u32 many = *(__u32 *)(data + 4) & 127;
+    __u64 *used = bpf_map_lookup_elem(&own_seen, &many), one = 1;
+    if (used)
+        *used += 1;
+    else
+        bpf_map_update_elem(&own_seen, &many, &one, BPF_NOEXIST);
+    if (there) {
+        there[1] += there[0];
+        *(__u32 *)(data + 8) = there[1] ^ there[2] ^ (used ? *used : 0);
+    }
+    if (*(__u8 *)(data + 1) & 3)
+        *(__u64 *)(data + 16) = bpf_map_update_elem(&own, &key, value, *(__u8 *)(data + 2) % 3);
+    else
+        *(__u64 *)(data + 16) = bpf_map_delete_elem(&own, &key);
+    return there ? XDP_PASS : XDP_DROP;
 }
 
 SEC("xdp")

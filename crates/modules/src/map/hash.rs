@@ -23,9 +23,12 @@ const SPARED: u32 = 64;
 pub struct Hash {
     key_size: usize,
     value_size: usize,
-    /// From one element's key to the next one's, and from a key to its value.
+    /// From one element's key to the next one's, from a key to its first value, and from a value to that of the next copy.
     stride: usize,
     value_at: usize,
+    slot: usize,
+    /// Values of a key: one, or one for each flow group.
+    copies: u32,
     entries: u32,
     /// Does a full map forget elements?
     lru: bool,
@@ -55,17 +58,19 @@ fn bits(count: usize) -> Box<[AtomicBool]> {
 }
 
 impl Hash {
-    /// An empty one.
-    pub fn new(key_size: u32, value_size: u32, entries: u32, lru: bool) -> Self {
+    /// An empty one with this many copies of each value.
+    pub fn new(key_size: u32, value_size: u32, entries: u32, lru: bool, copies: u32) -> Self {
         let (key_size, value_size, count) = (key_size as usize, value_size as usize, entries as usize);
-        let value_at = key_size.next_multiple_of(8);
-        let stride = value_at + value_size.next_multiple_of(8);
+        let (value_at, slot) = (key_size.next_multiple_of(8), value_size.next_multiple_of(8));
+        let stride = value_at + slot * copies as usize;
         let buckets = count.next_power_of_two();
         Self {
             key_size,
             value_size,
             stride,
             value_at,
+            slot,
+            copies,
             entries,
             lru,
             seed: crate::clock::random(),
@@ -82,18 +87,24 @@ impl Hash {
         }
     }
 
+    /// Values of a key.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
     fn key(&self, element: u32) -> *mut u8 {
         self.cells.start().wrapping_add(self.stride * element as usize)
     }
-    fn value(&self, element: u32) -> *mut u8 {
-        self.key(element).wrapping_add(self.value_at)
+    /// The value for a flow group.
+    fn value(&self, element: u32, group: u32) -> *mut u8 {
+        let first = self.key(element).wrapping_add(self.value_at);
+        if self.copies == 1 { first } else { first.wrapping_add(self.slot * group.min(self.copies - 1) as usize) }
     }
 
     /// Do these bytes lie in one value?
     pub fn has_value(&self, at: usize, length: usize) -> bool {
         let Some(offset) = at.checked_sub(self.cells.start() as usize) else { return false };
-        let place = offset % self.stride;
-        offset < self.cells.bytes() && place >= self.value_at && place + length <= self.value_at + self.value_size
+        let Some(place) = (offset % self.stride).checked_sub(self.value_at) else { return false };
+        offset < self.cells.bytes() && place % self.slot + length <= self.value_size
     }
 
     /// # Safety
@@ -129,29 +140,29 @@ impl Hash {
         None
     }
 
-    /// The value of a key; null if there is none.
+    /// The value of a key for a flow group; null if there is none.
     ///
     /// # Safety
     /// The key has as many bytes as this map's.
     #[inline]
-    pub unsafe fn lookup(&self, key: *const u8) -> *mut u8 {
+    pub unsafe fn lookup(&self, key: *const u8, group: u32) -> *mut u8 {
         // SAFETY: as promised by the caller.
         match unsafe { self.find(self.bucket_of(key), key) } {
             Some((element, _)) => {
                 if self.lru {
                     self.used[element as usize].store(true, Ordering::Relaxed);
                 }
-                self.value(element)
+                self.value(element, group)
             }
             None => std::ptr::null_mut(),
         }
     }
 
-    /// Sets a value. 0, or an errno below 0.
+    /// Sets a value for a flow group; for the others a new key begins with zeros. 0, or an errno below 0.
     ///
     /// # Safety
     /// Key and value have as many bytes as this map's.
-    pub unsafe fn update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
+    pub unsafe fn update(&self, key: *const u8, value: *const u8, flags: u64, group: u32) -> i64 {
         // SAFETY: as promised by the caller.
         let (bucket, there) = unsafe {
             let bucket = self.bucket_of(key);
@@ -173,14 +184,21 @@ impl Hash {
             return codes::error(libc::EBUSY);
         }
         // SAFETY: as promised by the caller; elements lie in our memory.
-        let done = unsafe { self.put(bucket, key, value, flags, taken) };
+        let done = unsafe { self.put(bucket, (key, value), flags, group, taken) };
         self.locks[bucket as usize].store(false, Ordering::Release);
         done
     }
 
     /// # Safety
     /// The bucket is locked. Key and value have as many bytes as this map's.
-    unsafe fn put(&self, bucket: u32, key: *const u8, value: *const u8, flags: u64, taken: Option<u32>) -> i64 {
+    unsafe fn put(
+        &self,
+        bucket: u32,
+        (key, value): (*const u8, *const u8),
+        flags: u64,
+        group: u32,
+        taken: Option<u32>,
+    ) -> i64 {
         // SAFETY: as promised by the caller.
         let found = unsafe { self.find(bucket, key) };
         if let Some((element, _)) = found {
@@ -189,7 +207,7 @@ impl Hash {
                 return codes::error(libc::EEXIST);
             }
             // SAFETY: both have the bytes of a value.
-            unsafe { cells::copy(value, self.value(element), self.value_size) };
+            unsafe { cells::copy(value, self.value(element, group), self.value_size) };
             return 0;
         }
         // It was there a moment ago, and is not.
@@ -197,7 +215,10 @@ impl Hash {
         // SAFETY: both have the bytes of a key or value. The element is ours until it is in a bucket.
         unsafe {
             cells::copy(key, self.key(element), self.key_size);
-            cells::copy(value, self.value(element), self.value_size);
+            if self.copies > 1 {
+                cells::clear(self.value(element, 0), self.slot * self.copies as usize);
+            }
+            cells::copy(value, self.value(element, group), self.value_size);
         }
         let head = &self.heads[bucket as usize];
         self.next[element as usize].store(head.load(Ordering::Relaxed), Ordering::Release);
@@ -313,8 +334,8 @@ impl Hash {
         false
     }
 
-    /// All keys and values.
-    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// All keys, each with its values by flow group.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
         let there = (0..self.entries).filter(|at| self.bucket[*at as usize].load(Ordering::Acquire) != NONE);
         let read = |at: *mut u8, length| {
             let mut bytes = vec![0; length];
@@ -322,6 +343,7 @@ impl Hash {
             unsafe { cells::read(at, &mut bytes) };
             bytes
         };
-        there.map(|at| (read(self.key(at), self.key_size), read(self.value(at), self.value_size))).collect()
+        let values = |at| (0..self.copies).map(|group| read(self.value(at, group), self.value_size)).collect();
+        there.map(|at| (read(self.key(at), self.key_size), values(at))).collect()
     }
 }

@@ -27,7 +27,7 @@ impl Lpm {
     pub fn new(key_size: u32, value_size: u32, entries: u32) -> Self {
         let bytes = (key_size as usize - 4).min(KEY_MAX - 4);
         let lengths = (0..=bytes * 8).map(|_| AtomicU32::new(0)).collect();
-        Self { hash: Hash::new(key_size, value_size, entries, false), lengths, bytes }
+        Self { hash: Hash::new(key_size, value_size, entries, false, 1), lengths, bytes }
     }
 
     /// Do these bytes lie in one value?
@@ -73,7 +73,7 @@ impl Lpm {
             }
             self.cut(&mut key, length);
             // SAFETY: the key has the bytes of this map's.
-            let value = unsafe { self.hash.lookup(key.0.as_ptr()) };
+            let value = unsafe { self.hash.lookup(key.0.as_ptr(), 0) };
             if !value.is_null() {
                 return value;
             }
@@ -94,9 +94,9 @@ impl Lpm {
         self.cut(&mut key, length);
         // SAFETY: the key has the bytes of this map's, and the value as the caller promises.
         unsafe {
-            let changes = flags == codes::EXIST || !self.hash.lookup(key.0.as_ptr()).is_null();
+            let changes = flags == codes::EXIST || !self.hash.lookup(key.0.as_ptr(), 0).is_null();
             if changes && flags != codes::NO_EXIST {
-                let done = self.hash.update(key.0.as_ptr(), value, codes::EXIST);
+                let done = self.hash.update(key.0.as_ptr(), value, codes::EXIST, 0);
                 // It was there a moment ago, and is not.
                 if done != codes::error(libc::ENOENT) || flags == codes::EXIST {
                     return done;
@@ -104,7 +104,7 @@ impl Lpm {
             }
             // Before it is there, so that none is there that no lookup asks for.
             self.lengths[length].fetch_add(1, Ordering::AcqRel);
-            let done = self.hash.update(key.0.as_ptr(), value, codes::NO_EXIST);
+            let done = self.hash.update(key.0.as_ptr(), value, codes::NO_EXIST, 0);
             if done != 0 {
                 self.lengths[length].fetch_sub(1, Ordering::AcqRel);
             }
@@ -131,8 +131,8 @@ impl Lpm {
         done
     }
 
-    /// All prefixes and values.
-    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// All prefixes, each with its value.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
         self.hash.entries()
     }
 }

@@ -38,25 +38,26 @@ enum Body {
     Programs(Box<[AtomicU32]>),
 }
 
-/// An element, as it is shown: the key, and a value (of a per-CPU array one for each flow group).
+/// An element, as it is shown: the key, and a value (of a per-CPU map one for each flow group).
 pub type Element = (Vec<u8>, Vec<Vec<u8>>);
 
 impl Map {
     /// A new map for this many flow groups. `program` gives the number of a program by its name.
     pub fn new(spec: &MapSpec, groups: usize, program: impl Fn(&str) -> Option<usize>) -> Self {
         let MapSpec { kind, key_size, value_size, entries, .. } = *spec;
+        let copies = if kind.is_per_cpu() { groups.max(1) } else { 1 };
+        let hash = |lru| Body::Hash(Hash::new(key_size, value_size, entries, lru, copies as u32));
         let body = match kind {
             MapKind::Array | MapKind::PerCpuArray => {
                 let stride = (value_size as usize).next_multiple_of(8);
-                let copies = if kind == MapKind::Array { 1 } else { groups.max(1) };
                 let cells = Cells::new(stride * entries as usize * copies);
                 let length = spec.initial.len().min(stride);
                 // SAFETY: the memory has at least one value, and is not shared yet.
                 unsafe { copy(spec.initial.as_ptr(), cells.start(), length) };
                 Body::Array { cells, stride, copies }
             }
-            MapKind::Hash => Body::Hash(Hash::new(key_size, value_size, entries, false)),
-            MapKind::LruHash => Body::Hash(Hash::new(key_size, value_size, entries, true)),
+            MapKind::Hash | MapKind::PerCpuHash => hash(false),
+            MapKind::LruHash | MapKind::LruPerCpuHash => hash(true),
             MapKind::LpmTrie => Body::Lpm(Lpm::new(key_size, value_size, entries)),
             MapKind::RingBuf => Body::Ring(Ring::new(entries)),
             MapKind::ProgArray => {
@@ -115,7 +116,7 @@ impl Map {
                 cells.start().wrapping_add((row + index) * stride)
             }
             // SAFETY: as promised by the caller.
-            Body::Hash(hash) => unsafe { hash.lookup(key) },
+            Body::Hash(hash) => unsafe { hash.lookup(key, group) },
             // SAFETY: as promised by the caller.
             Body::Lpm(lpm) => unsafe { lpm.lookup(key) },
             Body::Ring(_) | Body::Programs(_) => std::ptr::null_mut(),
@@ -145,7 +146,7 @@ impl Map {
                 }
             }
             // SAFETY: as promised by the caller.
-            Body::Hash(hash) => unsafe { hash.update(key, value, flags) },
+            Body::Hash(hash) => unsafe { hash.update(key, value, flags, group) },
             // SAFETY: as promised by the caller.
             Body::Lpm(lpm) => unsafe { lpm.update(key, value, flags) },
             Body::Ring(_) | Body::Programs(_) => error(libc::EINVAL),
@@ -201,8 +202,8 @@ impl Map {
                     |index: u32| (index.to_ne_bytes().to_vec(), (0..*copies).map(|row| value(row, index)).collect());
                 (0..self.spec.entries).map(element).collect()
             }
-            Body::Hash(hash) => hash.entries().into_iter().map(|(key, value)| (key, vec![value])).collect(),
-            Body::Lpm(lpm) => lpm.entries().into_iter().map(|(key, value)| (key, vec![value])).collect(),
+            Body::Hash(hash) => hash.entries(),
+            Body::Lpm(lpm) => lpm.entries(),
             Body::Ring(ring) => std::iter::from_fn(|| ring.next()).map(|record| (Vec::new(), vec![record])).collect(),
             Body::Programs(places) => {
                 let there = places.iter().zip(0u32..).map(|(at, place)| (at.load(Ordering::Acquire), place));
@@ -220,7 +221,11 @@ impl Map {
         if (key.len(), value.len()) != lengths || self.spec.read_only {
             return Err(if self.spec.read_only { libc::EPERM } else { libc::EINVAL });
         }
-        let copies = if let Body::Array { copies, .. } = &self.body { *copies as u32 } else { 1 };
+        let copies = match &self.body {
+            Body::Array { copies, .. } => *copies as u32,
+            Body::Hash(hash) => hash.copies(),
+            _ => 1,
+        };
         for group in 0..copies {
             // SAFETY: key and value have the bytes of this map's, as was looked at.
             let done = unsafe { self.update(key.as_ptr(), value.as_ptr(), ANY, group) };

@@ -124,7 +124,7 @@ pub struct Elements {
 pub struct ElementLine {
     /// The key, two hexadecimal digits for each byte. Records have none.
     pub key: String,
-    /// The value; of a percpu_array one for each flow group.
+    /// The value; of a per-CPU map one for each flow group.
     pub values: Vec<String>,
     /// The same as numbers, where they are of 1, 2, 4 or 8 bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
