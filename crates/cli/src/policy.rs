@@ -92,6 +92,8 @@ enum Action {
   towpath policy test listen pid 4711 port 80
   towpath policy test accept program nginx from 192.0.2.1 port 80
   towpath policy --stack red test join from blue to red pid 4711 on 10.1.0.2 port 80")]
+    // What is in brackets in the help may be left out; it is no link.
+    #[allow(rustdoc::broken_intra_doc_links)]
     Test {
         /// connect|listen|accept [pid N] [WHO] [to|from|on ADDRESS] port N, or
         /// join from NAME to NAME [pid N] [WHO] on ADDRESS port N
