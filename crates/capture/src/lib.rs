@@ -3,6 +3,7 @@
 //! - [`cbpf`]: classic BPF programs, checked and run as the kernel does;
 //! - [`memory`]: the memory in which the threads of a stack leave frames for the command that captures;
 //! - [`record`]: the records in that memory;
+//! - [`filter`]: which frames are kept;
 //! - [`tap`]: filters a frame, cuts it, and leaves it in the memory or counts it;
 //! - [`conversation`]: frames made for a connection that has none;
 //! - [`direct`]: looks at direct connections, and makes such frames of their bytes;
@@ -13,12 +14,14 @@ pub mod cbpf;
 pub mod conversation;
 pub mod direct;
 pub mod ends;
+pub mod filter;
 pub mod memory;
 pub mod pcapng;
 pub mod record;
 pub mod tap;
 
 pub use cbpf::Program;
+pub use filter::Filter;
 pub use memory::{Memory, Reader, Writer};
 pub use record::{Name, Record};
 pub use tap::{Tap, Wish};

@@ -1,9 +1,8 @@
 //! The work of a stack's thread on a frame while somebody captures.
 
-use crate::cbpf::{Frame, Program};
+use crate::filter::{Filter, ThreadFilter};
 use crate::memory::Writer;
 use crate::record::{Header, Kind, Name};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most bytes of a frame that a capture takes.
@@ -13,7 +12,7 @@ pub const MOST_SNAP: u32 = 262_144;
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// Only frames that this lets through.
-    pub filter: Option<Arc<Program>>,
+    pub filter: Option<Filter>,
     /// Most bytes of a frame.
     pub snap: u32,
     /// Bytes of memory for frames that are not yet read.
@@ -23,31 +22,26 @@ pub struct Wish {
 /// Filters frames, cuts them, and leaves them in the memory.
 pub struct Tap {
     writer: Writer,
-    filter: Option<Arc<Program>>,
+    filter: ThreadFilter,
     snap: u32,
 }
 
 impl Tap {
     /// A tap into this ring.
     pub fn new(writer: Writer, wish: &Wish) -> Self {
-        Self { writer, filter: wish.filter.clone(), snap: wish.snap.min(MOST_SNAP) }
-    }
-
-    /// How many bytes of a frame the filter wants.
-    fn wanted(&self, outgoing: bool, bytes: &[u8]) -> u32 {
-        self.filter.as_ref().map_or(u32::MAX, |filter| filter.run(Frame { bytes, outgoing }))
+        Self { writer, filter: ThreadFilter::new(wish.filter.as_ref()), snap: wish.snap.min(MOST_SNAP) }
     }
 
     /// So many frames with these headers are lost.
     pub fn lost(&mut self, frames: u64, like: &[u8]) {
-        if self.wanted(false, like) > 0 {
+        if self.filter.wanted(false, like) > 0 {
             self.writer.lose_seen(frames);
         }
     }
 
     /// A frame at this place has been sent or received.
     pub fn frame(&mut self, place: u16, outgoing: bool, time_ns: u64, bytes: &[u8]) {
-        let wanted = self.wanted(outgoing, bytes);
+        let wanted = self.filter.wanted(outgoing, bytes);
         if wanted == 0 {
             return;
         }

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use rustix::fd::AsFd;
+use std::sync::Arc;
 use towpath_capture::cbpf::Program;
 use towpath_capture::memory::LEAST_RING;
 use towpath_capture::record::{Header, Kind, Name, Record};
-use towpath_capture::{Memory, Reader, Tap, Wish};
+use towpath_capture::{Filter, Memory, Reader, Tap, Wish};
+use towpath_modules::{Insn, Module, Object};
 
 fn header(time_ns: u64) -> Header {
     Header { kind: Kind::Frame { outgoing: time_ns.is_multiple_of(2) }, place: 3, time_ns, length: 9000 }
@@ -71,7 +73,7 @@ fn a_tap_filters_and_cuts() {
     let mut reader = Reader::new(memory.as_fd()).unwrap();
     // The first byte is 1: 96 bytes of it.
     let filter = Program::parse("4,48 0 0 0,21 0 1 1,6 0 0 96,6 0 0 0").unwrap();
-    let wish = Wish { filter: Some(filter.into()), snap: 200, bytes: 0 };
+    let wish = Wish { filter: Some(Filter::Program(filter.into())), snap: 200, bytes: 0 };
     let mut tap = Tap::new(writers.remove(0), &wish);
     tap.frame(0, true, 5, &[1; 300]);
     tap.frame(0, true, 6, &[2; 300]);
@@ -79,6 +81,41 @@ fn a_tap_filters_and_cuts() {
     assert_eq!((record.bytes.len(), record.header.length, record.header.time_ns), (96, 300, 5));
     assert!(reader.next(0).is_none());
     assert_eq!(reader.counts(), (1, 0));
+}
+
+#[test]
+fn a_module_keeps_what_it_lets_pass_and_has_only_copies() {
+    let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
+    let mut object = Object::null();
+    // A first byte of 1 passes, and is set to 9.
+    object.programs[0].insns = vec![
+        insn(0x61, 2, 1, 0, 0),
+        insn(0x61, 3, 1, 4, 0),
+        insn(0xbf, 4, 2, 0, 0),
+        insn(0x07, 4, 0, 0, 1),
+        insn(0xb7, 0, 0, 0, 1),
+        insn(0x2d, 4, 3, 4, 0),
+        insn(0x71, 5, 2, 0, 0),
+        insn(0x72, 2, 0, 0, 9),
+        insn(0x55, 5, 0, 1, 1),
+        insn(0xb7, 0, 0, 0, 2),
+        insn(0x95, 0, 0, 0, 0),
+    ];
+    let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
+    let (memory, mut writers) = Memory::new(1, 1 << 20).unwrap();
+    let mut reader = Reader::new(memory.as_fd()).unwrap();
+    let wish = Wish { filter: Some(Filter::Module(module)), snap: 80_000, bytes: 0 };
+    let mut tap = Tap::new(writers.remove(0), &wish);
+    // Also the longest frames, and one that is longer than any.
+    for length in [1, 300, 65_549, 70_000] {
+        tap.frame(0, true, 5, &vec![2; length]);
+        tap.frame(0, true, 6, &vec![1; length]);
+        let record = reader.next(0).unwrap();
+        assert_eq!((record.header.time_ns, record.bytes), (6, vec![1; length]));
+    }
+    tap.frame(0, true, 7, &[]);
+    assert!(reader.next(0).is_none());
+    assert_eq!(reader.counts(), (4, 0));
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn json<T: serde::Serialize>(answer: &T) -> String {
 }
 
 /// The object in hexadecimal digits.
-fn read(object: &std::path::Path) -> Result<String, AskError> {
+pub fn read(object: &std::path::Path) -> Result<String, AskError> {
     let bytes = std::fs::read(object).map_err(|why| AskError::Refused(format!("{}: {why}", object.display())))?;
     // The rest of the line has a name and numbers.
     let most = MAX_COMMAND_BYTES as usize / 2 - 512;

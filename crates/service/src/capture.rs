@@ -2,6 +2,7 @@
 
 use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest};
+use crate::modules::judged;
 use crate::state::ServiceState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -11,7 +12,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Weak};
 use towpath_capture::cbpf::Instruction;
-use towpath_capture::{Program, Wish};
+use towpath_capture::{Filter, Program, Wish};
 use towpath_runtime::Capture;
 use towpath_runtime::capture::LOOK_MS;
 
@@ -35,9 +36,17 @@ pub fn serve(state: Arc<ServiceState>, socket: &OwnedFd, request: &CaptureReques
 fn begin(state: &ServiceState, request: &CaptureRequest) -> Result<Box<dyn Capture>, String> {
     let instruction = |&(code, jt, jf, k): &(u16, u8, u8, u32)| Instruction { code, jt, jf, k };
     let instructions: Vec<Instruction> = request.filter.iter().map(instruction).collect();
-    let filter = match &instructions[..] {
-        [] => None,
-        some => Some(Arc::new(Program::new(some).map_err(|why| format!("the filter: {why}"))?)),
+    let filter = match (&instructions[..], &request.module) {
+        ([], None) => None,
+        ([], Some(module)) => {
+            let (module, _) = judged(&module.object, module.program.as_deref(), 1)?;
+            Some(Filter::Module(Arc::new(module)))
+        }
+        (some, None) => {
+            let program = Program::new(some).map_err(|why| format!("the filter: {why}"))?;
+            Some(Filter::Program(Arc::new(program)))
+        }
+        _ => return Err("a capture has one filter: a classic program or a module".into()),
     };
     let wish = Wish { filter, snap: request.snap, bytes: request.bytes.min(api::MOST_CAPTURE_BYTES) };
     state.stack.capture(&wish).map_err(|why| why.to_string())

@@ -84,17 +84,7 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     }
     // Looked at again below: a module is judged without the lock, as that takes its time.
     is_free(&all.lock(), name)?;
-    let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
-    let object = Object::parse(&file).map_err(|why| why.to_string())?;
-    let main = object.program(program.as_deref()).map_err(|why| why.to_string())?;
-    let compiled = privileged::prepare_module(&file, &object)?;
-    let compiled = compiled.as_ref().map(|(_, functions)| functions.clone()).zip(compiled.map(|(code, _)| code));
-    let (functions, code) = compiled.unzip();
-    let compiled = code.zip(functions.as_deref());
-    // SAFETY: the broker, or this process if it has none, has had the kernel's verifier accept all programs of this same
-    // file, and has compiled them.
-    let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
-    let program = object.programs[main].name.clone();
+    let (module, program) = judged(object, program.as_deref(), rows)?;
     let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
     let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached };
     let line = line(&entry);
@@ -107,6 +97,20 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     change((all, stack), &mut modules, changed)?;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
     Ok(line)
+}
+
+/// The module of an object in hexadecimal digits, after the kernel's verifier has judged it, and its program's name.
+pub(crate) fn judged(object: &str, program: Option<&str>, rows: usize) -> Result<(Module, String), String> {
+    let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
+    let object = Object::parse(&file).map_err(|why| why.to_string())?;
+    let main = object.program(program).map_err(|why| why.to_string())?;
+    let compiled = privileged::prepare_module(&file, &object)?;
+    let (code, functions) = compiled.unzip();
+    let compiled = code.zip(functions.as_deref());
+    // SAFETY: the broker, or this process if it has none, has had the kernel's verifier accept all programs of this same
+    // file, and has compiled them.
+    let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
+    Ok((module, object.programs[main].name.clone()))
 }
 
 fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {

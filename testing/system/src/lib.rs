@@ -4,6 +4,7 @@
 pub mod attacker;
 pub mod direct;
 pub mod guest;
+pub mod module;
 pub mod namespace;
 pub mod native;
 pub mod program;

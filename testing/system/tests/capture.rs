@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use towpath_capture::ends::ends;
 use towpath_capture::pcapng::Packet;
 use towpath_capture::pcapng::read::{File, read};
+use towpath_system_tests::module::object;
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
@@ -154,6 +155,56 @@ fn a_connection_over_an_interface_is_captured_both_ways() {
     }
     assert!(file.packets.is_sorted_by_key(|packet| packet.time_ns));
     assert_eq!((summary["dropped"].as_u64(), file.interfaces[0].filter.as_str()), (Some(0), "tcp port 7000"));
+}
+
+/// The module has copies: what it writes is neither in the file nor on the wire.
+#[test]
+fn a_module_says_which_frames_are_captured_and_changes_none() {
+    const PICK: &str = "
+        struct { __uint(type, BPF_MAP_TYPE_PERCPU_HASH); __uint(max_entries, 8); __type(key, __u16); __type(value, __u64); }
+            seen SEC(\".maps\");
+        static int is_chosen(__u16 port) {
+            __u64 one = 1, *count = bpf_map_lookup_elem(&seen, &port);
+            if (count) *count += 1;
+            else bpf_map_update_elem(&seen, &port, &one, BPF_ANY);
+            return port == __builtin_bswap16(7000);
+        }
+        SEC(\"xdp\") int pick(struct xdp_md *ctx) {
+            __u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+            if (data + 54 > end) return XDP_DROP;
+            __u16 from = *(__u16 *)(data + 34), to = *(__u16 *)(data + 36);
+            __builtin_memset(data, 0xff, 54);
+            bpf_xdp_adjust_tail(ctx, -20);
+            return is_chosen(from) || is_chosen(to) ? XDP_PASS : XDP_DROP;
+        }
+        SEC(\"xdp\") int none(struct xdp_md *ctx) { return XDP_TX; }";
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let pick = object(&service.scratch, "pick", Some(PICK));
+    let capture = Capturing::begin(&service, &format!("--program pick --module {}", pick.display()));
+    let program = service.accelerated("python3 -u -c").arg(server("0.0.0.0"));
+    let mut running = lab.on_server(program).start(service.scratch.path("server.log"));
+    running.wait_for("ready", 30);
+    for port in [7001, 7000] {
+        lab.on_client(Program::line("python3 -c").arg(client(SERVER, port))).run(60).ok();
+    }
+    assert!(service.segments() > 0, "the stack has carried nothing");
+    let (file, summary) = capture.end();
+    check_whole(&file, "eth1", SERVER);
+    assert!(file.packets.iter().all(|packet| ends(&packet.bytes).unwrap().iter().any(|end| end.port() == 7000)));
+    let shown = format!("module {} pick", pick.display());
+    assert_eq!((summary["dropped"].as_u64(), &file.interfaces[0].filter), (Some(0), &shown));
+    // What is no filter is refused, and the next one is taken.
+    let refused = |line: &str, code: i32, why: &str| {
+        let done = command(&service, line).arg("-w").arg(service.scratch.path("none.pcapng")).run(60);
+        assert!(done.code == code && done.err.contains(why), "{line}: {} {}", done.code, done.err);
+    };
+    refused(&format!("--module {}", pick.display()), 3, "this object has the programs pick, none: choose one");
+    refused("--module /nonexistent/x", 2, "towpath: --module: /nonexistent/x: No such file or directory");
+    refused("--module /proc/self/comm", 3, "this is no ELF object");
+    refused(&format!("--module {} tcp port 80", pick.display()), 2, "cannot be used with");
+    let (file, _) = Capturing::begin(&service, &format!("--program none --module {}", pick.display())).end();
+    assert!(file.packets.is_empty());
 }
 
 #[test]

@@ -2,31 +2,10 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use towpath_system_tests::module::object;
 use towpath_system_tests::namespace::SERVER;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
-
-/// A module's object, from a source of this repository or from this text.
-fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
-    require_program("clang", "clang");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let source = match text {
-        None => root.join(format!("bpf/modules/{name}.bpf.c")),
-        Some(text) => {
-            let path = scratch.path(&format!("{name}.bpf.c"));
-            let begin = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n";
-            let end = "\nchar _license[] SEC(\"license\") = \"GPL\";\n";
-            std::fs::write(&path, format!("{begin}{text}{end}")).unwrap();
-            path
-        }
-    };
-    let object = scratch.path(&format!("{name}.bpf.o"));
-    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let clang = Program::line("clang -O2 -g -target bpf -mcpu=v3 -idirafter").arg(include).arg("-c").arg(source);
-    clang.arg("-o").arg(&object).run(60).ok();
-    object
-}
+use towpath_system_tests::{Lab, Program, Service, bin, until};
 
 fn module(service: &Service, line: &str) -> Program {
     let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);

@@ -1,8 +1,10 @@
-//! The filter: compiled by tcpdump, or given as a program.
+//! The filter: compiled by tcpdump, or given as a program or a module.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use towpath_capture::Program;
+use towpath_service::api::FilterModule;
 
 /// Where a system has tcpdump, also if PATH does not name the place.
 const TCPDUMP: [&str; 2] = ["tcpdump", "/usr/sbin/tcpdump"];
@@ -11,6 +13,8 @@ const TCPDUMP: [&str; 2] = ["tcpdump", "/usr/sbin/tcpdump"];
 #[derive(Debug, Default)]
 pub struct Filter {
     program: Option<Program>,
+    /// An object that the service judges.
+    pub module: Option<FilterModule>,
     /// As the user wrote it.
     pub text: String,
 }
@@ -40,7 +44,7 @@ impl Filter {
         }
         let program =
             Program::parse(&String::from_utf8_lossy(&output.stdout)).map_err(|why| format!("{text}: {why}"))?;
-        Ok(Self { program: Some(program), text })
+        Ok(Self { program: Some(program), text, module: None })
     }
 
     /// Takes a program, or the program in `@FILE`.
@@ -48,7 +52,14 @@ impl Filter {
         let read = |path: &str| std::fs::read_to_string(path).map_err(|why| format!("--bytecode: {path}: {why}"));
         let text = code.strip_prefix('@').map_or_else(|| Ok(code.to_owned()), read)?;
         let program = Program::parse(&text).map_err(|why| format!("--bytecode: {why}"))?;
-        Ok(Self { program: Some(program), text: text.trim().replace('\n', ",") })
+        Ok(Self { program: Some(program), text: text.trim().replace('\n', ","), module: None })
+    }
+
+    /// Takes an XDP object, and the name of its program if it has several.
+    pub fn module(object: &Path, program: Option<String>) -> Result<Self, String> {
+        let text = program.iter().fold(format!("module {}", object.display()), |text, name| format!("{text} {name}"));
+        let object = crate::module::read(object).map_err(|why| format!("--module: {why}"))?;
+        Ok(Self { program: None, module: Some(FilterModule { object, program }), text })
     }
 
     /// Its instructions, as the service takes them.

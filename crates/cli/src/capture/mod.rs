@@ -25,6 +25,7 @@ use towpath_service::units::{self, Bytes, Duration};
   towpath capture -w - tcp port 80 | wireshark -k -i -    live
   towpath capture -w heads.pcapng -s 96 --duration 10s host 10.0.0.2
   towpath capture -w - -c 1 --bytecode '1,6 0 0 96' | tshark -V -r -
+  towpath capture -w some.pcapng --module pick.o          frames that an XDP program lets pass
 
 What each path shows:
   an interface  the frames that the fast stack sends and receives there, both ways, as they are on the wire
@@ -59,8 +60,15 @@ pub struct Arguments {
     buffer: Bytes,
     /// A filter as a classic BPF program for Ethernet frames, as `tcpdump -ddd` prints it, with commas or line feeds,
     /// or @FILE
-    #[arg(long, value_name = "CODE", conflicts_with = "filter")]
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["filter", "module"])]
     bytecode: Option<String>,
+    /// A filter as an XDP object, as `towpath module add` takes it. Frames are kept to which the program says XDP_PASS;
+    /// it has copies, so it changes none
+    #[arg(long, value_name = "OBJECT", conflicts_with = "filter")]
+    module: Option<PathBuf>,
+    /// The program of --module, if the object has several
+    #[arg(long, value_name = "FUNCTION", requires = "module")]
+    program: Option<String>,
     /// The summary as one JSON object: on standard output, or with `-w -` on standard error
     #[arg(long)]
     pub json: bool,
@@ -99,14 +107,17 @@ fn capture(arguments: &Arguments) -> Result<Captured, Failure> {
     let wrong = |why: String| Failure(why, exit::WRONG_LINE);
     let failed = |why: String| Failure(why, exit::FAILED);
     let absent = |why: String| Failure(why, exit::NO_SERVICE);
-    let filter = match &arguments.bytecode {
-        Some(code) => Filter::bytecode(code).map_err(wrong)?,
-        None => Filter::compile(&arguments.filter).map_err(wrong)?,
+    let filter = match (&arguments.bytecode, &arguments.module) {
+        (Some(code), _) => Filter::bytecode(code).map_err(wrong)?,
+        (None, Some(object)) => Filter::module(object, arguments.program.clone()).map_err(wrong)?,
+        (None, None) => Filter::compile(&arguments.filter).map_err(wrong)?,
     };
     let socket = arguments.which.find().map_err(|why| absent(why.to_string()))?;
     // Blocked before the service is asked, so that no signal ends the command between.
     let signals = towpath_service::daemon::end_signals().map_err(|why| failed(why.to_string()))?;
-    let request = CaptureRequest { filter: filter.instructions(), snap: arguments.snap, bytes: arguments.buffer.get() };
+    let (instructions, module) = (filter.instructions(), filter.module);
+    let (snap, bytes) = (arguments.snap, arguments.buffer.get());
+    let request = CaptureRequest { filter: instructions, module, snap, bytes };
     let asked = api::ask_to_capture(&socket, request).map_err(|why| absent(why.to_string()))?;
     // A refused capture leaves the file as it is.
     let output = Output::open(&arguments.write, &signals).map_err(failed)?;

@@ -158,8 +158,10 @@ impl Raw {
             // SAFETY: `frame` is valid for reads of its length.
             let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
             match check(sent as i64) {
-                // The other end has not run for as long as its queue takes to fill.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => std::thread::yield_now(),
+                // The other end has not run for as long as its queue takes to fill, or this socket's.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
+                    std::thread::yield_now();
+                }
                 sent => return assert_eq!(sent.expect("send"), frame.len() as i64),
             }
         }

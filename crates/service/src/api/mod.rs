@@ -96,10 +96,23 @@ pub struct CaptureRequest {
     /// A classic BPF program for Ethernet frames: code, jt, jf and k of each instruction. Empty = all frames.
     #[serde(default)]
     pub filter: Vec<(u16, u8, u8, u32)>,
+    /// A module that lets pass what is to be kept, instead of a classic program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<FilterModule>,
     /// Most bytes of a frame.
     pub snap: u32,
     /// Bytes of memory for frames that are not yet read, up to [`MOST_CAPTURE_BYTES`].
     pub bytes: u64,
+}
+
+/// A module as the filter of a capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterModule {
+    /// The object file, two hexadecimal digits for each byte.
+    pub object: String,
+    /// The program of several.
+    #[serde(default)]
+    pub program: Option<String>,
 }
 
 /// Answer to [`Command::Capture`].

@@ -1,0 +1,76 @@
+//! What says which frames a capture keeps: a classic BPF program, or a module.
+
+use crate::cbpf::{self, Program};
+use std::sync::Arc;
+use towpath_modules::{Frame, Instance, Module, Verdict};
+
+/// A filter, for all threads.
+#[derive(Clone, Debug)]
+pub enum Filter {
+    /// Keeps as many bytes of a frame as the program says.
+    Program(Arc<Program>),
+    /// Keeps the frames that the module lets pass. It has a copy of each: what it writes changes nothing.
+    Module(Arc<Module>),
+}
+
+/// The filter of one thread.
+pub enum ThreadFilter {
+    /// Keeps all frames.
+    None,
+    /// See [`Filter::Program`].
+    Program(Arc<Program>),
+    /// See [`Filter::Module`].
+    Module(Box<Copies>),
+}
+
+/// A module with the memory for the frame that it has now.
+pub struct Copies {
+    instance: Instance,
+    buffer: Vec<u8>,
+}
+
+/// Room before and behind a frame, as the kernel's driver of a veth has it.
+const HEADROOM: usize = 256;
+const TAILROOM: usize = 320;
+/// Most bytes of a frame that a module sees: a super-segment with all headers. No frame is longer.
+const MOST: usize = (64 << 10) + 256;
+
+impl ThreadFilter {
+    /// Of this filter.
+    pub fn new(filter: Option<&Filter>) -> Self {
+        match filter {
+            None => Self::None,
+            Some(Filter::Program(program)) => Self::Program(Arc::clone(program)),
+            Some(Filter::Module(module)) => {
+                // The threads share a module's maps; those with a copy for each flow group have one.
+                let instance = Instance::new(module, 0);
+                Self::Module(Box::new(Copies { instance, buffer: vec![0; HEADROOM + MOST + TAILROOM] }))
+            }
+        }
+    }
+
+    /// How many bytes of a frame are to be kept. 0 = it is not.
+    pub fn wanted(&mut self, outgoing: bool, bytes: &[u8]) -> u32 {
+        match self {
+            Self::None => u32::MAX,
+            Self::Program(program) => program.run(cbpf::Frame { bytes, outgoing }),
+            Self::Module(copies) => {
+                if copies.lets_pass(bytes) {
+                    u32::MAX
+                } else {
+                    0
+                }
+            }
+        }
+    }
+}
+
+impl Copies {
+    fn lets_pass(&mut self, bytes: &[u8]) -> bool {
+        let length = bytes.len().min(MOST);
+        self.buffer[HEADROOM..HEADROOM + length].copy_from_slice(&bytes[..length]);
+        let buffer = &mut self.buffer[..HEADROOM + length + TAILROOM];
+        let mut frame = Frame { start: HEADROOM, length, room: true, ..Frame::whole(buffer) };
+        self.instance.run(&mut frame) == Verdict::Pass
+    }
+}
