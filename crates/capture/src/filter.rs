@@ -2,7 +2,7 @@
 
 use crate::cbpf::{self, Program};
 use std::sync::Arc;
-use towpath_modules::{Frame, Instance, Module, Verdict};
+use towpath_modules::{ABOUT_BYTES, About, Frame, Instance, Module, Verdict};
 
 /// A filter, for all threads.
 #[derive(Clone, Debug)]
@@ -49,13 +49,13 @@ impl ThreadFilter {
         }
     }
 
-    /// How many bytes of a frame are to be kept. 0 = it is not.
-    pub fn wanted(&mut self, outgoing: bool, bytes: &[u8]) -> u32 {
+    /// How many bytes of a frame at this place are to be kept. 0 = it is not.
+    pub fn wanted(&mut self, place: u16, outgoing: bool, bytes: &[u8]) -> u32 {
         match self {
             Self::None => u32::MAX,
             Self::Program(program) => program.run(cbpf::Frame { bytes, outgoing }),
             Self::Module(copies) => {
-                if copies.lets_pass(bytes) {
+                if copies.lets_pass(About { egress: outgoing, port: place.into(), ..About::default() }, bytes) {
                     u32::MAX
                 } else {
                     0
@@ -66,11 +66,13 @@ impl ThreadFilter {
 }
 
 impl Copies {
-    fn lets_pass(&mut self, bytes: &[u8]) -> bool {
+    fn lets_pass(&mut self, about: About, bytes: &[u8]) -> bool {
         let length = bytes.len().min(MOST);
+        self.buffer[HEADROOM - ABOUT_BYTES..HEADROOM].copy_from_slice(&about.bytes());
         self.buffer[HEADROOM..HEADROOM + length].copy_from_slice(&bytes[..length]);
         let buffer = &mut self.buffer[..HEADROOM + length + TAILROOM];
-        let mut frame = Frame { start: HEADROOM, length, room: true, ..Frame::whole(buffer) };
+        let (meta, ifindex) = (ABOUT_BYTES, about.port);
+        let mut frame = Frame { start: HEADROOM, length, meta, room: true, ifindex, ..Frame::whole(buffer) };
         self.instance.run(&mut frame) == Verdict::Pass
     }
 }

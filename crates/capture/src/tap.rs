@@ -34,14 +34,14 @@ impl Tap {
 
     /// So many frames with these headers are lost.
     pub fn lost(&mut self, frames: u64, like: &[u8]) {
-        if self.filter.wanted(false, like) > 0 {
+        if self.filter.wanted(0, false, like) > 0 {
             self.writer.lose_seen(frames);
         }
     }
 
     /// A frame at this place has been sent or received.
     pub fn frame(&mut self, place: u16, outgoing: bool, time_ns: u64, bytes: &[u8]) {
-        let wanted = self.filter.wanted(outgoing, bytes);
+        let wanted = self.filter.wanted(place, outgoing, bytes);
         if wanted == 0 {
             return;
         }

@@ -2,9 +2,11 @@
 
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use towpath_service::api::{
-    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest, NewModule,
+    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLines,
 };
 
 /// Adds programs of your own to the data path of the fast stack: XDP objects as clang compiles them.
@@ -20,6 +22,7 @@ use towpath_service::api::{
   towpath module maps firewall                           its maps
   towpath module maps firewall blocked_ports set 5001 1
   towpath module maps firewall dropped dump
+  towpath module trace firewall --follow                 what it prints by bpf_printk
   towpath module rm firewall
 
 A key or value is a number (256, 0x100), an address (10.0.0.1), or hex: and two digits for each byte in their order; a key
@@ -67,6 +70,14 @@ enum Action {
         #[command(subcommand)]
         act: Option<Act>,
     },
+    /// Take the lines that a module has printed by bpf_printk
+    Trace {
+        /// Its name
+        name: String,
+        /// Go on until ctrl-C
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// Remove a module
     Rm {
         /// Its name
@@ -102,9 +113,13 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),
+        Action::Trace { name, .. } => ModuleRequest::Trace { name: name.clone() },
         Action::Rm { name } => ModuleRequest::Remove { name: name.clone() },
     };
     let socket = arguments.which.find()?;
+    if let Action::Trace { follow, .. } = &arguments.action {
+        return trace(&socket, &request, *follow, arguments.json);
+    }
     let elements =
         matches!(request, ModuleRequest::Dump { .. } | ModuleRequest::Set { .. } | ModuleRequest::Delete { .. });
     if elements {
@@ -120,7 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         Action::Stats => stats(&modules),
         Action::Maps { .. } => map_lines(&modules),
         Action::Rm { name } => format!("module {name} is removed\n"),
-        Action::List => list(&modules),
+        Action::List | Action::Trace { .. } => list(&modules),
     })
 }
 
@@ -187,6 +202,40 @@ fn stats(modules: &[ModuleLine]) -> String {
     for module in modules {
         let counts: Vec<_> = module.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let _ = writeln!(text, "{}: {}", module.name, counts.join(", "));
+    }
+    text
+}
+
+/// Time between two looks at what a module prints.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a module has printed; with `follow` it is shown as it comes, and the answer is empty.
+fn trace(socket: &Path, request: &ModuleRequest, follow: bool, as_json: bool) -> Result<String, NoService> {
+    loop {
+        let lines: TraceLines = api::ask(socket, Command::Module(request.clone()))?;
+        let text = if as_json { json(&lines) } else { trace_lines(&lines) };
+        if !follow {
+            return Ok(text);
+        }
+        let empty = lines.lines.is_empty() && lines.lost == 0;
+        let mut out = std::io::stdout().lock();
+        // Whoever has read enough ends it.
+        if !empty && out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return Ok(String::new());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// With the seconds that `dmesg` and the kernel's own trace show, too.
+fn trace_lines(lines: &TraceLines) -> String {
+    let mut text = String::new();
+    for api::TraceLine { time_ns, flow_group, text: line } in &lines.lines {
+        let (seconds, micros) = (time_ns / 1_000_000_000, time_ns / 1000 % 1_000_000);
+        let _ = writeln!(text, "{seconds}.{micros:06} flow group {flow_group}: {line}");
+    }
+    if lines.lost > 0 {
+        let _ = writeln!(text, "{} lines more were printed, and there was no room for them", lines.lost);
     }
     text
 }

@@ -4,6 +4,7 @@
 use crate::clock::clock;
 use crate::map::{Map, Ring, clear, copy, error};
 use crate::run::{COUNT, Helper, Run};
+use crate::trace;
 
 /// What an argument is. The interpreter checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,7 @@ pub const HELPERS: [(i32, &[Kind], Helper); COUNT] = [
     (131, &[RingBuf, Number, Number], ringbuf_reserve),
     (132, &[Record, Number], ringbuf_submit),
     (133, &[Record, Number], ringbuf_discard),
+    (177, &[Read, Number, Read, Number], trace_vprintk),
     (188, &[Context], xdp_get_buff_len),
     (189, &[Context, Number, Write, Number], xdp_load_bytes),
     (190, &[Context, Number, Read, Number], xdp_store_bytes),
@@ -122,15 +124,39 @@ unsafe extern "C" fn ktime_get_ns(_: *mut Run, _: u64, _: u64, _: u64, _: u64, _
 unsafe extern "C" fn ktime_get_boot_ns(_: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     clock(libc::CLOCK_BOOTTIME)
 }
-/// Only counted: nothing may be written for each frame. The answer is the length of the format.
+/// Counts a line, and keeps it for a reader. The answer is the length of the format.
 ///
 /// # Safety
 /// That of [`Helper`].
-unsafe extern "C" fn trace_printk(run: *mut Run, _: u64, length: u64, _: u64, _: u64, _: u64) -> u64 {
-    // SAFETY: as the contract of helpers says.
-    unsafe { (*run).traced += 1 };
+unsafe fn print(run: *mut Run, format: u64, length: u64, arguments: &[u64]) -> u64 {
+    // SAFETY: as the contract of helpers says; the module keeps the trace as long as it runs.
+    unsafe {
+        (*run).traced += 1;
+        if let Some(trace) = (*run).trace.as_ref() {
+            trace.print((*run).group, (bytes(format), (length & 0xffff_ffff) as usize), arguments);
+        }
+    }
     length
 }
+/// # Safety
+/// That of [`Helper`].
+unsafe extern "C" fn trace_printk(run: *mut Run, format: u64, length: u64, one: u64, two: u64, three: u64) -> u64 {
+    // SAFETY: as promised by the caller.
+    unsafe { print(run, format, length, &[one, two, three]) }
+}
+/// # Safety
+/// That of [`Helper`].
+unsafe extern "C" fn trace_vprintk(run: *mut Run, format: u64, length: u64, data: u64, size: u64, _: u64) -> u64 {
+    let mut arguments = [0; trace::MOST_ARGUMENTS];
+    let count = ((size & 0xffff_ffff) as usize / 8).min(arguments.len());
+    // SAFETY: the data has as many bytes, as the contract of helpers says.
+    unsafe {
+        copy(bytes(data), arguments.as_mut_ptr().cast(), 8 * count);
+        print(run, format, length, &arguments[..count])
+    }
+}
+/// Those that print.
+pub const PRINTERS: [i32; 2] = [6, 177];
 /// # Safety
 /// That of [`Helper`].
 unsafe extern "C" fn get_prandom_u32(run: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {

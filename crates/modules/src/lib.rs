@@ -6,6 +6,7 @@
 //! verifier's word programs are interpreted, each access checked.
 
 pub mod abi;
+mod about;
 pub mod attached;
 mod btf;
 mod check;
@@ -23,9 +24,11 @@ pub mod module;
 mod names;
 mod object;
 mod run;
+mod trace;
 pub mod verify;
 pub mod words;
 
+pub use about::{ABOUT_BYTES, About};
 pub use attached::{Attached, Chain, Chains, Counts, Hook};
 pub use check::check;
 pub use error::LoadError;
@@ -35,3 +38,4 @@ pub use map::Map;
 pub use module::{Instance, Module, Verdict, helper_names};
 pub use object::{MapKind, MapSpec, Object, ProgramSpec};
 pub use run::Frame;
+pub use trace::{Line, Trace};

@@ -4,10 +4,12 @@ use crate::check;
 use crate::code::Code;
 use crate::error::LoadError;
 use crate::helpers;
+use crate::insn;
 use crate::interpreter::{Fault, Interpreter};
 use crate::map::Map;
 use crate::object::{Object, ProgramSpec};
 use crate::run::{Frame, MapRef, Run};
+use crate::trace::Trace;
 use std::sync::Arc;
 
 /// What becomes of a frame (`enum xdp_action`).
@@ -53,6 +55,8 @@ pub struct Module {
     code: Option<Code>,
     functions: Vec<u64>,
     room: bool,
+    /// What its programs print, if they do.
+    trace: Option<Box<Trace>>,
 }
 
 // SAFETY: the pointers are to the module's own maps, which are shared.
@@ -94,6 +98,7 @@ impl Module {
             maps,
             code: compiled.map(|(code, _)| code),
             functions,
+            trace: object.programs.iter().any(prints).then(Box::default),
             room: needs?.iter().any(|needs| needs.room),
         })
     }
@@ -104,6 +109,10 @@ impl Module {
         unsafe { Self::new(object, main, groups, None) }
     }
 
+    /// What its programs have printed. `None` = they never do.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
+    }
     /// Its maps.
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
@@ -120,6 +129,13 @@ impl Module {
     pub fn wants_room(&self) -> bool {
         self.room
     }
+}
+
+fn prints(program: &ProgramSpec) -> bool {
+    let call = insn::JMP | insn::CALL;
+    let prints =
+        |insn: &insn::Insn| (insn.code, insn.src) == (call, insn::HELPER) && helpers::PRINTERS.contains(&insn.imm);
+    program.insns.iter().any(prints)
 }
 
 /// A module on one flow group.
@@ -146,6 +162,7 @@ impl Instance {
         let mut run = Box::new(Run::new(group, helpers::HELPERS.map(|(.., helper)| helper)));
         (run.maps, run.map_count) = (module.refs.as_ptr(), module.refs.len());
         (run.functions, run.programs) = (module.functions.as_ptr(), module.programs.len());
+        run.trace = module.trace().map_or(std::ptr::null(), std::ptr::from_ref);
         let entry = module.functions.get(module.main).map(|entry| {
             // SAFETY: the function of this number is the program's, as whoever has made the module promises.
             unsafe { std::mem::transmute::<usize, Entry>(*entry as usize) }

@@ -2,6 +2,7 @@
 
 use crate::clock::{self, random};
 use crate::map::Map;
+use crate::trace::Trace;
 use std::mem::offset_of;
 
 /// A helper as programs call it: five arguments, whether it has them or not.
@@ -11,7 +12,7 @@ use std::mem::offset_of;
 pub type Helper = unsafe extern "C" fn(*mut Run, u64, u64, u64, u64, u64) -> u64;
 
 /// How many helpers there are.
-pub const COUNT: usize = 20;
+pub const COUNT: usize = 21;
 
 /// The state of a run, and the program's context at its beginning. Compiled code names its fields by their offsets.
 #[repr(C)]
@@ -48,8 +49,10 @@ pub struct Run {
     pub tail_calls: u32,
     /// Random numbers: the state of their generator.
     pub random: u64,
-    /// Lines that programs wanted to print.
+    /// Lines that programs have printed.
     pub traced: u64,
+    /// Where they are kept.
+    pub trace: *const Trace,
 }
 
 /// A map, and its first value.
@@ -180,6 +183,7 @@ impl Run {
             tail_calls: 0,
             random: random() | 1,
             traced: 0,
+            trace: std::ptr::null(),
         }
     }
 

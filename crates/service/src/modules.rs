@@ -3,14 +3,16 @@
 mod inherited;
 
 use crate::answer_line::{error, good};
-use crate::api::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule};
+use crate::api::{
+    ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
+};
 use crate::privileged;
 use inherited::Inherited;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
-use towpath_modules::{Attached, Chains, Counts, Hook, Map, MapKind, Module, Object};
+use towpath_modules::{Attached, Chains, Counts, Hook, Line, Map, MapKind, Module, Object};
 use towpath_runtime::Stack;
 
 /// Most modules of a service.
@@ -19,6 +21,8 @@ const MOST: usize = 32;
 const LONGEST_NAME: usize = 64;
 /// Most elements and records that one answer has.
 const MOST_ELEMENTS: usize = 65_536;
+/// Most lines of a trace that one answer has.
+const MOST_LINES: usize = 1024;
 
 /// All modules.
 #[derive(Debug, Default)]
@@ -60,6 +64,7 @@ pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> S
             let found = find(&modules.lock(), name, map).map(|(_, _, map)| map);
             found.and_then(|map| dump(&map)).map_or_else(error, |elements| good(&elements))
         }
+        ModuleRequest::Trace { name } => trace(modules, name).map_or_else(error, |lines| good(&lines)),
         ModuleRequest::Set { name, map, key, value } => {
             set(modules, (name, map), key, value).map_or_else(error, |elements| good(&elements))
         }
@@ -187,6 +192,18 @@ fn line(entry: &Entry) -> ModuleLine {
         counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),
         maps: attached.module.maps().iter().map(map).collect(),
     }
+}
+
+fn trace(all: &Modules, name: &str) -> Result<TraceLines, String> {
+    let module = {
+        let modules = all.lock();
+        let entry = modules.iter().find(|module| module.added.name == name).ok_or_else(|| unknown(&modules, name))?;
+        Arc::clone(&entry.attached.module)
+    };
+    let trace = module.trace().ok_or_else(|| format!("module {name} prints nothing: it does not call bpf_printk"))?;
+    let (lines, lost) = trace.take(MOST_LINES);
+    let line = |Line { time_ns, flow_group, text }| TraceLine { time_ns, flow_group, text };
+    Ok(TraceLines { lines: lines.into_iter().map(line).collect(), lost })
 }
 
 /// A map of a module, and the module's place.

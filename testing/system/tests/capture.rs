@@ -172,7 +172,11 @@ fn a_module_says_which_frames_are_captured_and_changes_none() {
         SEC(\"xdp\") int pick(struct xdp_md *ctx) {
             __u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
             if (data + 54 > end) return XDP_DROP;
+            struct { __u32 bytes; __u16 gso; __u8 egress, unused; __u32 port, flow_group; } *about =
+                (void *)(long)ctx->data_meta;
+            if ((void *)(about + 1) > (void *)data || about->port != 1) return XDP_DROP;
             __u16 from = *(__u16 *)(data + 34), to = *(__u16 *)(data + 36);
+            if (about->egress != (from == __builtin_bswap16(7000) || from == __builtin_bswap16(7001))) return XDP_DROP;
             __builtin_memset(data, 0xff, 54);
             bpf_xdp_adjust_tail(ctx, -20);
             return is_chosen(from) || is_chosen(to) ? XDP_PASS : XDP_DROP;

@@ -297,3 +297,34 @@ c.sendall(b'x'); assert s.recv(1) == b'x'";
         runs[0] > 3 && runs[0] == runs[1]
     });
 }
+
+#[test]
+fn what_a_module_prints_is_read_once_and_followed() {
+    const TALK: &str = "
+        SEC(\"xdp\") int talk(struct xdp_md *ctx) {
+            bpf_printk(\"port %d, %u bytes\", ctx->ingress_ifindex, (__u32)(ctx->data_end - ctx->data));
+            bpf_printk(\"%d %d %d %lld\", 1, 2, 3, -4LL);
+            return XDP_PASS;
+        }";
+    const MUTE: &str = "SEC(\"xdp\") int mute(struct xdp_md *ctx) { return XDP_PASS; }";
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    for (name, text) in [("talk", TALK), ("mute", MUTE)] {
+        let object = object(&service.scratch, name, Some(text));
+        module(&service, &format!("add {name} {}", object.display())).run(60).ok();
+    }
+    assert_eq!(module(&service, "trace talk").run(60).ok(), "");
+    let _server = serve(&lab, &service);
+    let follower = module(&service, "trace talk --follow").start(service.scratch.path("followed"));
+    asks(&lab, 7000);
+    let is_whole = |text: &str| text.contains(" flow group 0: port 1, ") && text.contains(" flow group 0: 1 2 3 -4\n");
+    until("what it prints", 30, || is_whole(&follower.output()));
+    follower.signal(libc::SIGKILL);
+    until("its end", 30, || {
+        asks(&lab, 7000);
+        is_whole(&module(&service, "trace talk").run(60).ok())
+    });
+    assert!(count(&service, "talk", "traced") > 2);
+    let silent = module(&service, "trace mute").run(60);
+    assert!(silent.code != 0 && silent.err.contains("module mute prints nothing"), "{}", silent.err);
+}

@@ -16,7 +16,9 @@ mod sizing;
 mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
-pub use module::{ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule};
+pub use module::{
+    ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
+};
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};
 pub use sizing::{CoreChange, Seen, Sizing};

@@ -27,6 +27,11 @@ pub enum ModuleRequest {
         /// The map.
         map: String,
     },
+    /// Takes the lines that a module has printed since they were taken last: [`TraceLines`].
+    Trace {
+        /// The module.
+        name: String,
+    },
     /// Sets an element. The answer is [`Elements`] with it alone.
     Set {
         /// The module.
@@ -129,4 +134,24 @@ pub struct ElementLine {
     /// The same as numbers, where they are of 1, 2, 4 or 8 bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<u64>,
+}
+
+/// Lines that a module has printed (`bpf_printk`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceLines {
+    /// In the order in which they were printed.
+    pub lines: Vec<TraceLine>,
+    /// Lines for which there was no room.
+    pub lost: u64,
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceLine {
+    /// When, ns of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The flow group.
+    pub flow_group: u32,
+    /// What.
+    pub text: String,
 }

@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Verdict;
-use towpath_modules::{Chain, Chains, Frame, Hook};
+use towpath_modules::{ABOUT_BYTES, About, Chain, Chains, Frame, Hook};
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
 
@@ -24,8 +24,6 @@ const OURS: u64 = 1 << 61;
 const GROWTH: u32 = 64;
 /// The longest frame that goes back from its place.
 const MOST_SENT_BACK: usize = 2048;
-/// Bytes of `struct towpath_frame`.
-const ABOUT: usize = 16;
 
 /// The modules of one port, and their memory.
 pub struct Filter {
@@ -91,23 +89,12 @@ fn left(frame: RxFrame, verdict: Verdict, done: &mut Vec<RxFrame>, back: &mut Ve
     false
 }
 
-/// `struct towpath_frame`: what modules are told of a frame, before its first byte.
-fn about(hook: Hook, gso_bytes: u16, filter: (u32, u32)) -> [u8; ABOUT] {
-    let mut about = [0; ABOUT];
-    about[..4].copy_from_slice(&(ABOUT as u32).to_ne_bytes());
-    about[4..6].copy_from_slice(&gso_bytes.to_ne_bytes());
-    about[6] = u8::from(hook == Hook::Egress);
-    about[8..12].copy_from_slice(&filter.0.to_ne_bytes());
-    about[12..].copy_from_slice(&filter.1.to_ne_bytes());
-    about
-}
-
 /// A copy of a frame with room around it. The caller has seen that it fits.
-fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: [u8; ABOUT], place: (u32, u32)) -> Frame<'a> {
-    buffer[HEADROOM - ABOUT..HEADROOM].copy_from_slice(&about);
+fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: About) -> Frame<'a> {
+    buffer[HEADROOM - ABOUT_BYTES..HEADROOM].copy_from_slice(&about.bytes());
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
-    let (ifindex, queue) = place;
-    Frame { start: HEADROOM, length: bytes.len(), meta: ABOUT, room: true, ifindex, queue, ..Frame::whole(buffer) }
+    let (length, ifindex, queue) = (bytes.len(), about.port, about.flow_group);
+    Frame { start: HEADROOM, length, meta: ABOUT_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
 }
 
 impl ModulePort {
@@ -135,14 +122,14 @@ impl ModulePort {
     /// Runs the modules on a received frame with room around it. False: the stack does not get it, and the port gets it back.
     fn received(&mut self, frame: &mut RxFrame) -> bool {
         let Self { inner, filter } = self;
-        let place = (filter.port, filter.group);
+        let about = About { port: filter.port, flow_group: filter.group, ..About::default() };
         let bytes = inner.bytes(frame);
         if bytes.len() > LARGEST {
             return false;
         }
         let Some(number) = filter.free.pop() else { return false };
         let at = number as usize;
-        let mut copy = with_room(&mut filter.held[at], bytes, about(Hook::Ingress, 0, place), place);
+        let mut copy = with_room(&mut filter.held[at], bytes, about);
         let verdict = filter.ingress.run(&mut copy);
         let (start, len) = (copy.start as u32, copy.length as u32);
         filter.starts[at] = start;
@@ -189,7 +176,6 @@ impl ModulePort {
     /// Runs the modules on a frame that the stack sends.
     fn sends(&mut self, len: usize, mut offload: TxOffload) {
         let Self { inner, filter } = self;
-        let place = (filter.port, filter.group);
         let is_super = offload.gso_bytes != 0;
         let reserved = if is_super { inner.reserve_super() } else { inner.reserve() };
         let Some(buffer) = reserved.filter(|buffer| len <= buffer.len()) else { return };
@@ -202,9 +188,10 @@ impl ModulePort {
         if len > LARGEST {
             return filter.egress.failed();
         }
-        let about = about(Hook::Egress, offload.gso_bytes, place);
+        let (gso_bytes, port, flow_group) = (offload.gso_bytes, filter.port, filter.group);
+        let about = About { gso_bytes, egress: true, port, flow_group };
         let Some(sent) = &mut filter.sent else { return filter.egress.failed() };
-        let mut copy = with_room(sent, &buffer[..len], about, place);
+        let mut copy = with_room(sent, &buffer[..len], about);
         if filter.egress.run(&mut copy) != Verdict::Pass {
             return;
         }
