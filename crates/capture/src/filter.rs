@@ -2,7 +2,7 @@
 
 use crate::cbpf::{self, Program};
 use std::sync::Arc;
-use towpath_modules::{ABOUT_BYTES, About, Frame, Instance, Module, Verdict};
+use towpath_modules::{Frame, Instance, Module, TOWPATH_FRAME_BYTES, TowpathFrame, Verdict};
 
 /// A filter, for all threads.
 #[derive(Clone, Debug)]
@@ -55,7 +55,9 @@ impl ThreadFilter {
             Self::None => u32::MAX,
             Self::Program(program) => program.run(cbpf::Frame { bytes, outgoing }),
             Self::Module(copies) => {
-                if copies.lets_pass(About { egress: outgoing, port: place.into(), ..About::default() }, bytes) {
+                if copies
+                    .lets_pass(TowpathFrame { egress: outgoing, port: place.into(), ..TowpathFrame::default() }, bytes)
+                {
                     u32::MAX
                 } else {
                     0
@@ -66,12 +68,12 @@ impl ThreadFilter {
 }
 
 impl Copies {
-    fn lets_pass(&mut self, about: About, bytes: &[u8]) -> bool {
+    fn lets_pass(&mut self, about: TowpathFrame, bytes: &[u8]) -> bool {
         let length = bytes.len().min(MOST);
-        self.buffer[HEADROOM - ABOUT_BYTES..HEADROOM].copy_from_slice(&about.bytes());
+        self.buffer[HEADROOM - TOWPATH_FRAME_BYTES..HEADROOM].copy_from_slice(&about.bytes());
         self.buffer[HEADROOM..HEADROOM + length].copy_from_slice(&bytes[..length]);
         let buffer = &mut self.buffer[..HEADROOM + length + TAILROOM];
-        let (meta, ifindex) = (ABOUT_BYTES, about.port);
+        let (meta, ifindex) = (TOWPATH_FRAME_BYTES, about.port);
         let mut frame = Frame { start: HEADROOM, length, meta, room: true, ifindex, ..Frame::whole(buffer) };
         self.instance.run(&mut frame) == Verdict::Pass
     }

@@ -12,7 +12,7 @@ use towpath_modules::verify::update_map;
 use towpath_modules::{MapKind, MapSpec, Object};
 use towpath_rng::Rng;
 
-/// Objects that must load. Of those that test the verifier (`verifier_`) some programs do, and it refuses the others.
+/// Objects that must load. Those that test the verifier (`verifier_`) also have programs that it refuses.
 const LOADS: [&str; 31] = [
     "xdp-dispatcher",
     "xdpfilt_alw_all",

@@ -6,7 +6,6 @@
 //! verifier's word programs are interpreted, each access checked.
 
 pub mod abi;
-mod about;
 pub mod attached;
 mod btf;
 mod check;
@@ -24,11 +23,11 @@ pub mod module;
 mod names;
 mod object;
 mod run;
+mod towpath_frame;
 mod trace;
 pub mod verify;
 pub mod words;
 
-pub use about::{ABOUT_BYTES, About};
 pub use attached::{Attached, Chain, Chains, Counts, Hook};
 pub use check::check;
 pub use error::LoadError;
@@ -38,4 +37,5 @@ pub use map::Map;
 pub use module::{Instance, Module, Verdict, helper_names};
 pub use object::{MapKind, MapSpec, Object, ProgramSpec};
 pub use run::Frame;
+pub use towpath_frame::{TOWPATH_FRAME_BYTES, TowpathFrame};
 pub use trace::{Line, Trace};

@@ -87,12 +87,13 @@ fn line(record: &[u8]) -> Option<Line> {
     Some(Line {
         time_ns: u64::from_ne_bytes(time.try_into().ok()?),
         flow_group: u32::from_ne_bytes(flow_group.try_into().ok()?),
-        text: text.trim_end_matches('\n').to_owned(),
+        // A `%c` may be a byte of a packet, and the text goes to a terminal.
+        text: text.trim_end_matches('\n').replace(char::is_control, "\u{fffd}"),
     })
 }
 
-/// The text of a format of printf(3), as far as the kernel lets programs use it. What a pointer points to is gone when the
-/// text is made, so `%s` and `%p` are not filled in.
+/// The text of a format of printf(3), as far as the kernel lets programs use it. `%s` and `%p` are not filled in: the bytes
+/// behind a pointer may be others by now.
 fn formatted(format: &str, arguments: &[u64]) -> String {
     let (mut text, mut rest, mut arguments) = (String::new(), format, arguments.iter());
     while let Some((before, after)) = rest.split_once('%') {
@@ -100,13 +101,14 @@ fn formatted(format: &str, arguments: &[u64]) -> String {
         let (field, after) = field(after);
         rest = after;
         match field.conversion {
-            Some('%') => text.push('%'),
-            None => text.push('%'),
-            Some('s' | 'p') => {
+            Some('%') | None => text.push('%'),
+            Some(conversion @ ('s' | 'p')) => {
                 arguments.next();
                 text += "(pointer)";
                 // The kernel's kinds of pointers have more letters: %pI4, %pks.
-                rest = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+                if conversion == 'p' {
+                    rest = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+                }
             }
             Some(conversion) => match arguments.next() {
                 Some(value) => text += &field.number(conversion, *value),
@@ -202,6 +204,7 @@ mod tests {
             ("%x %X %#x %04x %o", &[0xab, 0xab, 0xab, 0xab, 8], "ab AB 0xab 00ab 10"),
             ("%c%c %%", &[0x54, 0x50], "TP %"),
             ("%s %pI4 %p %d", &[1, 2, 3, 4], "(pointer) (pointer) (pointer) 4"),
+            ("%sfoo %p", &[1, 2], "(pointer)foo (pointer)"),
             ("%d %d", &[1], "1 (none)"),
             ("100%k %y %", &[1], "100%k %y %"),
         ];
@@ -240,5 +243,9 @@ mod tests {
         print(7);
         let (last, lost) = trace.take(usize::MAX);
         assert_eq!((last.len(), last[0].text.as_str(), lost), (1, "7 of 9", 0));
+        let format = b"a%c[2J\n\0";
+        // SAFETY: the format is as long as is said.
+        unsafe { trace.print(3, (format.as_ptr(), format.len()), &[0x1b]) };
+        assert_eq!(trace.take(1).0[0].text, "a\u{fffd}[2J", "a packet sends nothing to a terminal");
     }
 }

@@ -133,11 +133,8 @@ fn check_whole(file: &File, interface: &str, address: &str) {
     }
 }
 
-#[test]
-fn a_connection_over_an_interface_is_captured_both_ways() {
-    let lab = Lab::new();
-    let service = Service::on_interface(&lab);
-    let capture = Capturing::begin(&service, "tcp port 7000");
+/// Connections to two ports of a server under the service. The server lives as long as what is returned.
+fn talk_over_the_interface(lab: &Lab, service: &Service) -> Running {
     let program = service.accelerated("python3 -u -c").arg(server("0.0.0.0"));
     let mut running = lab.on_server(program).start(service.scratch.path("server.log"));
     running.wait_for("ready", 30);
@@ -145,6 +142,15 @@ fn a_connection_over_an_interface_is_captured_both_ways() {
         lab.on_client(Program::line("python3 -c").arg(client(SERVER, port))).run(60).ok();
     }
     assert!(service.segments() > 0, "the stack has carried nothing");
+    running
+}
+
+#[test]
+fn a_connection_over_an_interface_is_captured_both_ways() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let capture = Capturing::begin(&service, "tcp port 7000");
+    let _server = talk_over_the_interface(&lab, &service);
     let (file, summary) = capture.end();
     check_whole(&file, "eth1", SERVER);
     for packet in &file.packets {
@@ -186,13 +192,7 @@ fn a_module_says_which_frames_are_captured_and_changes_none() {
     let service = Service::on_interface(&lab);
     let pick = object(&service.scratch, "pick", Some(PICK));
     let capture = Capturing::begin(&service, &format!("--program pick --module {}", pick.display()));
-    let program = service.accelerated("python3 -u -c").arg(server("0.0.0.0"));
-    let mut running = lab.on_server(program).start(service.scratch.path("server.log"));
-    running.wait_for("ready", 30);
-    for port in [7001, 7000] {
-        lab.on_client(Program::line("python3 -c").arg(client(SERVER, port))).run(60).ok();
-    }
-    assert!(service.segments() > 0, "the stack has carried nothing");
+    let _server = talk_over_the_interface(&lab, &service);
     let (file, summary) = capture.end();
     check_whole(&file, "eth1", SERVER);
     assert!(file.packets.iter().all(|packet| ends(&packet.bytes).unwrap().iter().any(|end| end.port() == 7000)));

@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Verdict;
-use towpath_modules::{ABOUT_BYTES, About, Chain, Chains, Frame, Hook};
+use towpath_modules::{Chain, Chains, Frame, Hook, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
 
@@ -90,11 +90,11 @@ fn left(frame: RxFrame, verdict: Verdict, done: &mut Vec<RxFrame>, back: &mut Ve
 }
 
 /// A copy of a frame with room around it. The caller has seen that it fits.
-fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: About) -> Frame<'a> {
-    buffer[HEADROOM - ABOUT_BYTES..HEADROOM].copy_from_slice(&about.bytes());
+fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Frame<'a> {
+    buffer[HEADROOM - TOWPATH_FRAME_BYTES..HEADROOM].copy_from_slice(&about.bytes());
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
     let (length, ifindex, queue) = (bytes.len(), about.port, about.flow_group);
-    Frame { start: HEADROOM, length, meta: ABOUT_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
+    Frame { start: HEADROOM, length, meta: TOWPATH_FRAME_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
 }
 
 impl ModulePort {
@@ -122,7 +122,7 @@ impl ModulePort {
     /// Runs the modules on a received frame with room around it. False: the stack does not get it, and the port gets it back.
     fn received(&mut self, frame: &mut RxFrame) -> bool {
         let Self { inner, filter } = self;
-        let about = About { port: filter.port, flow_group: filter.group, ..About::default() };
+        let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
         let bytes = inner.bytes(frame);
         if bytes.len() > LARGEST {
             return false;
@@ -189,7 +189,7 @@ impl ModulePort {
             return filter.egress.failed();
         }
         let (gso_bytes, port, flow_group) = (offload.gso_bytes, filter.port, filter.group);
-        let about = About { gso_bytes, egress: true, port, flow_group };
+        let about = TowpathFrame { gso_bytes, egress: true, port, flow_group };
         let Some(sent) = &mut filter.sent else { return filter.egress.failed() };
         let mut copy = with_room(sent, &buffer[..len], about);
         if filter.egress.run(&mut copy) != Verdict::Pass {

@@ -1,11 +1,11 @@
 //! What a module is told of a frame: `struct towpath_frame` of `bpf/modules/towpath.h`, before the frame's first byte.
 
 /// Bytes of the structure.
-pub const ABOUT_BYTES: usize = 16;
+pub const TOWPATH_FRAME_BYTES: usize = 16;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct TowpathFrame {
     /// Of a super-segment that is sent: payload of each segment that it becomes. 0: one segment.
     pub gso_bytes: u16,
     /// Is it sent?
@@ -16,11 +16,11 @@ pub struct About {
     pub flow_group: u32,
 }
 
-impl About {
+impl TowpathFrame {
     /// As the module finds it.
-    pub fn bytes(self) -> [u8; ABOUT_BYTES] {
-        let mut bytes = [0; ABOUT_BYTES];
-        bytes[..4].copy_from_slice(&(ABOUT_BYTES as u32).to_ne_bytes());
+    pub fn bytes(self) -> [u8; TOWPATH_FRAME_BYTES] {
+        let mut bytes = [0; TOWPATH_FRAME_BYTES];
+        bytes[..4].copy_from_slice(&(TOWPATH_FRAME_BYTES as u32).to_ne_bytes());
         bytes[4..6].copy_from_slice(&self.gso_bytes.to_ne_bytes());
         bytes[6] = u8::from(self.egress);
         bytes[8..12].copy_from_slice(&self.port.to_ne_bytes());
