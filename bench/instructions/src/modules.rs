@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use towpath_fast::module_port::{Filter, ModulePort};
 use towpath_modules::code::Code;
-use towpath_modules::{Attached, Chains, Counts, Module, Object};
+use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 
 /// Frames of a turn.
@@ -87,7 +87,8 @@ fn module(object: &str, code: &Path) -> io::Result<Attached> {
     // SAFETY: `towpath bench` has had the kernel's verifier judge the object (the null program loads and stores nothing),
     // and has compiled the code of it. Whoever passes other files runs them by his own rights.
     let module = unsafe { Module::new(&object, 0, 1, Some((code, &[0]))) }.map_err(io::Error::other)?;
-    Ok(Attached { module: Arc::new(module), counts: Counts::new(1) })
+    let budget = Arc::new(Budget::new("counted", 100));
+    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget })
 }
 
 /// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or

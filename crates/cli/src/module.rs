@@ -56,6 +56,9 @@ enum Action {
         /// Lower ones run first
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
+        /// Share of a core's time that it may take, in percent; a module that takes more is detached
+        #[arg(long, value_name = "PERCENT", default_value_t = api::USUAL_BUDGET, value_parser = clap::value_parser!(u8).range(1..=100))]
+        budget: u8,
     },
     /// List the modules, in the order in which they run
     List,
@@ -107,9 +110,10 @@ enum Act {
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     // A wrong file needs no service.
     let request = match &arguments.action {
-        Action::Add { name, object, program, hook, priority } => {
+        Action::Add { name, object, program, hook, priority, budget } => {
             let (name, program, hook) = (name.clone(), program.clone(), hook.clone());
-            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority: *priority })
+            let (priority, budget) = (*priority, *budget);
+            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),
@@ -185,11 +189,16 @@ fn list(modules: &[ModuleLine]) -> String {
     if modules.is_empty() {
         return "no modules\n".into();
     }
-    let mut text = format!("{:<20} {:<8} {:>8}  {:<12} {}\n", "NAME", "HOOK", "PRIORITY", "RUNS", "PROGRAM");
+    let mut text =
+        format!("{:<20} {:<8} {:>8} {:>7}  {:<12} {}\n", "NAME", "HOOK", "PRIORITY", "BUDGET", "RUNS", "PROGRAM");
     for module in modules {
-        let how = if module.compiled { "compiled" } else { "interpreted" };
-        let ModuleLine { name, hook, priority, program, .. } = module;
-        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8}  {how:<12} {program}");
+        let how = match module {
+            ModuleLine { detached: true, .. } => "detached",
+            ModuleLine { compiled: true, .. } => "compiled",
+            _ => "interpreted",
+        };
+        let ModuleLine { name, hook, priority, budget, program, .. } = module;
+        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8} {budget:>5} %  {how:<12} {program}");
     }
     text
 }

@@ -8,6 +8,8 @@
 pub mod abi;
 pub mod attached;
 mod btf;
+pub mod budget;
+mod chain;
 mod check;
 mod clock;
 pub mod code;
@@ -28,7 +30,9 @@ mod trace;
 pub mod verify;
 pub mod words;
 
-pub use attached::{Attached, Chain, Chains, Counts, Hook};
+pub use attached::{Attached, Chains, Counts, Hook};
+pub use budget::{Budget, Overrun};
+pub use chain::Chain;
 pub use check::check;
 pub use error::LoadError;
 pub use insn::Insn;

@@ -84,9 +84,11 @@ pub trait Port: Send {
     ) {
         let mut kept = from;
         for at in from..frames.len() {
-            let frame = frames[at];
-            if self.bytes_mut(&frame).is_some_and(|bytes| keep(&frame, bytes)) {
-                frames[kept] = frame;
+            let frame = &frames[at];
+            if self.bytes_mut(frame).is_some_and(|bytes| keep(frame, bytes)) {
+                if kept < at {
+                    frames[kept] = frames[at];
+                }
                 kept += 1;
             }
         }

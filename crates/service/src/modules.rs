@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
-use towpath_modules::{Attached, Chains, Counts, Hook, Line, Map, MapKind, Module, Object};
+use towpath_modules::{Attached, Budget, Chains, Counts, Hook, Line, Map, MapKind, Module, Object};
 use towpath_runtime::Stack;
 
 /// Most modules of a service.
@@ -75,7 +75,7 @@ pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> S
 }
 
 fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLine, String> {
-    let NewModule { name, object, program, hook, priority } = new;
+    let NewModule { name, object, program, hook, priority, budget } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook.as_str() {
@@ -87,10 +87,14 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     if name.is_empty() || name.len() > LONGEST_NAME || !letters(name) {
         return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
+    if !(1..=100).contains(budget) {
+        return Err(format!("a budget of {budget} % is none: it is the share of a core's time, from 1 to 100"));
+    }
     // Looked at again below: a module is judged without the lock, as that takes its time.
     is_free(&all.lock(), name)?;
     let (module, program) = judged(object, program.as_deref(), rows)?;
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows) };
+    let budget = Arc::new(Budget::new(name, *budget));
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget };
     let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached };
     let line = line(&entry);
     let mut modules = all.lock();
@@ -128,10 +132,11 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     }
 }
 
-/// Has the stack run these. The lock is held meanwhile, so that the last change is the one in force. What the stack refuses
+/// Has the stack run these, without those that were detached. The lock is held meanwhile, so that the last change is the one in force. What the stack refuses
 /// is no change.
 fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
-    let of = |hook| modules.iter().filter(move |module| module.hook == hook).map(|module| module.attached.clone());
+    let runs = |module: &Entry, hook| module.hook == hook && module.attached.budget.overrun().is_none();
+    let of = |hook| modules.iter().filter(move |one| runs(one, hook)).map(|module| module.attached.clone());
     let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
     stack.modules(&chains).map_err(|why| why.to_string())
 }
@@ -187,6 +192,8 @@ fn line(entry: &Entry) -> ModuleLine {
         hook: if *hook == Hook::Ingress { "ingress" } else { "egress" }.into(),
         priority: added.priority,
         program: program.clone(),
+        budget: added.budget,
+        detached: attached.budget.overrun().is_some(),
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),
         counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),

@@ -18,6 +18,7 @@ mod status;
 pub use ask::{AskError, Asked, ask, ask_to_capture};
 pub use module::{
     ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
+    USUAL_BUDGET,
 };
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};

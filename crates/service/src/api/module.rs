@@ -68,6 +68,16 @@ pub struct NewModule {
     pub hook: String,
     /// Modules with a lower one run first.
     pub priority: i32,
+    /// The share of a core's time that it may take, in percent.
+    #[serde(default = "usual_budget")]
+    pub budget: u8,
+}
+
+/// What a module has if nothing else is said.
+pub const USUAL_BUDGET: u8 = 50;
+
+fn usual_budget() -> u8 {
+    USUAL_BUDGET
 }
 
 /// Modules.
@@ -88,6 +98,10 @@ pub struct ModuleLine {
     pub priority: i32,
     /// The program that frames are given to.
     pub program: String,
+    /// The share of a core's time that it may take, in percent.
+    pub budget: u8,
+    /// Has it taken more? Then it runs no more.
+    pub detached: bool,
     /// Is it compiled, or interpreted?
     pub compiled: bool,
     /// Has it a copy of each frame, with room around it?

@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Verdict;
-use towpath_modules::{Chain, Chains, Frame, Hook, TOWPATH_FRAME_BYTES, TowpathFrame};
+use towpath_modules::{Budget, Chain, Chains, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
 
@@ -87,6 +87,26 @@ fn left(frame: RxFrame, verdict: Verdict, done: &mut Vec<RxFrame>, back: &mut Ve
         done.push(frame)
     }
     false
+}
+
+/// Adds to the counts of a chain after a batch of frames, and says which module was detached.
+fn settle(chain: &mut Chain) {
+    if let Some(budget) = chain.settle() {
+        said(&budget);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn said(budget: &Budget) {
+    let (name, percent) = (budget.module(), budget.percent());
+    let Some(Overrun { flow_group, run_ns }) = budget.overrun() else { return };
+    tracing::error!(
+        name,
+        flow_group,
+        run_ns,
+        "a module has taken more than {percent} % of a core's time, and is detached; `towpath module rm {name}`, and add it again with a larger --budget or less to do"
+    );
 }
 
 /// A copy of a frame with room around it. The caller has seen that it fits.
@@ -173,18 +193,24 @@ impl ModulePort {
         }
     }
 
-    /// Runs the modules on a frame that the stack sends.
+    /// Runs the modules on a frame that the stack sends, in its place.
+    #[inline]
+    fn sends_in_place(&mut self, len: usize, offload: TxOffload) {
+        let Self { inner, filter } = self;
+        let reserved = if offload.gso_bytes == 0 { inner.reserve() } else { inner.reserve_super() };
+        let Some(bytes) = reserved.and_then(|buffer| buffer.get_mut(..len)) else { return };
+        if filter.egress.run_in_place(bytes) == Verdict::Pass {
+            inner.commit(len, offload);
+        }
+    }
+
+    /// Runs the modules on a frame that the stack sends, with room around it.
+    #[inline(never)]
     fn sends(&mut self, len: usize, mut offload: TxOffload) {
         let Self { inner, filter } = self;
         let is_super = offload.gso_bytes != 0;
         let reserved = if is_super { inner.reserve_super() } else { inner.reserve() };
         let Some(buffer) = reserved.filter(|buffer| len <= buffer.len()) else { return };
-        if !filter.egress.wants_room() {
-            if filter.egress.run_in_place(&mut buffer[..len]) == Verdict::Pass {
-                inner.commit(len, offload);
-            }
-            return;
-        }
         if len > LARGEST {
             return filter.egress.failed();
         }
@@ -256,7 +282,7 @@ impl Port for ModulePort {
             self.inner.release(&self.filter.done);
             self.filter.done.clear();
         }
-        self.filter.ingress.settle();
+        settle(&mut self.filter.ingress);
     }
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
         if frame.handle & OURS == 0 {
@@ -299,10 +325,13 @@ impl Port for ModulePort {
         if self.filter.egress.is_empty() {
             return self.inner.commit(len, offload);
         }
-        self.sends(len, offload);
+        if self.filter.egress.wants_room() {
+            return self.sends(len, offload);
+        }
+        self.sends_in_place(len, offload);
     }
     fn flush(&mut self) {
-        self.filter.egress.settle();
+        settle(&mut self.filter.egress);
         self.inner.flush();
     }
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -6,7 +6,7 @@ use crate::portset::PortSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use towpath_capture::{Memory, Reader, Tap, Wish};
-use towpath_modules::{Attached, Chains, Counts, Insn, Module, Object, ProgramSpec};
+use towpath_modules::{Attached, Budget, Chains, Counts, Insn, Module, Object, ProgramSpec};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
@@ -20,7 +20,7 @@ fn attached(insns: Vec<Insn>) -> Attached {
     let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
-    Attached { module, counts: Counts::new(1) }
+    Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new("test", 100)) }
 }
 
 /// The verdict is the frame's second byte, and 100 is written to its first.

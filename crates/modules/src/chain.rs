@@ -1,0 +1,280 @@
+//! The modules that each frame goes through, on one port of one flow group.
+
+use crate::attached::{Attached, Counts, Hook};
+use crate::budget::{Account, Budget, Now, Sampling, Standing};
+use crate::clock::{self, random};
+use crate::module::{Instance, PASS, Verdict};
+use crate::run::Frame;
+use std::sync::Arc;
+
+/// A chain on one port of one flow group.
+pub struct Chain {
+    steps: Vec<Step>,
+    hook: Hook,
+    group: usize,
+    room: bool,
+    sampling: Sampling,
+    clock: fn() -> Now,
+    /// What it takes to ask the clock twice, ns.
+    clock_ns: u64,
+    /// Modules that this chain was the first to detach, and that nobody was told of.
+    detached: Vec<Arc<Budget>>,
+}
+
+/// A module of a chain.
+struct Step {
+    instance: Instance,
+    counts: Arc<Counts>,
+    /// Frames that it has let pass, and that are not in the counts yet.
+    passed: u64,
+    budget: Arc<Budget>,
+    account: Account,
+}
+
+impl Step {
+    /// Adds what is not in the counts yet.
+    fn settle(&mut self, group: usize) {
+        let passed = std::mem::take(&mut self.passed);
+        self.counts.add(group, 0, passed);
+        self.counts.add(group, 1, passed);
+        self.counts.add(group, 6, std::mem::take(&mut self.instance.faults));
+        self.counts.add(group, 7, self.instance.take_traced());
+    }
+}
+
+impl Chain {
+    /// Of these modules, for this flow group and the port of this number.
+    pub fn new(modules: &[Attached], hook: Hook, group: usize, port: u32) -> Self {
+        Self::with_clock(modules, hook, group, port, now)
+    }
+
+    /// The same with this clock.
+    pub fn with_clock(modules: &[Attached], hook: Hook, group: usize, port: u32, clock: fn() -> Now) -> Self {
+        let begin = clock();
+        let step = |one: &Attached| {
+            let mut instance = Instance::new(&one.module, group as u32);
+            instance.stands_at(port, group as u32);
+            let account = Account::new(&one.budget, begin);
+            Step { instance, counts: Arc::clone(&one.counts), passed: 0, budget: Arc::clone(&one.budget), account }
+        };
+        let twice = |_| {
+            let first = clock();
+            clock().thread_ns - first.thread_ns
+        };
+        Self {
+            steps: modules.iter().map(step).collect(),
+            hook,
+            group,
+            room: modules.iter().any(|one| one.module.wants_room()),
+            sampling: Sampling::new(random()),
+            clock,
+            clock_ns: (0..8).map(twice).min().unwrap_or_default(),
+            detached: Vec::new(),
+        }
+    }
+    /// Is there no module?
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+    /// Does a module want room around frames?
+    pub fn wants_room(&self) -> bool {
+        self.room
+    }
+
+    /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx` or `Drop`.
+    pub fn run(&mut self, frame: &mut Frame<'_>) -> Verdict {
+        if self.sampling.is_due() {
+            return self.run_timed(&mut |instance| instance.run(frame) as u32);
+        }
+        for step in &mut self.steps {
+            let verdict = step.instance.run(frame);
+            if verdict != Verdict::Pass {
+                return other(step, self.group, self.hook, verdict as u32);
+            }
+            step.passed += 1;
+        }
+        Verdict::Pass
+    }
+
+    /// The same on the bytes of a frame in its place. No module of the chain may want room.
+    #[inline]
+    pub fn run_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+        if self.sampling.is_due() {
+            return self.run_timed_in_place(bytes);
+        }
+        // One module is the usual case, and a loop would cost it more than it does itself.
+        let [step] = &mut self.steps[..] else { return self.run_all_in_place(bytes) };
+        let result = step.instance.run_in_place(bytes);
+        if result != PASS {
+            return other(step, self.group, self.hook, result);
+        }
+        step.passed += 1;
+        Verdict::Pass
+    }
+
+    #[inline(never)]
+    fn run_all_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+        for step in &mut self.steps {
+            let result = step.instance.run_in_place(bytes);
+            if result != PASS {
+                return other(step, self.group, self.hook, result);
+            }
+            step.passed += 1;
+        }
+        Verdict::Pass
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_timed_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+        self.run_timed(&mut |instance| instance.run_in_place(bytes))
+    }
+
+    /// The same, and charges each module for its time. One that has taken too much is not in the chain any more then.
+    #[cold]
+    #[inline(never)]
+    fn run_timed(&mut self, run: &mut dyn FnMut(&mut Instance) -> u32) -> Verdict {
+        let (group, hook, runs) = (self.group, self.hook, self.sampling.gap());
+        let (mut verdict, mut all) = (Verdict::Pass, false);
+        let mut begin = (self.clock)();
+        for step in &mut self.steps {
+            let result = run(&mut step.instance);
+            let end = (self.clock)();
+            let run_ns = end.thread_ns.saturating_sub(begin.thread_ns + self.clock_ns);
+            let standing = step.account.charge(&step.budget, group, run_ns, runs, end);
+            all |= standing != Standing::Good;
+            if standing == Standing::Detached {
+                self.detached.push(Arc::clone(&step.budget));
+            }
+            begin = end;
+            if result != PASS {
+                verdict = other(step, group, hook, result);
+                break;
+            }
+            step.passed += 1;
+        }
+        self.sampling.choose(all);
+        self.steps.retain_mut(|step| {
+            let stays = step.budget.overrun().is_none();
+            if !stays {
+                step.settle(group);
+            }
+            stays
+        });
+        verdict
+    }
+
+    /// Takes back that a frame went on: it could not be sent.
+    pub fn failed(&self) {
+        if let Some(step) = self.steps.last() {
+            step.counts.add(self.group, 5, 1);
+        }
+    }
+
+    /// Adds what is not in the counts yet. Called once for each batch of frames. Returns a module that was detached since.
+    #[inline]
+    pub fn settle(&mut self) -> Option<Arc<Budget>> {
+        self.steps.iter_mut().for_each(|step| step.settle(self.group));
+        self.detached.pop()
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+fn now() -> Now {
+    Now { thread_ns: clock::clock(libc::CLOCK_THREAD_CPUTIME_ID), wall_ns: clock::clock(libc::CLOCK_MONOTONIC) }
+}
+
+/// A frame that does not pass. What cannot be done with it counts as aborted, too: nothing is redirected here, and what is
+/// sent already goes back nowhere.
+#[cold]
+#[inline(never)]
+fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Verdict {
+    let verdict = Verdict::of(result.into());
+    let (at, done) = match verdict {
+        Verdict::Drop => (2, true),
+        Verdict::Tx => (3, hook == Hook::Ingress),
+        Verdict::Redirect => (4, false),
+        _ => (5, true),
+    };
+    step.settle(group);
+    step.counts.add(group, 0, 1);
+    step.counts.add(group, at, 1);
+    if !done {
+        step.counts.add(group, 5, 1);
+    }
+    if verdict == Verdict::Tx && done { Verdict::Tx } else { Verdict::Drop }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::module::Module;
+    use crate::object::Object;
+    use std::cell::Cell;
+
+    thread_local! { static TIME: Cell<Now> = const { Cell::new(Now { thread_ns: 0, wall_ns: 0 }) } }
+
+    /// A clock that goes on by 250 µs whenever somebody asks, so that each timed run takes that. Beside it, one that stands
+    /// still measures what it takes to ask.
+    fn slow() -> Now {
+        let now = TIME.get();
+        TIME.set(Now { thread_ns: now.thread_ns + 250_000, wall_ns: now.wall_ns + 250_000 });
+        now
+    }
+
+    fn still() -> Now {
+        TIME.get()
+    }
+
+    fn attached(name: &str, percent: u8) -> Attached {
+        let module = Arc::new(Module::interpreted(&Object::null(), 0, 1).unwrap());
+        Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new(name, percent)) }
+    }
+
+    #[test]
+    fn a_module_over_its_budget_leaves_the_chain_and_is_told_once() {
+        let modules = [attached("greedy", 20), attached("patient", 100)];
+        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, still);
+        chain.clock = slow;
+        let mut told = Vec::new();
+        for _ in 0..100_000 {
+            assert_eq!(chain.run_in_place(&mut [0; 64]), Verdict::Pass);
+            told.extend(chain.settle().map(|budget| budget.module().to_owned()));
+        }
+        assert_eq!(told, ["greedy"]);
+        let runs = |of: &Attached| of.counts.sums()[0];
+        // Of each 750 µs it takes 250 and is given 150, and it has saved 20 ms.
+        assert!(runs(&modules[0]) <= 400, "{}", runs(&modules[0]));
+        assert_eq!(runs(&modules[1]), 100_000);
+        let overrun = modules[0].budget.overrun().unwrap();
+        assert_eq!((overrun.flow_group, overrun.run_ns), (0, 250_000));
+        assert_eq!(modules[1].budget.overrun(), None);
+    }
+
+    #[test]
+    fn what_one_flow_group_has_found_holds_on_all_of_them() {
+        let modules = [attached("greedy", 1)];
+        let mut chains: Vec<_> =
+            (0..2).map(|group| Chain::with_clock(&modules, Hook::Egress, group, 0, still)).collect();
+        chains[0].clock = slow;
+        (0..1000).for_each(|_| assert_eq!(chains[0].run_in_place(&mut [0; 64]), Verdict::Pass));
+        assert!(chains[0].is_empty() && chains[0].settle().is_some());
+        // Its time costs nothing here, but the next timed run finds that it is to go.
+        (0..1000).for_each(|_| assert_eq!(chains[1].run_in_place(&mut [0; 64]), Verdict::Pass));
+        assert!(chains[1].is_empty() && chains[1].settle().is_none());
+    }
+
+    #[test]
+    fn asking_the_clock_is_charged_to_nobody() {
+        let modules = [attached("cheap", 1)];
+        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, slow);
+        (0..10_000).for_each(|_| assert_eq!(chain.run_in_place(&mut [0; 64]), Verdict::Pass));
+        assert_eq!(modules[0].budget.overrun(), None);
+    }
+}
