@@ -7,6 +7,7 @@ pub mod files;
 pub mod many;
 pub mod sends;
 pub mod server;
+pub mod short;
 mod sys;
 pub mod values;
 pub mod work;

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
-use towpath_rpc::{bulk, client, files, many, print, sends, server, values, work};
+use towpath_rpc::{bulk, client, files, many, print, sends, server, short, values, work};
 
 /// Load generator for side-by-side benchmarks.
 #[derive(Parser)]
@@ -18,6 +18,8 @@ enum Role {
     Server(server::Options),
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
+    /// Echo client with a connection for each request; prints one JSON object.
+    Short(short::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
     Sink(bulk::Options),
     /// Sends as fast as it can until the other end has had enough.
@@ -54,6 +56,7 @@ fn main() {
     let result = match Arguments::parse().role {
         Role::Server(options) => server::run(&options),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
+        Role::Short(options) => short::run(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),

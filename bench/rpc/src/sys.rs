@@ -73,6 +73,25 @@ pub fn connect(to: SocketAddrV4) -> io::Result<i32> {
     unreachable!("the loop returns")
 }
 
+/// A non-blocking socket that has begun to connect. It becomes writable when it has, or cannot.
+pub fn begin_to_connect(to: SocketAddrV4) -> io::Result<i32> {
+    let (fd, target) = (stream()?, address(to));
+    nonblocking(fd)?;
+    // SAFETY: `target` outlives the call and has the length given.
+    match check(unsafe { libc::connect(fd, (&raw const target).cast(), ADDRESS_BYTES) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(fd),
+    }
+}
+
+/// Has it connected? Asked when it is writable; otherwise the reason.
+pub fn is_connected(fd: i32) -> io::Result<()> {
+    let (mut error, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as u32);
+    // SAFETY: `error` outlives the call and has the length given.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut length) })?;
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
 /// The next accepted connection, non-blocking, or none.
 pub fn accept(listener: i32) -> io::Result<Option<i32>> {
     // SAFETY: no address is asked for.

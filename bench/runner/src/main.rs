@@ -4,6 +4,7 @@
 mod all;
 mod bulk;
 mod callgrind;
+mod connections;
 mod cpu_layout;
 mod cpu_time;
 mod direct;
@@ -63,6 +64,8 @@ enum Benchmark {
     Bulk(side_by_side::Options),
     /// Requests of 32 bytes to 2 KiB in one direction, with 250 and 1,000 cycles of work for each at the server.
     Work(side_by_side::Options),
+    /// One request per connection, 32 at a time and one after the other, and the time to connect.
+    Connections(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
     /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
@@ -119,6 +122,9 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         }
         Benchmark::Work(options) => {
             side_by_side::print(options, "requests in one direction, with work for each", &work::run(options)?)
+        }
+        Benchmark::Connections(options) => {
+            side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
         Benchmark::Latency(options) => return latency::run(options),

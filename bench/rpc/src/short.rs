@@ -1,0 +1,134 @@
+//! A connection for each request: connects, sends, takes the answer, closes.
+
+use crate::sys;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+/// Arguments of the client.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The server, such as 10.77.0.1:9000.
+    server: SocketAddrV4,
+    /// Connections at a time.
+    #[arg(long, default_value_t = 1)]
+    at_once: usize,
+    /// Bytes of a request and of its reply.
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// Seconds to measure.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Seconds before measuring.
+    #[arg(long, default_value_t = 0.3)]
+    warm_up_seconds: f64,
+}
+
+/// The client's report.
+#[derive(Serialize)]
+pub struct Report {
+    /// Replies within the measured time.
+    requests: u64,
+    /// Replies including the warm-up.
+    requests_total: u64,
+    /// Measured time.
+    seconds: f64,
+    requests_per_s: f64,
+    /// From `connect` to the whole reply.
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    /// From `connect` until the connection is established.
+    connect_p50_us: f64,
+    connect_p99_us: f64,
+    connect_p999_us: f64,
+}
+
+/// A connection in use.
+struct Short {
+    fd: i32,
+    began: Instant,
+    connected: bool,
+    /// Bytes of the reply that have come.
+    received: usize,
+}
+
+/// Times of one kind.
+fn times() -> io::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)
+}
+
+fn begin(epoll: i32, server: SocketAddrV4, index: usize) -> io::Result<Short> {
+    let began = Instant::now();
+    let fd = sys::begin_to_connect(server)?;
+    sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLOUT, index as u64)?;
+    Ok(Short { fd, began, connected: false, received: 0 })
+}
+
+/// Runs the load.
+pub fn run(options: &Options) -> io::Result<Report> {
+    if options.at_once == 0 || options.bytes == 0 {
+        return Err(io::Error::other("connections at a time and bytes must be at least 1"));
+    }
+    sys::raise_limit();
+    let (epoll, request) = (sys::epoll()?, vec![b'x'; options.bytes]);
+    let (mut whole, mut connects) = (times()?, times()?);
+    let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
+    let end = measure_from + Duration::from_secs_f64(options.seconds);
+    let mut requests_total = 0;
+    let mut open: Vec<Short> =
+        (0..options.at_once).map(|index| begin(epoll, options.server, index)).collect::<io::Result<_>>()?;
+    let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
+    let mut buffer = vec![0; 65536];
+    loop {
+        let ready = sys::wait(epoll, &mut events, 100)?;
+        let now = Instant::now();
+        if now >= end {
+            let seconds = (now - measure_from).as_secs_f64();
+            let at = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
+            return Ok(Report {
+                requests: whole.len(),
+                requests_total,
+                seconds,
+                requests_per_s: whole.len() as f64 / seconds,
+                p50_us: at(&whole, 0.5),
+                p99_us: at(&whole, 0.99),
+                p999_us: at(&whole, 0.999),
+                connect_p50_us: at(&connects, 0.5),
+                connect_p99_us: at(&connects, 0.99),
+                connect_p999_us: at(&connects, 0.999),
+            });
+        }
+        for event in &events[..ready] {
+            let index = event.u64 as usize;
+            let Some(short) = open.get_mut(index) else { continue };
+            if !short.connected {
+                sys::is_connected(short.fd)?;
+                short.connected = true;
+                if now >= measure_from {
+                    connects.saturating_record((now - short.began).as_nanos() as u64);
+                }
+                sys::watch(epoll, libc::EPOLL_CTL_MOD, short.fd, libc::EPOLLIN, index as u64)?;
+                if sys::write(short.fd, &request)? != Some(request.len()) {
+                    return Err(io::Error::other("no room for a whole request on a new connection: fewer --bytes"));
+                }
+                continue;
+            }
+            match sys::read(short.fd, &mut buffer)? {
+                None => continue,
+                Some(0) => return Err(io::Error::other("the server has closed a connection")),
+                Some(n) => short.received += n,
+            }
+            if short.received >= options.bytes {
+                sys::close(short.fd);
+                requests_total += 1;
+                if now >= measure_from {
+                    whole.saturating_record((now - short.began).as_nanos() as u64);
+                }
+                *short = begin(epoll, options.server, index)?;
+            }
+        }
+    }
+}
