@@ -2,11 +2,13 @@
 
 use crate::data_queue::DataQueue;
 use crate::descriptors::{protect, unprotect};
+use crate::idle_time::IdleTime;
 use crate::liveness::{LIFE_CHECK, Liveness};
 use crate::lock::Lock;
 use crate::private::{self, Header, Private};
 use crate::sys::{self, Sys, borrow};
-use crate::{liveness, process};
+use crate::tid::tid;
+use crate::{callbacks, liveness, process, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
@@ -55,6 +57,8 @@ pub struct Session {
     features: u32,
     /// The network namespace whose sockets the stack serves, as SO_NETNS_COOKIE names it; 0: it has a network of its own.
     namespace: u64,
+    /// When its idle connections give memory back.
+    pub(crate) idle: IdleTime,
     /// The service's path. Kept, because programs clear their environment before they fork (nginx does).
     pub(crate) path: Vec<u8>,
     /// The process that `control` belongs to.
@@ -127,13 +131,15 @@ pub(crate) fn coarse_ms() -> u64 {
 /// The sessions (bits) whose stacks have died. Checks `now`, or if the last check was some time ago.
 pub fn gone(now: bool) -> u32 {
     let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
+    all().for_each(Session::look_at_idle);
     all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
 }
 
 impl Session {
     /// Registers with a new region, or as one more process of the client that has the region `join`.
     pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, SessionError> {
-        let Welcome { socket, geometry, token, process, offset, features, namespace, fds } = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, offset, features, namespace, idle_ms, fds } =
+            hello(socket, join)?;
         let mut fds = fds.into_iter();
         let wrong = || SessionError::Version(std::io::ErrorKind::InvalidData.into());
         let memfd = fds.next().ok_or_else(wrong)?;
@@ -164,6 +170,7 @@ impl Session {
             token,
             features,
             namespace,
+            idle: IdleTime::new(idle_ms),
             path: path.to_vec(),
             joined_pid: AtomicI32::new(process::pid()),
             doorbells,
@@ -324,6 +331,18 @@ impl Session {
         {
             towpath_ring::wake::notify(borrow(&fd));
         }
+    }
+
+    /// A thread is about to sleep, or has slept in vain: looks at the idle connections, if it is time to.
+    pub(crate) fn look_at_idle(&self) {
+        if !self.makes_memory() || self.is_dead() || process::in_vfork_child() || !self.idle.is_due(coarse_ms()) {
+            return;
+        }
+        // Whoever has no id yet locks nothing at one look.
+        tid();
+        // A handler that jumped out of this would leave locks behind.
+        let _blocked = signals::Blocked::now();
+        (callbacks::get().look_at_idle)(self.number);
     }
 
     /// The part of the private area that belongs to no slot.
