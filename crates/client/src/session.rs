@@ -130,8 +130,14 @@ pub(crate) fn coarse_ms() -> u64 {
 
 /// The sessions (bits) whose stacks have died. Checks `now`, or if the last check was some time ago.
 pub fn gone(now: bool) -> u32 {
-    let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
-    all().for_each(Session::look_at_idle);
+    let alive = |session: &Session| {
+        if now {
+            session.look_at_idle();
+            session.check_alive()
+        } else {
+            session.check_alive_if_due()
+        }
+    };
     all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
 }
 
@@ -287,8 +293,8 @@ impl Session {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Checks whether the service is alive if no thread has for [`LIFE_CHECK`]. For programs that only sleep for
-    /// shorter times. False: it has died.
+    /// Looks at the idle connections, and whether the service is alive, if no thread has for [`LIFE_CHECK`]. For programs that only
+    /// sleep for shorter times. False: it has died.
     pub fn check_alive_if_due(&self) -> bool {
         let now_ms = coarse_ms();
         let last_ms = self.checked_ms.load(Ordering::Relaxed);
@@ -296,6 +302,7 @@ impl Session {
             return !self.is_dead();
         }
         self.checked_ms.store(now_ms, Ordering::Relaxed);
+        self.look_at_idle();
         self.check_alive()
     }
 
@@ -333,7 +340,7 @@ impl Session {
         }
     }
 
-    /// A thread is about to sleep, or has slept in vain: looks at the idle connections, if it is time to.
+    /// A thread is about to sleep, or has slept in vain. This looks at the idle connections, if it is time to.
     pub(crate) fn look_at_idle(&self) {
         if !self.makes_memory() || self.is_dead() || process::in_vfork_child() || !self.idle.is_due(coarse_ms()) {
             return;

@@ -255,7 +255,7 @@ fn with_large_ring() -> Connection {
     let mut bytes = FIRST;
     while c.receive_sizes() != (0, 0) {
         c.around(bytes, RTT_US);
-        bytes = 8 * FIRST >> c.receive_sizes().0;
+        bytes = (8 * FIRST) >> c.receive_sizes().0;
     }
     c
 }

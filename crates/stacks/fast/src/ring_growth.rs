@@ -7,7 +7,7 @@
 
 use crate::clients::AppWords;
 use crate::rings::{Endpoint, Endpoints};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use towpath_ring::ring_size::{self, IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::FlowId;
@@ -67,6 +67,8 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
         if idle {
             sizes.fetch_or(IDLE, Ordering::AcqRel);
         } else {
+            // What was touched before the word was stored is there.
+            fence(Ordering::Acquire);
             fast.keep_all_of_receive_ring(now, flow);
             sizes.fetch_and(!IDLE, Ordering::AcqRel);
         }
