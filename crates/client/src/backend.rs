@@ -6,7 +6,7 @@ use crate::lock::{Guard, Quick};
 use crate::private::{Private, flag};
 use crate::session::Session;
 use crate::socket::Socket;
-use crate::{cork, doorbell, held, memory, ring_growth, violation};
+use crate::{cork, doorbell, held, idle, memory, ring_growth, violation};
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
@@ -242,7 +242,7 @@ impl Backend for StackBackend<'_> {
     fn consume(self, receiving: impl Held, head: u32, count: usize, unread: u32) -> usize {
         let Lines { app, private, .. } = *self.0;
         if memory::is_short(private, head) {
-            memory::read_to(self.0.session, self.0.slot, head);
+            idle::read_to(self.0.session, self.0.slot, head);
         }
         app.rx_head.store(head, Ordering::Release);
         if !is_news(unread, head, private) {

@@ -16,6 +16,9 @@ pub struct Callbacks {
     pub is_session_open: fn(u32) -> bool,
     /// The session of this number has ended. Another session may get the number.
     pub forget_session: fn(u32),
+    /// Hands each socket of the session of this number, of which the program has a descriptor, to [`crate::idle::look_at`]. If that
+    /// wants it, [`crate::idle::give_back`] follows, while the socket cannot be closed.
+    pub look_at_idle: fn(u32),
 }
 
 static NONE: Callbacks = Callbacks {
@@ -24,6 +27,7 @@ static NONE: Callbacks = Callbacks {
     count: |_| {},
     is_session_open: |_| true,
     forget_session: |_| {},
+    look_at_idle: |_| {},
 };
 static INSTALLED: AtomicPtr<Callbacks> = AtomicPtr::new((&raw const NONE).cast_mut());
 

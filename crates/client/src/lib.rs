@@ -21,6 +21,8 @@ pub mod descriptors;
 pub mod direct;
 pub mod doorbell;
 pub mod held;
+pub mod idle;
+mod idle_time;
 pub mod limits;
 pub mod liveness;
 pub mod lock;

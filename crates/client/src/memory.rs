@@ -33,6 +33,9 @@ pub(crate) fn expect_children(session: &Session, accepted: Option<Slot>) {
     if !session.makes_memory() {
         return;
     }
+    if let Some(slot) = accepted {
+        touch_to(session, slot, FIRST);
+    }
     let Geometry { slots, app_slots, .. } = session.geometry;
     let done = accepted.map_or(0, |slot| slot.raw().saturating_sub(app_slots) + 1);
     let (children, to) = (&session.header().children_touched, (done + CHILDREN).min(slots - app_slots));
@@ -53,8 +56,6 @@ pub(crate) fn is_short(private: &Private, head: u32) -> bool {
 }
 
 /// Touches the ring ahead of a reader at `head`. Once it has been all around the ring nothing is left to do.
-#[cold]
-#[inline(never)]
 pub(crate) fn read_to(session: &Session, slot: Slot, head: u32) {
     let all = if session.makes_memory() { session.geometry.rx_bytes } else { 0 };
     let touched = session.private(slot).touched.load(Ordering::Relaxed);
@@ -74,13 +75,32 @@ fn touch_to(session: &Session, slot: Slot, to: u32) {
     touched.fetch_max(to, Ordering::Relaxed);
 }
 
+/// More than any ring has.
+const BEYOND_ANY_RING: u32 = 32 << 20;
+
+/// From now on [`is_short`] is true once the reader is more than `bytes`, a few KiB, beyond `head`; if positions wrap around soon, at
+/// once.
+pub(crate) fn be_short_after(private: &Private, head: u32, bytes: u32) {
+    let is_far_from_wrapping = head.checked_add(BEYOND_ANY_RING).is_some();
+    private.touched.store(if is_far_from_wrapping { head + bytes + AHEAD } else { 0 }, Ordering::Relaxed);
+}
+
+/// Does a connection in this slot hold more than it began with?
+pub(crate) fn has_much(private: &Private, sent: u32) -> bool {
+    private.touched.load(Ordering::Relaxed) > FIRST || sent > FIRST
+}
+
+/// All of the ring is touched.
+pub(crate) fn all_touched(private: &Private) {
+    private.touched.store(u32::MAX, Ordering::Relaxed);
+}
+
 /// The last descriptor of a socket is being closed: gives back what its rings do not need any more.
 pub(crate) fn close(socket: &Socket) {
     let (session, slot, private) = (socket.session, socket.slot, socket.private());
     let (raw, app_slots) = (slot.raw(), session.geometry.app_slots);
     let number = if raw < app_slots { raw } else { raw - app_slots };
-    let touched = private.touched.load(Ordering::Relaxed);
-    let much = touched > FIRST || socket.app().tx_tail.load(Ordering::Relaxed) > FIRST;
+    let much = has_much(private, socket.app().tx_tail.load(Ordering::Relaxed));
     // The rings of a direct connection are the service's to give back.
     let direct = socket.stack().pair.load(Ordering::Relaxed) != 0;
     // What it has grown by is given back in any case.
@@ -89,6 +109,11 @@ pub(crate) fn close(socket: &Socket) {
     let word = socket.app().want.load(Ordering::Relaxed);
     let now = (ring_size::SEND.of(word), ring_size::RECEIVE_GRANTED.of(word));
     let grown = now != session.geometry.first_halvings();
+    if word & ring_size::IDLE != 0 && session.makes_memory() {
+        // The next connection in this slot finds what every one finds.
+        session.region.touch_receive_ring(slot, 0..FIRST);
+        private.touched.store(FIRST, Ordering::Relaxed);
+    }
     if !(much && number >= KEPT_SLOTS || grown) || direct || !session.makes_memory() || socket.is_gone() {
         return;
     }
@@ -135,8 +160,8 @@ pub(crate) mod tests {
                 (Region::create_on(memfd.as_fd(), geometry).unwrap(), memfd)
             };
             let doorbells = [wake::doorbell().unwrap(), wake::doorbell().unwrap()];
-            let welcome =
-                Reply::Welcome { geometry, token: region.token(), process: 1, offset: 0, features, namespace: 0 };
+            let (token, idle_ms) = (region.token(), 1);
+            let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features, namespace: 0, idle_ms };
             send_reply(theirs.as_fd(), &welcome, &[memfd.as_fd(), doorbells[0].as_fd(), doorbells[1].as_fd()]).unwrap();
             (region, memfd)
         });

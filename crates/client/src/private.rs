@@ -109,6 +109,8 @@ pub mod flag {
     pub const KERNEL_HALF: u32 = 262_144;
     /// The kernel has chosen the port of a listener with a kernel half, and takes it back when that listens no longer.
     pub const ANY_PORT: u32 = 524_288;
+    /// It has given memory back since data last moved (see `idle`).
+    pub const GAVE_BACK: u32 = 1_048_576;
 }
 
 /// One slot's part.
@@ -163,6 +165,10 @@ pub struct Private {
     /// Direct connection: bytes read, under `receiving`. Others: how much of a file is given to the stack at a time
     /// (see `files` in `towpath-posix`), under `sending`.
     pub read: AtomicU64,
+    /// The positions of both rings as they were last looked at, in one word (see `idle`).
+    pub idle_at: AtomicU32,
+    /// When they were first found there, ms of the coarse monotonic clock, modulo 2^32.
+    pub idle_since: AtomicU32,
 }
 
 impl Private {

@@ -2,11 +2,13 @@
 
 use crate::data_queue::DataQueue;
 use crate::descriptors::{protect, unprotect};
+use crate::idle_time::IdleTime;
 use crate::liveness::{LIFE_CHECK, Liveness};
 use crate::lock::Lock;
 use crate::private::{self, Header, Private};
 use crate::sys::{self, Sys, borrow};
-use crate::{liveness, process};
+use crate::tid::tid;
+use crate::{callbacks, liveness, process, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
@@ -55,6 +57,8 @@ pub struct Session {
     features: u32,
     /// The network namespace whose sockets the stack serves, as SO_NETNS_COOKIE names it; 0: it has a network of its own.
     namespace: u64,
+    /// When its idle connections give memory back.
+    pub(crate) idle: IdleTime,
     /// The service's path. Kept, because programs clear their environment before they fork (nginx does).
     pub(crate) path: Vec<u8>,
     /// The process that `control` belongs to.
@@ -126,14 +130,22 @@ pub(crate) fn coarse_ms() -> u64 {
 
 /// The sessions (bits) whose stacks have died. Checks `now`, or if the last check was some time ago.
 pub fn gone(now: bool) -> u32 {
-    let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
+    let alive = |session: &Session| {
+        if now {
+            session.look_at_idle();
+            session.check_alive()
+        } else {
+            session.check_alive_if_due()
+        }
+    };
     all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
 }
 
 impl Session {
     /// Registers with a new region, or as one more process of the client that has the region `join`.
     pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, SessionError> {
-        let Welcome { socket, geometry, token, process, offset, features, namespace, fds } = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, offset, features, namespace, idle_ms, fds } =
+            hello(socket, join)?;
         let mut fds = fds.into_iter();
         let wrong = || SessionError::Version(std::io::ErrorKind::InvalidData.into());
         let memfd = fds.next().ok_or_else(wrong)?;
@@ -164,6 +176,7 @@ impl Session {
             token,
             features,
             namespace,
+            idle: IdleTime::new(idle_ms),
             path: path.to_vec(),
             joined_pid: AtomicI32::new(process::pid()),
             doorbells,
@@ -280,8 +293,8 @@ impl Session {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Checks whether the service is alive if no thread has for [`LIFE_CHECK`]. For programs that only sleep for
-    /// shorter times. False: it has died.
+    /// Looks at the idle connections, and whether the service is alive, if no thread has for [`LIFE_CHECK`]. For programs that only
+    /// sleep for shorter times. False: it has died.
     pub fn check_alive_if_due(&self) -> bool {
         let now_ms = coarse_ms();
         let last_ms = self.checked_ms.load(Ordering::Relaxed);
@@ -289,6 +302,7 @@ impl Session {
             return !self.is_dead();
         }
         self.checked_ms.store(now_ms, Ordering::Relaxed);
+        self.look_at_idle();
         self.check_alive()
     }
 
@@ -324,6 +338,18 @@ impl Session {
         {
             towpath_ring::wake::notify(borrow(&fd));
         }
+    }
+
+    /// A thread is about to sleep, or has slept in vain. This looks at the idle connections, if it is time to.
+    pub(crate) fn look_at_idle(&self) {
+        if !self.makes_memory() || self.is_dead() || process::in_vfork_child() || !self.idle.is_due(coarse_ms()) {
+            return;
+        }
+        // Whoever has no id yet locks nothing at one look.
+        tid();
+        // A handler that jumped out of this would leave locks behind.
+        let _blocked = signals::Blocked::now();
+        (callbacks::get().look_at_idle)(self.number);
     }
 
     /// The part of the private area that belongs to no slot.

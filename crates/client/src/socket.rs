@@ -94,6 +94,10 @@ impl Socket {
         app.flags.store(app_flags, Ordering::Relaxed);
         app.ctx_mask.store(0, Ordering::Relaxed);
         app.exclusive.store(0, Ordering::Relaxed);
+        if app.want.load(Ordering::Relaxed) & ring_size::IDLE != 0 {
+            // The last connection may have ended while it was idle. Nothing of the ring is known to be touched then.
+            session.private(slot).touched.store(0, Ordering::Relaxed);
+        }
         let (send, receive) = session.geometry.first_halvings();
         let sizes = ring_size::SEND.word(send) | ring_size::RECEIVE_GRANTED.word(receive);
         app.want.store(sizes, Ordering::Relaxed);

@@ -115,8 +115,10 @@ fn wait_as(
     result
 }
 
-/// After a sleep in which nothing has happened: wakes all sleepers if the service has died.
+/// After a sleep in which nothing has happened: idle connections give memory back, and if the service has died, all sleepers
+/// are woken.
 pub fn check_service(session: &'static Session) {
+    session.look_at_idle();
     if session.is_dead() || session.check_alive() {
         return;
     }

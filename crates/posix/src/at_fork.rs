@@ -4,7 +4,7 @@
 use crate::fd::standard_streams;
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::sigurg;
-use crate::lifecycle::in_flight;
+use crate::lifecycle::{idle, in_flight};
 use crate::observe::{fallback, measure};
 use crate::ready::instance;
 use crate::ready::past::bridge;
@@ -55,6 +55,7 @@ pub extern "C" fn in_child() {
     towpath_client::at_fork::in_child();
     instance::forked();
     in_flight::forked();
+    idle::forked();
     bridge::forked();
     uring::forked();
 }

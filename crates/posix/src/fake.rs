@@ -142,7 +142,7 @@ impl Fake {
         fds.extend(client.doorbells.iter().map(OwnedFd::as_fd));
         let (geometry, token) = (self.geometry, client.region.token());
         let features = self.features;
-        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features, namespace: 0 };
+        let welcome = Reply::Welcome { geometry, token, process: 1, offset: 0, features, namespace: 0, idle_ms: 0 };
         control::send_reply(control.as_fd(), &welcome, &fds)?;
         control.set_nonblocking(true)?;
         client.controls.push(control);

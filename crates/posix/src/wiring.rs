@@ -2,7 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{close, streams};
-use crate::lifecycle::{kernel_half, rejoin};
+use crate::lifecycle::{idle, kernel_half, rejoin};
 use crate::observe::fallback;
 use crate::ready::{instance, service_death};
 use crate::uring;
@@ -15,6 +15,7 @@ static CALLBACKS: Callbacks = Callbacks {
     count: fallback::count,
     is_session_open,
     forget_session: instance::forget_session,
+    look_at_idle: idle::look_at_all,
 };
 
 /// Sets them. Called before there is a session.

@@ -147,6 +147,8 @@ pub enum Reply {
         features: u32,
         /// With [`features::ONE_NAMESPACE`]: that namespace, as SO_NETNS_COOKIE names it; else 0.
         namespace: u64,
+        /// After how long without data an open connection gives back what its rings hold, ms; 0 = never.
+        idle_ms: u32,
     },
     /// Answer to `Hello` without a `join`, of services with [`features::CLIENT_MEMORY`]: the library makes the memory of
     /// a region of these sizes ([`crate::memory::new_memory`]) and sends it as `Region`.
@@ -330,9 +332,9 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry, token, process, offset, features, namespace } => {
+            Reply::Welcome { geometry, token, process, offset, features, namespace, idle_ms } => {
                 let packet = Packet::new(kind::WELCOME).geometry(geometry).long(token).word(process);
-                packet.long(offset).word(features).long(namespace).bytes
+                packet.long(offset).word(features).long(namespace).word(idle_ms).bytes
             }
             Reply::Make { geometry } => Packet::new(kind::MAKE).geometry(geometry).bytes,
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
@@ -362,8 +364,8 @@ impl Reply {
             kind::WELCOME => {
                 let geometry = fields.geometry();
                 let (token, process, offset) = (fields.long(), fields.word(), fields.long());
-                let (features, namespace) = (fields.word(), fields.long());
-                Reply::Welcome { geometry, token, process, offset, features, namespace }
+                let (features, namespace, idle_ms) = (fields.word(), fields.long(), fields.word());
+                Reply::Welcome { geometry, token, process, offset, features, namespace, idle_ms }
             }
             kind::MAKE => Reply::Make { geometry: fields.geometry() },
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },

@@ -108,14 +108,15 @@ impl Mapping {
     }
 
     /// Touches the pages from byte `from` to byte `to`, both multiples of the page, so that they are charged to this process.
-    /// What is in them stays. Kernels before 5.14 cannot do it without a write: there nothing happens.
-    pub(crate) fn touch(&self, from: usize, to: usize) {
+    /// What is in them stays. Kernels before 5.14 cannot do it without a write: there nothing happens. False: they are left to
+    /// whoever touches them first.
+    pub(crate) fn touch(&self, from: usize, to: usize) -> bool {
         let to = to.min(self.bytes);
-        if from < to {
-            // SAFETY: the range is inside our own mapping, and what is in it stays. An error leaves the pages to whoever
-            // touches them first.
-            let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxPopulateWrite) };
-        }
+        // SAFETY: the range is inside our own mapping, and what is in it stays.
+        let touch = || unsafe {
+            rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxPopulateWrite).is_ok()
+        };
+        from >= to || touch()
     }
 
     /// Are all pages from byte `from` to byte `to`, both multiples of the page, in memory?

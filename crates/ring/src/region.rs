@@ -237,11 +237,18 @@ impl Region {
         self.mapping.touch(lines(slots.start) / PAGE * PAGE, lines(slots.end).next_multiple_of(PAGE));
     }
 
-    /// Application side: touches these bytes of a slot's receive ring, from the ring's beginning, before the stack does.
-    pub fn touch_receive_ring(&self, slot: Slot, bytes: Range<u32>) {
-        for pages in self.receive_pages(slot, bytes) {
-            self.mapping.touch(pages.start, pages.end);
-        }
+    /// Application side: touches these bytes of a slot's receive ring, from the ring's beginning, before the stack does. False:
+    /// they could not be had.
+    pub fn touch_receive_ring(&self, slot: Slot, bytes: Range<u32>) -> bool {
+        self.receive_pages(slot, bytes).into_iter().all(|pages| self.mapping.touch(pages.start, pages.end))
+    }
+
+    /// Application side: touches the places of the next `bytes` bytes of a slot's receive ring from this position on.
+    pub fn touch_next(&self, slot: Slot, position: u32, bytes: u32) -> bool {
+        let ring = self.rx(slot).capacity();
+        let (from, bytes) = (position & (ring - 1), bytes.min(ring));
+        let over = (from + bytes).saturating_sub(ring);
+        self.touch_receive_ring(slot, from..from + bytes - over) && self.touch_receive_ring(slot, 0..over)
     }
 
     /// Has somebody touched all these bytes of a slot's receive ring? This waits for no lock that a client can keep.
@@ -277,6 +284,15 @@ impl Region {
     /// The service never does this to the memory of a client: the call waits for a lock of the file, which any process that
     /// has the file can keep for ever.
     pub fn give_back_rings(&self, slot: Slot, kept: (u32, u32)) {
+        self.give_back(slot, kept, 0);
+    }
+
+    /// Application side: gives back what is free of a slot's rings, but for the places of the next `bytes` bytes that come.
+    pub fn give_back_idle_rings(&self, slot: Slot, bytes: u32) {
+        self.give_back(slot, (0, 0), bytes);
+    }
+
+    fn give_back(&self, slot: Slot, kept: (u32, u32), next: u32) {
         let (app, stack, layout, geometry) = (self.app(slot), self.stack(slot), &self.layout, self.geometry());
         let (tail, head) = (app.tx_tail.load(Ordering::Relaxed), app.rx_head.load(Ordering::Relaxed));
         let queued = (stack.tx_head.load(Ordering::Acquire), tail);
@@ -285,12 +301,13 @@ impl Region {
         // The application has touched all that it has granted. The stack may not have doubled the ring yet.
         let granted = self.rx_halved(slot, ring_size::RECEIVE_GRANTED.of(app.want.load(Ordering::Relaxed))).capacity();
         let rings = [
-            (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, kept.0, sends, sends, queued),
-            (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, kept.1, receives, granted, unread),
+            (layout.tx(slot), layout.tx_more(slot), geometry.tx_bytes, kept.0, sends, sends, (queued, 0)),
+            (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, kept.1, receives, granted, (unread, next)),
         ];
-        for (base, more, first, kept, bytes, touched, (from, to)) in rings {
+        for (base, more, first, kept, bytes, touched, ((from, to), next)) in rings {
             let beyond = (bytes < touched).then_some((bytes.max(kept) as usize)..touched as usize);
-            for part in free_parts(bytes, kept, from, to.wrapping_sub(from)).into_iter().chain([beyond]).flatten() {
+            let len = to.wrapping_sub(from).saturating_add(next);
+            for part in free_parts(bytes, kept, from, len).into_iter().chain([beyond]).flatten() {
                 let first = first as usize;
                 self.mapping.give_back(base + part.start.min(first), base + part.end.min(first));
                 self.mapping.give_back(more + part.start.max(first) - first, more + part.end.max(first) - first);

@@ -7,6 +7,10 @@
 //!
 //! A size is kept as the number of times that the largest one is halved. So 0 is the whole ring, and no number leads out of it.
 //! More halvings than those of the first size mean the first size.
+//!
+//! A ring does not shrink. Of an idle one the application gives memory back, in four steps. It sets [`IDLE`]; the stack agrees by
+//! [`IDLE`] in its own word, and from then on fills no more than the next [`IDLE_BYTES`]. Now the application gives the rest back.
+//! It clears `IDLE` when all memory is there again, and then the stack does so. Who does not answer holds up nobody else.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,8 +33,16 @@ pub const SEND_WANTED: Halvings = Halvings { shift: 16 };
 /// In `StackLine::flow_group`: the flow group.
 pub const FLOW_GROUP: u32 = 0xff;
 
-/// All numbers of sizes in one word.
-pub const SIZES: u32 = 0xf_ff00;
+/// In `AppLine::want`: the memory of the receive ring has gone, or is about to, but for the next [`IDLE_BYTES`]. In
+/// `StackLine::flow_group`: the stack has seen that, and fills no more.
+pub const IDLE: u32 = 1 << 20;
+
+/// All that either word says of rings.
+pub const SIZES: u32 = IDLE | 0xf_ff00;
+
+/// What an idle receive ring keeps, from the first byte on that has not come when the stack agrees. A sender that was idle, too,
+/// begins with no more (RFC 6928: ten segments).
+pub const IDLE_BYTES: u32 = 16_384;
 
 const BITS: u32 = 15;
 

@@ -90,6 +90,7 @@ fn replies_arrive_with_their_descriptors() {
             offset: 1 << 40,
             features: 5,
             namespace: u64::MAX - 7,
+            idle_ms: 10_000,
         },
         Reply::Make { geometry },
         Reply::Context { context: 5 },
@@ -138,7 +139,8 @@ fn bad_packets_are_refused_and_their_descriptors_closed() {
     let mut other_version = attach;
     other_version[0] ^= 0xff;
     let geometry = Geometry::DEFAULT;
-    let welcome = Reply::Welcome { geometry, token: 1, process: 1, offset: 0, features: 0, namespace: 0 }.encode();
+    let welcome =
+        Reply::Welcome { geometry, token: 1, process: 1, offset: 0, features: 0, namespace: 0, idle_ms: 0 }.encode();
     let long = [attach.as_slice(), &[0]].concat();
     let cases: [(&str, &[u8], usize); 9] = [
         ("cut short", &attach[..MESSAGE_BYTES - 1], 1),

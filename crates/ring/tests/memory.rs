@@ -157,12 +157,36 @@ fn rings_give_back_what_is_free_and_keep_every_byte_in_use() {
 }
 
 #[test]
+fn an_idle_ring_keeps_the_places_of_the_next_bytes() {
+    const NEXT: u32 = 16_384;
+    let memfd = new_memory(GEOMETRY).unwrap();
+    let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
+    // So that only rings are counted.
+    region.touch_lines(0..GEOMETRY.slots);
+    for (raw, head) in (0..).zip([0, 1, 4096, 20_000, RING - 4096, RING - 1, RING, u32::MAX - 5, u32::MAX]) {
+        let slot = region.slot(raw).unwrap();
+        let before = pages(&memfd);
+        assert!(region.touch_next(slot, head, NEXT));
+        let places = (0..NEXT).map(|at| (head.wrapping_add(at) % RING) / 4096);
+        let kept = places.collect::<std::collections::HashSet<u32>>().len() as u64;
+        assert_eq!(pages(&memfd) - before, kept, "from {head}");
+        filled(&region, raw, (head, 0), (head, 0));
+        region.give_back_idle_rings(slot, NEXT);
+        assert_eq!(pages(&memfd) - before, kept, "from {head}");
+        let mut got = vec![0; NEXT as usize];
+        region.rx(slot).read(head, &mut got);
+        assert_eq!(got, vec![1; NEXT as usize], "from {head}");
+    }
+}
+
+#[test]
 fn rings_whose_words_contradict_the_contract_give_nothing_back() {
     let memfd = new_memory(GEOMETRY).unwrap();
     let region = Region::create_on(memfd.as_fd(), GEOMETRY).unwrap();
     filled(&region, 3, (5, RING + 1), (7, u32::MAX));
     let before = pages(&memfd);
     region.give_back_rings(region.slot(3).unwrap(), (0, 0));
+    region.give_back_idle_rings(region.slot(3).unwrap(), 16_384);
     assert_eq!(pages(&memfd), before);
 }
 

@@ -172,7 +172,8 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     let region = &membership.region;
     let (geometry, token, offset) = (region.geometry(), membership.token, region.offset());
     let (process, namespace) = (peer.process(), state.stack.namespace().unwrap_or(0));
-    let welcome = Reply::Welcome { geometry, token, process, offset, features, namespace };
+    let idle_ms = state.settings.idle_ms;
+    let welcome = Reply::Welcome { geometry, token, process, offset, features, namespace, idle_ms };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {
         state.broker.post(BrokerRequest::Left { token: membership.token });

@@ -310,6 +310,7 @@ fn settings(
     Settings {
         socket,
         geometry,
+        idle_ms: idle_ms(config),
         live: LiveSettings::new(admission, config.clients_per_user, config.idle_exit.map(|time| time.to_std())),
         source: Arc::default(),
         policy,
@@ -322,6 +323,11 @@ fn settings(
         sandbox,
         ports: Vec::new(),
     }
+}
+
+/// Other stacks than the fast one need all memory of a ring at any time.
+fn idle_ms(config: &Config) -> u32 {
+    if config.stack == StackKind::Fast { (config.idle_memory.as_micros() / 1000) as u32 } else { 0 }
 }
 
 /// The destinations that a connection reaches equally over this stack and over the program's kernel.

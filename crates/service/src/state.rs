@@ -39,6 +39,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Sizes of a client's region.
     pub geometry: Geometry,
+    /// After how long without data an open connection gives back what its rings hold, ms; 0 = never.
+    pub idle_ms: u32,
     /// What a reload changes.
     pub live: LiveSettings,
     /// What a reload reads.

@@ -10,6 +10,7 @@ use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::lines::pair_slot;
 use towpath_ring::wake;
 use towpath_system_tests::program::Running;
+use towpath_system_tests::wire::Wire;
 use towpath_system_tests::{Program, RawClient, Service, require_root, until};
 
 /// Makes control groups for memory visible in a mount namespace of its own: those of version 1 if the kernel has them, else
@@ -147,6 +148,113 @@ print('again')";
         let script = format!("import os, socket, time\nSERVICE = {}{SCRIPT}", service.running.worker());
         assert_eq!(service.accelerated("python3 -c").arg(script).run(120).ok(), "True\nTrue\nagain\n");
     }
+}
+
+/// Takes as many bytes as it is told to and gives as many back, twice for each way to wait. Between the two it waits that way, and
+/// prints what it was woken for. After each step it prints what all regions of the service take: nothing is given back outside a wait.
+const IDLER: &str = "import os, select, socket, sys, zlib
+BYTES, SERVICE = int(sys.argv[1]), sys.argv[2]; piece = bytes(range(251)) * 1045
+def used():
+    of = lambda f: f'/proc/{SERVICE}/fd/{f}'
+    return sum(os.stat(of(f)).st_blocks * 512 for f in os.listdir(of('')) if 'towpath-region' in link(of(f)))
+def link(path):
+    try: return os.readlink(path)
+    except OSError: return ''
+def say(*words): print(*words, used(), '.', flush=True)
+l = socket.create_server(('10.77.1.1', 7000)); print('listening', flush=True)
+def exchange(c):
+    got = total = 0
+    while got < BYTES:
+        taken = c.recv(min(1 << 20, BYTES - got)); assert taken
+        total = zlib.crc32(taken, total); got += len(taken)
+    for at in range(0, BYTES, len(piece)): c.sendall(piece[:BYTES - at])
+    return total
+def wait(c, how):
+    if how == 'recv': return c.recv(1, socket.MSG_PEEK)
+    if how == 'poll': p = select.poll(); p.register(c, select.POLLIN); return p.poll() == [(c.fileno(), select.POLLIN)]
+    e = select.epoll(); e.register(c, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    assert e.poll() == [(c.fileno(), select.EPOLLOUT)]
+    return all(bits & select.EPOLLIN for _, bits in e.poll())
+for how in sys.argv[3:]:
+    c, _ = l.accept(); say('begun', how)
+    first = exchange(c); say('idle', how)
+    woken = wait(c, how); same = exchange(c) == first; say('again', how, bool(woken), same)
+    c.recv(1); c.close()";
+
+/// The other side, on Linux. The second exchange begins when there is a file for it.
+const OTHER: &str = "import os, socket, sys, time, zlib
+BYTES = int(sys.argv[1]); piece = bytes(range(251)) * 1045
+for how in sys.argv[3:]:
+    c = socket.create_connection(('10.77.1.1', 7000))
+    for turn in range(2):
+        sent = got = total = 0
+        for at in range(0, BYTES, len(piece)):
+            c.sendall(piece[:BYTES - at]); sent = zlib.crc32(piece[:BYTES - at], sent)
+        while got < BYTES: taken = c.recv(1 << 20); assert taken; total = zlib.crc32(taken, total); got += len(taken)
+        assert total == sent
+        print('sent', how, turn, sent, flush=True)
+        while turn == 0 and not os.path.exists(sys.argv[2] + how): time.sleep(0.02)
+    c.close()";
+
+/// What the pages of all regions of a service's clients take, bytes.
+fn regions(service: &Service) -> u64 {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.running.worker())).expect("descriptors");
+    let is_region = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("towpath-region"))
+    };
+    let bytes = |path: std::path::PathBuf| {
+        let file = std::fs::metadata(path).ok()?;
+        Some(std::os::unix::fs::MetadataExt::blocks(&file) * 512)
+    };
+    descriptors.flatten().map(|entry| entry.path()).filter(is_region).filter_map(bytes).sum()
+}
+
+#[test]
+fn an_idle_connection_gives_back_what_its_rings_have_grown_by_and_works_as_before() {
+    require_root();
+    const BYTES: u64 = 4 << 20;
+    const MUCH: u64 = 256 << 10;
+    const WAYS: [&str; 3] = ["recv", "poll", "epoll"];
+    let (wire, ours) = (Wire::new(), Group::new("service-idle"));
+    let _relay = wire.relay("--delay 15ms");
+    let config = wire.scratch.path("towpathd.toml");
+    std::fs::write(&config, "interface = \"eth1\"\nidle_memory = \"1s\"\n").unwrap();
+    let service = Service::start(|program| wire.under(0, program.arg("--config").arg(config)));
+    ours.take(service.running.worker());
+    let ways = |program: Program| WAYS.iter().fold(program, |program, way| program.arg(way));
+    let program = service.accelerated("python3 -c").arg(IDLER).arg(BYTES.to_string());
+    let program = ways(program.arg(service.running.worker().to_string()));
+    let mut idler = wire.under(0, program).start(wire.scratch.path("idler.log"));
+    idler.wait_for("listening", 30);
+    let go = wire.scratch.path("go-").to_string_lossy().into_owned();
+    let program = Program::new(&["python3", "-c", OTHER]).arg(BYTES.to_string()).arg(&go);
+    let mut other = wire.under(1, ways(program)).start(wire.scratch.path("other.log"));
+    // What the program has said: the memory of all regions then.
+    let mut said = |words: &str| -> u64 {
+        let is_it = |line: &&str| line.starts_with(words) && line.ends_with(" .");
+        until(words, 120, || idler.output().lines().any(|line| is_it(&line)) || !idler.alive());
+        let output = idler.output();
+        let line = output.lines().find(is_it).unwrap_or_else(|| panic!("no {words:?}:\n{output}"));
+        line.split(' ').rev().nth(1).and_then(|bytes| bytes.parse().ok()).expect("a number of bytes")
+    };
+    for way in WAYS {
+        let begun = said(&format!("begun {way}"));
+        let busy = said(&format!("idle {way}"));
+        other.wait_for(&format!("sent {way} 0"), 120);
+        until("the memory has gone back", 120, || regions(&service) < begun + MUCH / 4);
+        let (idle, charged) = (regions(&service), ours.shared());
+        std::fs::write(format!("{go}{way}"), "").unwrap();
+        let again = said(&format!("again {way} True True"));
+        let ours = ours.shared().saturating_sub(charged);
+        println!(
+            "{way}: {begun} bytes at first, {busy} busy, {idle} idle, {again} busy again, {ours} of them the service's"
+        );
+        assert!(busy > begun + MUCH && again > idle + MUCH, "the rings are used");
+        assert!(ours < MUCH / 4, "the service is charged {ours}");
+        other.wait_for(&format!("sent {way} 1"), 60);
+    }
+    other.wait_end(30);
+    idler.wait_end(30);
 }
 
 /// A userfaultfd on an address range: who touches a missing page there waits until this is closed.

@@ -93,6 +93,7 @@ pub(super) struct Welcome {
     pub offset: u64,
     pub features: u32,
     pub namespace: u64,
+    pub idle_ms: u32,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -135,8 +136,8 @@ pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError>
         answer => answer,
     };
     match answer {
-        (Reply::Welcome { geometry, token, process, offset, features, namespace }, fds) => {
-            Ok(Welcome { socket, geometry, token, process, offset, features, namespace, fds })
+        (Reply::Welcome { geometry, token, process, offset, features, namespace, idle_ms }, fds) => {
+            Ok(Welcome { socket, geometry, token, process, offset, features, namespace, idle_ms, fds })
         }
         (Reply::Refused { errno }, _) => Err(SessionError::Refused(errno)),
         _ => Err(SessionError::Version(std::io::ErrorKind::InvalidData.into())),

@@ -6,7 +6,7 @@ use libc::{c_int, c_long, c_ulong};
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{command, stack_info};
+use towpath_client::{command, idle, stack_info};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::state;
 
@@ -78,7 +78,10 @@ fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
             return Some(Err(libc::EINVAL));
         }
-        libc::FIONREAD => urgent::inquiry(&socket.view()) as c_int,
+        libc::FIONREAD => {
+            idle::unread_seen(socket);
+            urgent::inquiry(&socket.view()) as c_int
+        }
         libc::TIOCOUTQ => stack_info::queued_now(socket).0 as c_int,
         SIOCOUTQNSD => {
             if stack_info::holds(socket).is_none() && stack_info::queued(socket).0 > 0 {

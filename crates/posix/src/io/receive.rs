@@ -7,6 +7,7 @@ use crate::options::peek;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
 use towpath_client::backend::{Backend, Carrier, StackBackend};
+use towpath_client::idle;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
@@ -86,6 +87,9 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
         return unsafe { urgent::receive(socket, iov, total, flags) };
     }
+    if flags & libc::MSG_PEEK != 0 {
+        idle::unread_seen(socket);
+    }
     // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
     let taken = unsafe { take(&view, iov, 0, total, flags)? };
     if taken >= target(&view, total, flags) {
@@ -133,6 +137,9 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
         let view = &socket.view();
         // MSG_PEEK begins again at the first unread byte, unless `SO_PEEK_OFF` moves on with it.
         let again = peek && peek::begin(view).is_none();
+        if peek {
+            idle::unread_seen(socket);
+        }
         // SAFETY: the caller vouches for the `total` bytes of the vectors.
         let taken = unsafe {
             if again { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) }

@@ -7,6 +7,7 @@ pub mod connect;
 pub mod end;
 
 pub mod demote;
+pub mod idle;
 pub mod in_flight;
 pub mod kernel_half;
 pub mod listen;

@@ -17,8 +17,8 @@ impl Config {
         let keys = differing!(self, other,
             stack netns stacks auto guest_tap guest_address guest_gateway guest_kernel guest_memory remote token
             trust_network standby socket interface vlan port firewall cores cpus admit policy policy_default clients_per_user
-            sockets_per_client send_buffer receive_buffer send_buffer_max receive_buffer_max max_connections spin delayed_ack time_wait congestion
-            timestamps sack window_scaling ecn syn_cookies mss_clamp direct sandbox idle_exit
+            sockets_per_client send_buffer receive_buffer send_buffer_max receive_buffer_max idle_memory max_connections spin delayed_ack time_wait
+            congestion timestamps sack window_scaling ecn syn_cookies mss_clamp direct sandbox idle_exit
         );
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }

@@ -113,6 +113,9 @@ pub struct Config {
     pub send_buffer_max: Option<Bytes>,
     /// The same of receive rings: the largest window that is offered.
     pub receive_buffer_max: Option<Bytes>,
+    /// After this time without data an open connection gives back what its rings hold, but for the next 16 KiB received; 0 = never.
+    /// Default 10s: far longer than a pause between two requests. Only the fast stack's connections do so.
+    pub idle_memory: Duration,
     /// Most connections of all clients together. Default 65,536. Each takes some 1.2 KiB when it is opened, all
     /// together 75 MiB.
     pub max_connections: u32,
@@ -186,6 +189,7 @@ impl Default for Config {
             receive_buffer: Bytes::from_kib(128),
             send_buffer_max: None,
             receive_buffer_max: None,
+            idle_memory: Duration::from_secs(10),
             max_connections: 65_536,
             spin: Duration::from_micros(20),
             delayed_ack: Duration::from_micros(1_000),
@@ -205,7 +209,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 43] = [
+pub const KEYS: [&str; 44] = [
     "stack",
     "netns",
     "stacks",
@@ -235,6 +239,7 @@ pub const KEYS: [&str; 43] = [
     "receive_buffer",
     "send_buffer_max",
     "receive_buffer_max",
+    "idle_memory",
     "max_connections",
     "spin",
     "delayed_ack",

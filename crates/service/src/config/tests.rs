@@ -41,6 +41,7 @@ fn every_key_is_read() {
         receive_buffer = "1MiB"
         send_buffer_max = "256KiB"
         receive_buffer_max = "1MiB"
+        idle_memory = "1min"
         max_connections = 1000000
         spin = "50us"
         delayed_ack = "10ms"

@@ -204,6 +204,7 @@ impl Service {
             )),
             socket: scratch.socket(),
             geometry: GEOMETRY,
+            idle_ms: 0,
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
             namespaces: Arc::default(),
             stacks: Default::default(),

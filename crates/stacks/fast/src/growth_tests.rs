@@ -6,7 +6,7 @@ use crate::messages::ToGroup;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::lines::app_flags;
-use towpath_ring::ring_size::{RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
+use towpath_ring::ring_size::{IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
 use towpath_ring::{AppLine, Slot, StackLine};
 use towpath_runtime::clients::MOST_GROWTH_KIB;
 use towpath_tcp::buffers::Rings;
@@ -33,11 +33,15 @@ struct Connection {
 
 impl Connection {
     fn new() -> Self {
-        let mut bench = Bench::growing_to(4 * FIRST);
+        Self::growing(2)
+    }
+    /// Its rings may be doubled so many times.
+    fn growing(doublings: u32) -> Self {
+        let mut bench = Bench::growing_to(FIRST << doublings);
         let slot = bench.slot(3);
         let region = &bench.client.region;
-        region.app(slot).want.store(SEND.word(2) | RECEIVE_GRANTED.word(2), Relaxed);
-        let sizes = RECEIVE.word(2) | RECEIVE_WANTED.word(2) | SEND_WANTED.word(2);
+        region.app(slot).want.store(SEND.word(doublings) | RECEIVE_GRANTED.word(doublings), Relaxed);
+        let sizes = RECEIVE.word(doublings) | RECEIVE_WANTED.word(doublings) | SEND_WANTED.word(doublings);
         region.stack(slot).flow_group.store(sizes, Relaxed);
         region.app(slot).flags.store(app_flags::NODELAY, Relaxed);
         bench.install(slot);
@@ -241,4 +245,107 @@ fn a_send_ring_is_asked_for_when_the_network_could_carry_more_and_read_by_its_ne
     write(&mut c, 1);
     write(&mut c, 1);
     assert_eq!(c.bench.client.contract_violations.load(Relaxed), 1);
+}
+
+/// A connection with a receive ring of twice what an idle one keeps.
+fn with_large_ring() -> Connection {
+    let mut c = Connection::growing(3);
+    c.bench.client.region.touch_receive_ring(c.slot, 0..8 * FIRST);
+    RECEIVE_GRANTED.set(&c.app().want, 0);
+    let mut bytes = FIRST;
+    while c.receive_sizes() != (0, 0) {
+        c.around(bytes, RTT_US);
+        bytes = (8 * FIRST) >> c.receive_sizes().0;
+    }
+    c
+}
+
+impl Connection {
+    /// The application says that it is idle, or no longer.
+    fn says(&mut self, idle: bool) {
+        if idle {
+            self.app().want.fetch_or(IDLE, Relaxed)
+        } else {
+            self.app().want.fetch_and(!IDLE, Relaxed)
+        };
+        self.shows(10);
+    }
+    fn is_agreed(&self) -> bool {
+        self.line().flow_group.load(Relaxed) & IDLE != 0
+    }
+    /// A segment whose bytes come, but for those that do not fit.
+    fn comes_for_nothing(&mut self, count: u32) {
+        let before = self.line().rx_tail.load(Relaxed);
+        self.comes(count, 0);
+        self.received = self.line().rx_tail.load(Relaxed);
+        assert!(self.received - before < count, "all of it came");
+    }
+}
+
+#[test]
+fn an_idle_application_keeps_the_next_bytes_and_gets_the_rest_when_it_has_memory_again() {
+    let mut c = with_large_ring();
+    let (sizes, first) = (c.receive_sizes(), c.received);
+    c.says(true);
+    assert!(c.is_agreed());
+    assert_eq!(c.receive_sizes(), sizes, "the ring is as large as it was");
+    // It gives back everything else, and no page comes again.
+    assert!(c.bench.client.region.touch_next(c.slot, first, IDLE_BYTES));
+    c.bench.client.region.give_back_idle_rings(c.slot, IDLE_BYTES);
+    for _ in 0..IDLE_BYTES / 1024 {
+        c.comes(1024, 0);
+    }
+    c.comes_for_nothing(1024);
+    assert_eq!(c.received - first, IDLE_BYTES);
+    assert!(!c.bench.client.region.has_memory(c.slot, 0..8 * FIRST));
+    c.reads(10);
+    c.comes_for_nothing(1024);
+    c.bench.client.region.touch_receive_ring(c.slot, 0..8 * FIRST);
+    c.says(false);
+    assert!(!c.is_agreed());
+    for _ in 0..4 {
+        c.comes(2 * FIRST, 0);
+    }
+    c.reads(10);
+    c.says(true);
+    assert!(c.is_agreed(), "and again");
+}
+
+#[test]
+fn unread_bytes_put_the_agreement_off_and_who_lies_about_it_harms_nobody_else() {
+    let mut c = with_large_ring();
+    c.comes(100, 0);
+    c.says(true);
+    assert!(!c.is_agreed(), "100 bytes are unread");
+    c.reads(10);
+    assert!(c.is_agreed(), "it is asked for each time that the application shows its line");
+    c.says(false);
+    // What the application does to the stack's word moves nothing.
+    c.line().flow_group.fetch_or(IDLE, Relaxed);
+    for _ in 0..3 {
+        c.comes(2 * FIRST, 0);
+    }
+    c.reads(10);
+    c.line().flow_group.fetch_and(!IDLE, Relaxed);
+    for idle in [true, false, true, true, false, false] {
+        c.says(idle);
+        assert_eq!(c.is_agreed(), idle);
+    }
+    assert_eq!(c.bench.client.contract_violations.load(Relaxed), 0);
+}
+
+#[test]
+fn the_ring_of_an_idle_application_is_not_doubled() {
+    let mut c = Connection::new();
+    c.bench.client.region.touch_receive_ring(c.slot, 0..4 * FIRST);
+    c.around(FIRST, RTT_US);
+    assert_eq!(c.receive_sizes(), (2, 1));
+    c.app().want.fetch_or(IDLE, Relaxed);
+    c.shows(10);
+    RECEIVE_GRANTED.set(&c.app().want, 1);
+    c.shows(10);
+    assert_eq!((c.receive_sizes(), c.is_agreed()), ((2, 1), true), "bytes would lie elsewhere");
+    c.says(false);
+    c.shows(10);
+    assert_eq!(c.receive_sizes().0, 1);
 }

@@ -1,11 +1,14 @@
 //! Rings grow with their connection (see `towpath_ring::ring_size`). Of the receive ring this is decided here: it is doubled if
 //! the application has read it once around within two round trips, so that it may be what bounds the peer. Then the window would
 //! be at least half full of what is read in a round trip, which is Linux's measure, too.
+//!
+//! An idle application takes the memory of its receive ring away, and brings it back ([`IDLE`]). The flow fills only what is kept
+//! meanwhile. The stack believes that memory is there again: a client could take it away at any time.
 
 use crate::clients::AppWords;
 use crate::rings::{Endpoint, Endpoints};
-use std::sync::atomic::Ordering;
-use towpath_ring::ring_size::{self, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
+use std::sync::atomic::{Ordering, fence};
+use towpath_ring::ring_size::{self, IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::FlowId;
 use towpath_tcp::time::Micros;
@@ -58,6 +61,18 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
     let Some(client) = rings.client(endpoint.client) else { return };
     let (region, slot, bytes) = (&client.shared.region, endpoint.slot, endpoint.rx_bytes);
     let sizes = &region.stack(slot).flow_group;
+    let idle = words.want & IDLE != 0;
+    if idle != endpoint.idle && (!idle || fast.keep_of_receive_ring(now, flow, IDLE_BYTES)) {
+        endpoint.idle = idle;
+        if idle {
+            sizes.fetch_or(IDLE, Ordering::AcqRel);
+        } else {
+            // What was touched before the word was stored is there.
+            fence(Ordering::Acquire);
+            fast.keep_all_of_receive_ring(now, flow);
+            sizes.fetch_and(!IDLE, Ordering::AcqRel);
+        }
+    }
     if (words.rx_head ^ endpoint.rx_head) & bytes != 0 {
         let took_us = (now.0 as u32).wrapping_sub(endpoint.turned_at);
         (endpoint.turned_at, endpoint.refused) = (now.0 as u32, false);
@@ -73,7 +88,8 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
         }
     }
     let is_wanted = endpoint.receive_wanted < endpoint.receive;
-    let granted = is_wanted && RECEIVE_GRANTED.of(words.want) <= endpoint.receive_wanted && !endpoint.refused;
+    let granted =
+        is_wanted && !endpoint.idle && RECEIVE_GRANTED.of(words.want) <= endpoint.receive_wanted && !endpoint.refused;
     // Its memory must be there, so that nobody but the application is charged for it.
     let refused = &mut endpoint.refused;
     let fits = |bytes, begin, end| {
@@ -88,7 +104,7 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
         endpoint.receive -= 1;
         RECEIVE.set(sizes, endpoint.receive);
     }
-    endpoint.growing = (granted && !doubled && !endpoint.refused).into();
+    endpoint.growing = (granted && !doubled && !endpoint.refused || idle != endpoint.idle).into();
     rings.set_endpoint(flow, endpoint);
 }
 

@@ -63,8 +63,10 @@ pub struct Endpoint {
     pub receive_wanted: u32,
     /// Bytes that the rings have grown by, or may: see `ClientShared::take_growth`.
     pub grown: u32,
-    /// 1 while the receive ring is to be doubled.
+    /// 1 while the receive ring is to be doubled, or the application waits for an answer about [`IDLE`](towpath_ring::ring_size::IDLE).
     pub growing: u32,
+    /// Only the next bytes of the receive ring have memory.
+    pub idle: bool,
     /// Its memory was not there although the application had granted it. It is looked for again when the ring has been read once
     /// around.
     pub refused: bool,
@@ -141,6 +143,7 @@ impl Endpoints {
             receive_wanted: receive,
             grown: 0,
             growing: 0,
+            idle: false,
             refused: false,
             turned_at: now.0 as u32,
             tx_tail: 0,

@@ -105,7 +105,7 @@ pub(super) fn rx_tail(t: &Tcb, lines: &Lines) -> u32 {
 
 /// How far the application has read: `rx_head`.
 #[inline]
-fn rx_head(t: &Tcb, lines: &Lines) -> u32 {
+pub(super) fn rx_head(t: &Tcb, lines: &Lines) -> u32 {
     let id = &lines.identity;
     t.rcv_limit().sub(id.rx_bytes.get()).bytes_since(Seq(id.rcv_start.get()))
 }

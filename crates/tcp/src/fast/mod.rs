@@ -29,6 +29,7 @@ mod deliver;
 mod ecn;
 mod egress;
 mod hystart;
+mod kept;
 mod lookup;
 mod marks;
 mod out_of_order;
@@ -148,6 +149,19 @@ impl FastPath {
     #[cold]
     pub fn double_receive_ring(&mut self, now: Micros, flow: FlowId, fits: impl FnOnce(u32, u32, u32) -> bool) -> bool {
         app::double_receive_ring(STAGES.application, &self.table, &mut self.state, now, flow, fits)
+    }
+
+    /// From now on the flow's receive ring has memory for the next `bytes` bytes only. The window stays as it was offered: what
+    /// goes beyond those bytes is dropped. False: there are unread bytes, or something has come ahead of a hole.
+    #[cold]
+    pub fn keep_of_receive_ring(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
+        kept::keep(STAGES.receive, &self.table, &mut self.state, now, flow, bytes)
+    }
+
+    /// The flow's receive ring has all its memory again.
+    #[cold]
+    pub fn keep_all_of_receive_ring(&mut self, now: Micros, flow: FlowId) {
+        kept::keep_all(STAGES.receive, &self.table, &mut self.state, now, flow);
     }
 
     /// A reading of the flow's state.

@@ -7,13 +7,13 @@ use super::context::FlowTurn;
 use super::out_of_order::Inserted;
 use super::rare::rare;
 use super::segment::Segment;
-use super::{acknowledge, close, ecn, report};
+use super::{acknowledge, close, ecn, kept, report};
 use crate::counters::Drop;
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
 use crate::table::bits::{
-    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, PASSIVE_CLOSE, QUICKACK, SHUT_RD, TIMESTAMPS,
-    URGENT_IN,
+    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, KEPT, PASSIVE_CLOSE, QUICKACK, SHUT_RD,
+    TIMESTAMPS, URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
 use towpath_wire::segment::flags;
@@ -203,16 +203,35 @@ impl FlowTurn<'_> {
             t.set(by, ACK_NOW);
             return Err(Drop::Duplicate);
         }
-        if rare::<PREDICTED>(t.has(FIN_RECEIVED)) {
-            t.set(by, ACK_NOW);
+        if rare::<PREDICTED>(t.any(FIN_RECEIVED | KEPT)) {
+            return self.unusual(by, s, old);
+        }
+        self.take::<PREDICTED>(by, s, old, u32::MAX)
+    }
+
+    /// Nothing follows a FIN. Of a ring that has given memory back, only what is kept is filled: the peer sends the rest again.
+    #[cold]
+    fn unusual(&mut self, by: Receive, s: &Segment, old: u32) -> Result<Copy, Drop> {
+        if self.t.has(FIN_RECEIVED) {
+            self.t.set(by, ACK_NOW);
             return Err(Drop::AfterFin);
         }
+        let kept = kept::room(&self.t, self.lines, Seq(s.seq).add(old));
+        self.take::<false>(by, s, old, kept)
+    }
+
+    /// What is new of a segment, up to `most` bytes.
+    #[inline(always)]
+    fn take<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment, old: u32, most: u32) -> Result<Copy, Drop> {
+        let t = &mut self.t;
+        let has_fin = rare::<PREDICTED>(s.flags & flags::FIN != 0);
+        let offset = Seq(s.seq).distance(t.rcv_nxt());
         if rare::<PREDICTED>(t.has(APP_CLOSED) && s.payload_len > old) {
             return Err(self.closed(by));
         }
         // Both are inside the window as `in_window` has let the segment pass.
         let start = Seq(s.seq).add(old);
-        let room = t.rcv_adv().distance(start).max(0) as u32;
+        let room = (t.rcv_adv().distance(start).max(0) as u32).min(most);
         let whole = s.payload_len - old.min(s.payload_len);
         let len = if rare::<PREDICTED>(whole > room) { room } else { whole };
         // A FIN at a closed window is taken: it needs no room.

@@ -8,6 +8,7 @@ mod ecn;
 mod fairness;
 mod hostile;
 mod idle;
+mod kept;
 mod load;
 mod loss;
 mod marks;
