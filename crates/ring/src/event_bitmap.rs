@@ -105,12 +105,13 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         B::fence(Fence::Push);
         let (upper, lower) = (slot / WORD_SLOTS, 1u64 << (slot % WORD_SLOTS));
         let Some(word) = self.words.get(upper as usize) else { return };
+        let upper = 1u64 << upper;
         if word.load() & lower == 0 {
             word.set(lower);
         }
         // This is done even if the lower bit was set: its writer may have died before it came this far.
-        if self.summary.load() & 1 << upper == 0 {
-            self.summary.set(1 << upper);
+        if self.summary.load() & upper == 0 {
+            self.summary.set(upper);
         }
     }
 

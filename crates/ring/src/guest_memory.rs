@@ -437,6 +437,8 @@ mod tests {
     fn each_side_sees_the_words_of_the_other() {
         let (host, guest, _memfd) = mapped_twice();
         assert_eq!((host.clients(), guest.clients(), guest.geometry()), (3, 3, host.geometry()));
+        let error = guest.region(3).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("no such place")));
         for beats in 1..4 {
             guest.beat();
             assert_eq!((host.heartbeat(), guest.heartbeat_of_host()), (beats, 0));
