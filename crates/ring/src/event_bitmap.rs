@@ -173,7 +173,9 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
 mod tests {
     use super::*;
 
-    const NONE: AtomicU64 = AtomicU64::new(0);
+    fn none() -> AtomicU64 {
+        AtomicU64::new(0)
+    }
 
     fn taken(bitmap: EventBitmap<'_>) -> Vec<u32> {
         let mut slots = Vec::new();
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn each_slot_of_every_word_is_taken_once_under_its_own_number() {
-        let (summary, words, armed) = (NONE, [NONE; 64], AtomicU32::new(0));
+        let (summary, words, armed) = (none(), std::array::from_fn::<_, 64, _>(|_| none()), AtomicU32::new(0));
         let bitmap = EventBitmap::over(&summary, &words, &armed);
         for slot in 0..MAX_SLOTS {
             assert!(!bitmap.is_posted(slot) && bitmap.is_empty(), "{slot}");
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_slot_beyond_the_words_is_never_posted() {
-        let (summary, words, armed) = (NONE, [NONE; 2], AtomicU32::new(0));
+        let (summary, words, armed) = (none(), [none(), none()], AtomicU32::new(0));
         let bitmap = EventBitmap::over(&summary, &words, &armed);
         for slot in [128, MAX_SLOTS, u32::MAX] {
             bitmap.post(slot);
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_next_post_makes_up_for_a_writer_that_died_between_word_and_summary() {
-        let (summary, words, armed) = (NONE, [NONE, AtomicU64::new(1 << 3)], AtomicU32::new(0));
+        let (summary, words, armed) = (none(), [none(), AtomicU64::new(1 << 3)], AtomicU32::new(0));
         let bitmap = EventBitmap::over(&summary, &words, &armed);
         assert!(bitmap.is_posted(67) && bitmap.is_empty());
         bitmap.post(67);
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_awake_again_is_not_notified() {
-        let (summary, words, armed) = (NONE, [NONE; 1], AtomicU32::new(0));
+        let (summary, words, armed) = (none(), [none()], AtomicU32::new(0));
         let bitmap = EventBitmap::over(&summary, &words, &armed);
         bitmap.arm();
         bitmap.disarm();

@@ -165,7 +165,7 @@ fn only_what_the_other_side_has_to_read_outlives_a_side() {
     let ring = app.ring(63, 1).unwrap();
     for (from, len, pages) in [(0, 1, 1), (4095, 1, 1), (4095, 2, 2), (4096, 4096, 1), (4096, 4097, 2), (16383, 2, 2)] {
         ring.write(0, &[1; 16384]);
-        [62, 5].map(|slot| app.ring(slot, 0).unwrap().write(0, &[1; 16384]));
+        [62, 5].into_iter().for_each(|slot| app.ring(slot, 0).unwrap().write(0, &[1; 16384]));
         let unread = [
             Unread { slot: 64 + 63, side: 3, from, len },
             Unread { slot: 62, side: 0, from: 8192, len: 1 },
