@@ -69,8 +69,12 @@ impl Apart {
         self.count(|_| true) == 0
     }
 
-    fn count(&mut self, which: impl Fn(Task) -> bool) -> usize {
+    fn forget_ended(&mut self) {
         self.running.retain(|(process, _)| matches!(waitpid(Some(*process), WaitOptions::NOHANG), Ok(None)));
+    }
+
+    fn count(&mut self, which: impl Fn(Task) -> bool) -> usize {
+        self.forget_ended();
         self.running.iter().filter(|(_, task)| which(*task)).count()
     }
 
@@ -138,7 +142,8 @@ impl Apart {
     /// Ends a process, unless it has ended.
     fn end(&mut self, process: Pid) {
         // The number of one that is waited for is nobody else's.
-        if self.count(|_| true) > 0 && self.running.iter().any(|(one, _)| *one == process) {
+        self.forget_ended();
+        if self.running.iter().any(|(one, _)| *one == process) {
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
     }

@@ -435,6 +435,18 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_with_a_socket_has_no_flag_but_the_one_that_there_is() {
+        let held = Held { addr: "::1".parse().unwrap(), port: 443, dual: false };
+        let good = Answer { held: Some(held), ..Answer::plain(3, 0) }.encode();
+        for bit in 0..16 {
+            let mut other = good.clone();
+            other[8 + bit / 8] ^= 1 << (bit % 8);
+            let read = Answer::decode(&other).and_then(|answer| answer.held);
+            assert_eq!(read, (bit == 1).then_some(Held { dual: true, ..held }), "bit {bit}");
+        }
+    }
+
+    #[test]
     fn a_process_has_a_number_above_0() {
         for process in [0, -1, i32::MIN] {
             let join = Request::Join { namespace: 0, process, remote: Ipv4Addr::LOCALHOST.into() };

@@ -234,6 +234,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_record_of_an_accepted_connection_is_read_as_it_was_written() {
+        let accepted = Accepted {
+            slot: 0x0403_0201,
+            generation: 0x0807_0605,
+            remote_addr: Ipv6Addr::from_octets(core::array::from_fn(|at| 9 + at as u8)),
+            remote_port: 0x1a19,
+        };
+        let mut bytes = accepted.to_bytes();
+        assert_eq!(bytes[..26], core::array::from_fn::<u8, 26, _>(|at| 1 + at as u8));
+        assert_eq!(bytes[26..], [0; 6]);
+        bytes[26..].fill(0xff);
+        assert_eq!(Accepted::from_bytes(&bytes), accepted);
+    }
+
+    #[test]
     fn a_result_names_a_reason_and_where_it_goes_a_stack() {
         for reason in (0..not_ours::REASONS as u32).filter(|reason| ![not_ours::STACK, not_ours::JOIN].contains(reason))
         {

@@ -222,8 +222,8 @@ mod tests {
         let rings = 16 * 2 * 16384;
         let whole = memory_of(&memfd);
         assert!(whole >= rings && before < rings);
-        let slots = [1, 2, 2].map(|raw| region.slot(raw).unwrap());
-        let unsent = [(slots[0], 4096, 4096), (slots[1], 4095, 2), (slots[2], 5000, 10)];
+        let slots = [1, 2, 2, 3].map(|raw| region.slot(raw).unwrap());
+        let unsent = [(slots[0], 4096, 4096), (slots[1], 4095, 2), (slots[2], 5000, 10), (slots[3], 100, 0)];
         region.vacate(&unsent.map(|(slot, from, len)| Unsent { slot, from, len }));
         assert_eq!(memory_of(&memfd), whole - rings + 3 * 4096, "one page, and two that the others share");
         assert!(unsent.iter().all(|(slot, from, len)| holds(&region, Unsent { slot: *slot, from: *from, len: *len })));

@@ -105,12 +105,13 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         B::fence(Fence::Push);
         let (upper, lower) = (slot / WORD_SLOTS, 1u64 << (slot % WORD_SLOTS));
         let Some(word) = self.words.get(upper as usize) else { return };
+        let upper = 1u64 << upper;
         if word.load() & lower == 0 {
             word.set(lower);
         }
         // This is done even if the lower bit was set: its writer may have died before it came this far.
-        if self.summary.load() & 1 << upper == 0 {
-            self.summary.set(1 << upper);
+        if self.summary.load() & upper == 0 {
+            self.summary.set(upper);
         }
     }
 
@@ -165,5 +166,67 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
     #[inline]
     pub fn disarm(&self) {
         self.armed.lower();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none() -> AtomicU64 {
+        AtomicU64::new(0)
+    }
+
+    fn taken(bitmap: EventBitmap<'_>) -> Vec<u32> {
+        let mut slots = Vec::new();
+        bitmap.take(|slot| slots.push(slot));
+        slots
+    }
+
+    #[test]
+    fn each_slot_of_every_word_is_taken_once_under_its_own_number() {
+        let (summary, words, armed) = (none(), std::array::from_fn::<_, 64, _>(|_| none()), AtomicU32::new(0));
+        let bitmap = EventBitmap::over(&summary, &words, &armed);
+        for slot in 0..MAX_SLOTS {
+            assert!(!bitmap.is_posted(slot) && bitmap.is_empty(), "{slot}");
+            bitmap.post(slot);
+            assert!(bitmap.is_posted(slot) && !bitmap.is_empty(), "{slot}");
+            assert!(!bitmap.is_posted(slot ^ 1) && !bitmap.is_posted(slot ^ 64), "{slot}");
+            assert_eq!(taken(bitmap), [slot]);
+            assert!(!bitmap.is_posted(slot) && taken(bitmap).is_empty(), "{slot}");
+        }
+        let some = [0, 1, 63, 64, 130, 131, 4095];
+        some.iter().rev().for_each(|slot| bitmap.post(*slot));
+        assert_eq!(taken(bitmap), some);
+    }
+
+    #[test]
+    fn a_slot_beyond_the_words_is_never_posted() {
+        let (summary, words, armed) = (none(), [none(), none()], AtomicU32::new(0));
+        let bitmap = EventBitmap::over(&summary, &words, &armed);
+        for slot in [128, MAX_SLOTS, u32::MAX] {
+            bitmap.post(slot);
+            assert!(bitmap.is_empty() && !bitmap.is_posted(slot));
+        }
+    }
+
+    #[test]
+    fn the_next_post_makes_up_for_a_writer_that_died_between_word_and_summary() {
+        let (summary, words, armed) = (none(), [none(), AtomicU64::new(1 << 3)], AtomicU32::new(0));
+        let bitmap = EventBitmap::over(&summary, &words, &armed);
+        assert!(bitmap.is_posted(67) && bitmap.is_empty());
+        bitmap.post(67);
+        assert_eq!(taken(bitmap), [67]);
+    }
+
+    #[test]
+    fn a_reader_that_is_awake_again_is_not_notified() {
+        let (summary, words, armed) = (none(), [none()], AtomicU32::new(0));
+        let bitmap = EventBitmap::over(&summary, &words, &armed);
+        bitmap.arm();
+        bitmap.disarm();
+        assert!(!bitmap.must_notify());
+        bitmap.arm();
+        assert!(bitmap.must_notify() && !bitmap.must_notify());
     }
 }

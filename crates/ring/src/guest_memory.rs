@@ -347,9 +347,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn small() -> Geometry {
+        Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT }
+    }
+
     fn mapped_twice() -> (GuestMemory, GuestMemory, OwnedFd) {
-        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
-        let (host, memfd) = GuestMemory::create(geometry, 3, true).unwrap();
+        let (host, memfd) = GuestMemory::create(small(), 3, true).unwrap();
         let guest = GuestMemory::map(memfd.as_fd()).unwrap();
         (host, guest, memfd)
     }
@@ -434,6 +437,8 @@ mod tests {
     fn each_side_sees_the_words_of_the_other() {
         let (host, guest, _memfd) = mapped_twice();
         assert_eq!((host.clients(), guest.clients(), guest.geometry()), (3, 3, host.geometry()));
+        let error = guest.region(3).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("no such place")));
         for beats in 1..4 {
             guest.beat();
             assert_eq!((host.heartbeat(), guest.heartbeat_of_host()), (beats, 0));
@@ -494,6 +499,20 @@ mod tests {
         drop(memory);
         rustix::io::pwrite(&memfd, &[0; 8], 24).unwrap();
         assert!(GuestMemory::map(memfd.as_fd()).is_err(), "its stride is too small");
+        // Each field alone. What follows from a wrong one is consistent with it, as far as that goes.
+        let with = |change: &dyn Fn(&mut GuestHeader)| {
+            let (memory, memfd) = GuestMemory::create(small(), 3, false).unwrap();
+            // SAFETY: the mapping is aligned and longer than a header, and nobody else has it.
+            change(unsafe { &mut *memory.mapping.base.cast::<GuestHeader>() });
+            GuestMemory::map(memfd.as_fd()).is_ok()
+        };
+        let file = |clients: u32, stride: u64| u64::from(clients) * stride + ALIGNMENT as u64;
+        assert!(with(&|_| ()) && with(&|header| (header.clients, header.total) = (2, file(2, header.stride))));
+        assert!(!with(&|header| header.magic[7] ^= 1) && !with(&|header| header.version += 1));
+        assert!(!with(&|header| header.total -= 1) && !with(&|header| header.clients = 2));
+        assert!(!with(&|header| (header.clients, header.total) = (0, file(0, header.stride))), "no clients");
+        assert!(!with(&|header| (header.stride, header.total) = (4096, file(3, 4096))), "a region does not fit");
+        assert!(!with(&|header| header.stride = u64::MAX), "more than there is");
         rustix::io::pwrite(&memfd, b"?", 0).unwrap();
         assert!(GuestMemory::map(memfd.as_fd()).is_err());
     }

@@ -160,3 +160,29 @@ fn fresh(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<*mut u8> {
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
     Ok(unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, fd, offset)? }.cast())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn a_part_lies_inside_its_whole_and_begins_with_a_page() {
+        let memfd = crate::memory::unsealed_memfd("whole", 4 * PAGE).unwrap();
+        let whole = Arc::new(Mapping::new(memfd.as_fd(), 4 * PAGE, Access::ReadWrite).unwrap());
+        for (at, bytes, is) in [
+            (0, 4 * PAGE, true),
+            (PAGE, 3 * PAGE, true),
+            (PAGE, 3 * PAGE + 1, false),
+            (4 * PAGE, 0, true),
+            (5 * PAGE, 0, false),
+            (64, PAGE, false),
+            (PAGE, usize::MAX, false),
+        ] {
+            let part = Mapping::within(&whole, at, bytes);
+            assert_eq!(part.is_some(), is, "{bytes} bytes from {at}");
+            assert!(part.is_none_or(|part| part.base.addr() == whole.base.addr() + at));
+        }
+    }
+}

@@ -305,9 +305,10 @@ impl Region {
             (layout.rx(slot), layout.rx_more(slot), geometry.rx_bytes, kept.1, receives, granted, (unread, next)),
         ];
         for (base, more, first, kept, bytes, touched, ((from, to), next)) in rings {
-            let beyond = (bytes < touched).then_some((bytes.max(kept) as usize)..touched as usize);
+            // Nothing, if the ring has all that is touched.
+            let beyond = (bytes.max(kept) as usize).next_multiple_of(PAGE)..touched as usize;
             let len = to.wrapping_sub(from).saturating_add(next);
-            for part in free_parts(bytes, kept, from, len).into_iter().chain([beyond]).flatten() {
+            for part in free_parts(bytes, kept, from, len).into_iter().chain([beyond]) {
                 let first = first as usize;
                 self.mapping.give_back(base + part.start.min(first), base + part.end.min(first));
                 self.mapping.give_back(more + part.start.max(first) - first, more + part.end.max(first) - first);
@@ -413,21 +414,19 @@ impl Region {
     }
 }
 
-/// The free pages behind the first `kept` bytes of a ring of `bytes` bytes in which `len` from position `from` on are in use.
-fn free_parts(bytes: u32, kept: u32, from: u32, len: u32) -> [Option<Range<usize>>; 2] {
+/// The free pages behind the first `kept` bytes of a ring of `bytes` bytes in which `len` from position `from` on are in use. A
+/// range that ends before it begins has none.
+fn free_parts(bytes: u32, kept: u32, from: u32, len: u32) -> [Range<usize>; 2] {
     let (ring, kept) = (bytes as usize, (kept as usize).next_multiple_of(PAGE));
-    let part = |from: usize, to: usize| (from < to).then_some(from..to);
     if len == 0 {
-        return [part(kept, ring), None];
+        return [kept..ring, 0..0];
     }
     let (begin, end) = ((from & (bytes - 1)) as usize, (from & (bytes - 1)) as usize + len as usize);
-    let down = |at: usize| at / PAGE * PAGE;
+    let before = begin / PAGE * PAGE;
     match end.checked_sub(ring) {
-        // An impossible length is more than the ring.
-        _ if len >= bytes => [None, None],
-        // They go on at the ring's beginning.
-        Some(over) if over > 0 => [part(over.next_multiple_of(PAGE).max(kept), down(begin)), None],
-        _ => [part(kept, down(begin)), part(end.next_multiple_of(PAGE).max(kept), ring)],
+        // They go on at the ring's beginning. An impossible length leaves nothing free.
+        Some(over) => [over.next_multiple_of(PAGE).max(kept)..before, 0..0],
+        None => [kept..before, end.next_multiple_of(PAGE).max(kept)..ring],
     }
 }
 

@@ -9,6 +9,7 @@
 use crate::MapError;
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{SEALS, check_sealed, unsealed_memfd};
+use crate::word::claim;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -215,14 +216,7 @@ impl Record {
     pub fn refused(&self, call: Call, level: i32, name: i32) {
         let key = (call as u64) << 48 | u64::from(level as u16) << 32 | u64::from(name as u32);
         for refusal in &self.refusals {
-            let seen = refusal.key.load(Relaxed);
-            let taken = seen == key
-                || seen == 0
-                    && refusal
-                        .key
-                        .compare_exchange(0, key, Relaxed, Relaxed)
-                        .map_or_else(|other| other == key, |_| true);
-            if taken {
+            if claim(&refusal.key, key) {
                 refusal.times.fetch_add(1, Relaxed);
                 return;
             }

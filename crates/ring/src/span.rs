@@ -83,6 +83,9 @@ mod tests {
         let region = Arc::new(Region::create(geometry).unwrap().0);
         let (sends, receives) = (Span::of_sends(&region), Span::of_receives(&region));
         assert_eq!((sends.bytes(), receives.bytes()), (16 * 4096, 16 * 8192));
+        let first = region.slot(0).unwrap();
+        assert_eq!(Some(sends.address()), region.tx(first).span(0, 1));
+        assert_eq!(Some(receives.address()), region.rx(first).span(0, 1));
         let slot = region.slot(15).unwrap();
         assert!(sends.write(15 * 4096 + 4093, b"end") && receives.write(15 * 8192, b"begin"));
         let mut got = [0; 5];

@@ -10,7 +10,8 @@
 use crate::MapError;
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{SEALS, check_sealed, unsealed_memfd};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::word::claim;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Environment variable: `1` asks for being measured. `towpath run --auto` sets it.
@@ -308,12 +309,7 @@ impl StatsRegion {
     /// The number of a class, which gets one now if it has none. `None` = there is none left.
     pub fn enter(&self, key: ClassKey) -> Option<usize> {
         let word = key.word();
-        (0..CLASSES).find(|number| {
-            self.class(*number).is_some_and(|class| match class.key.load(Acquire) {
-                0 => class.key.compare_exchange(0, word, AcqRel, Acquire).map_or_else(|seen| seen == word, |_| true),
-                seen => seen == word,
-            })
-        })
+        (0..CLASSES).find(|number| self.class(*number).is_some_and(|class| claim(&class.key, word)))
     }
 
     /// A class that somebody has entered.

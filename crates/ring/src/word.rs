@@ -2,7 +2,7 @@
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use core::sync::atomic;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The fences of the protocol, by name, so that a model can leave one out to show that it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +54,36 @@ pub fn full_fence() {
     atomic::fence(Ordering::SeqCst);
 }
 
+/// Gives a word that is 0 this key, once for all. True: the word has it, from now on or from before.
+pub(crate) fn claim(word: &AtomicU64, key: u64) -> bool {
+    // Whoever finds a key there need not have the line for itself.
+    let seen = word.load(Ordering::Acquire);
+    seen == key || seen == 0 && claimed(word.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire), key)
+}
+
+/// Has the word this key after an attempt to be the first? Another thread may have been, with the same key.
+fn claimed(attempt: Result<u64, u64>, key: u64) -> bool {
+    attempt.map_or_else(|other| other == key, |_| true)
+}
+
+#[cfg(test)]
+mod claims {
+    use super::*;
+
+    #[test]
+    fn a_word_has_the_first_key_that_comes_whoever_brings_it() {
+        let word = AtomicU64::new(0);
+        assert!(claim(&word, 5) && claim(&word, 5) && !claim(&word, 6));
+        assert_eq!(word.into_inner(), 5);
+        assert!(claimed(Ok(0), 5) && claimed(Err(5), 5) && !claimed(Err(6), 5));
+    }
+}
+
 /// The models run on words of their own, so these tests hold the words of production to their fences.
 #[cfg(all(test, target_arch = "x86_64", not(miri)))]
 mod tests {
     use super::*;
     use crate::event_bitmap::Bits;
-    use core::sync::atomic::AtomicU64;
 
     /// `lock or dword ptr [rsp - 64], 0`.
     const LOCKED: [u8; 6] = [0xf0, 0x83, 0x4c, 0x24, 0xc0, 0x00];

@@ -5,7 +5,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::memory::new_memory;
-use towpath_ring::{Geometry, MapError, Region};
+use towpath_ring::metrics::MetricsRegion;
+use towpath_ring::{Geometry, MapError, PairGeometry, PairRegion, Region, ring_size};
 
 const RING: u32 = 65_536;
 const GEOMETRY: Geometry = Geometry {
@@ -156,6 +157,76 @@ fn rings_give_back_what_is_free_and_keep_every_byte_in_use() {
     }
 }
 
+/// A ring that may grow, of which the application has granted all and the stack does not use all yet.
+#[test]
+fn rings_that_may_grow_give_back_what_is_free_of_both_of_their_parts() {
+    const MOST: u32 = 65_536;
+    const FIRST: u32 = 16_384;
+    let geometry = Geometry { tx_bytes: FIRST, rx_bytes: FIRST, tx_most: MOST, rx_most: MOST, ..GEOMETRY };
+    let memfd = new_memory(geometry).unwrap();
+    let region = Region::create_on(memfd.as_fd(), geometry).unwrap();
+    let slot = region.slot(7).unwrap();
+    let [tx, rx] = [region.tx_halved(slot, 0), region.rx_halved(slot, 0)];
+    // The send ring has its largest size, with bytes on both sides of the seam of its parts, and the receive ring its first.
+    for (kept, sent, received) in [(8192, 2, 2), (0, 0, 0), (FIRST, 4, 4), (20_000, 5, 5), (MOST, 16, 16)] {
+        tx.write(0, &[1; MOST as usize]);
+        rx.write(0, &[1; MOST as usize]);
+        ring_size::RECEIVE.set(&region.stack(slot).flow_group, 2);
+        let app = region.app(slot);
+        app.tx_tail.store(12_288 + 8192, Relaxed);
+        region.stack(slot).tx_head.store(12_288, Relaxed);
+        let queued: u64 = (3..5).filter(|page| *page >= sent).count() as u64;
+        let before = pages(&memfd);
+        region.give_back_rings(slot, (kept, kept));
+        assert_eq!(before - pages(&memfd), 32 - sent - received - queued, "the first {kept} bytes are kept");
+        for (ring, used) in [(tx, 12_288..20_480), (rx, 0..0)] {
+            let mut got = vec![0; MOST as usize];
+            ring.read(0, &mut got);
+            let stays = |at: u32| at < kept.next_multiple_of(4096) || used.contains(&at);
+            assert!((0..MOST).all(|at| (got[at as usize] == 1) == stays(at)), "the first {kept} bytes are kept");
+        }
+    }
+}
+
+/// The stack writes no byte into memory that nobody has touched, because a client can make it wait for that memory.
+#[test]
+fn bytes_of_a_receive_ring_have_memory_once_somebody_has_touched_all_of_them() {
+    const MOST: u32 = 4 << 20;
+    const FIRST: u32 = 16_384;
+    let geometry = Geometry { slots: 16, app_slots: 8, rx_bytes: FIRST, rx_most: MOST, ..GEOMETRY };
+    let memfd = new_memory(geometry).unwrap();
+    let region = Region::create_on(memfd.as_fd(), geometry).unwrap();
+    let [slot, other] = [3, 4].map(|raw| region.slot(raw).unwrap());
+    assert!(!region.has_memory(slot, 0..1) && region.has_memory(slot, 0..0));
+    region.touch_receive_ring(slot, 12_288..24_576);
+    for (bytes, there) in [
+        (12_288..24_576, true),
+        (12_287..24_576, false),
+        (12_288..24_577, false),
+        (16_383..16_385, true),
+        (20_481..20_482, true),
+        (0..FIRST, false),
+        (FIRST..FIRST + 4096, true),
+        (24_576..32_768, false),
+    ] {
+        assert_eq!(region.has_memory(slot, bytes.clone()), there, "{bytes:?}");
+    }
+    region.touch_receive_ring(slot, 0..MOST);
+    assert!(region.has_memory(slot, 0..MOST) && !region.has_memory(other, 0..1));
+    // One page of many.
+    for page in [0, 3, 4, 255, 256, 259, 260, 261, 700, MOST as usize / 4096 - 1] {
+        let at = if page < 4 { region.layout().rx(slot) } else { region.layout().rx_more(slot) - FIRST as usize }
+            + page * 4096;
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&memfd, hole, at as u64, 4096).unwrap();
+        let page = page as u32 * 4096;
+        assert!(!region.has_memory(slot, 0..MOST) && !region.has_memory(slot, page..page + 1));
+        assert!(region.has_memory(slot, 0..page) && region.has_memory(slot, page + 4096..MOST));
+        region.touch_receive_ring(slot, page..page + 1);
+        assert!(region.has_memory(slot, 0..MOST));
+    }
+}
+
 #[test]
 fn an_idle_ring_keeps_the_places_of_the_next_bytes() {
     const NEXT: u32 = 16_384;
@@ -188,6 +259,16 @@ fn rings_whose_words_contradict_the_contract_give_nothing_back() {
     region.give_back_rings(region.slot(3).unwrap(), (0, 0));
     region.give_back_idle_rings(region.slot(3).unwrap(), 16_384);
     assert_eq!(pages(&memfd), before);
+}
+
+/// A program that another starts must not have its memory.
+#[test]
+fn no_other_program_inherits_memory() {
+    let inherits = |fd: &OwnedFd| !rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC);
+    assert!(!inherits(&new_memory(GEOMETRY).unwrap()));
+    assert!(!inherits(&Region::create(GEOMETRY).unwrap().1));
+    assert!(!inherits(&PairRegion::create(PairGeometry { slots: 64, ring_bytes: 4096 }, 1).unwrap().1));
+    assert!(!inherits(&MetricsRegion::create(1, 1).unwrap().1));
 }
 
 #[test]

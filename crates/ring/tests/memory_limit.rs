@@ -3,7 +3,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use towpath_ring::memory::new_memory;
-use towpath_ring::{Geometry, MapError};
+use towpath_ring::{Geometry, Layout, MapError};
 
 #[test]
 fn a_limit_of_file_sizes_refuses_the_region_and_sends_no_signal() {
@@ -14,4 +14,10 @@ fn a_limit_of_file_sizes_refuses_the_region_and_sends_no_signal() {
     let Err(MapError::Io(error)) = refused else { panic!("the memory was made") };
     assert_eq!(error.raw_os_error(), Some(27), "EFBIG");
     assert!(new_memory(Geometry::DEFAULT).is_ok());
+    let exactly = Layout::new(Geometry::DEFAULT).unwrap().total_bytes() as u64;
+    for (most, made) in [(exactly, true), (exactly - 1, false)] {
+        setrlimit(Resource::Fsize, Rlimit { current: Some(most), maximum: whole.maximum }).unwrap();
+        assert_eq!(new_memory(Geometry::DEFAULT).is_ok(), made, "{most} of {exactly}");
+    }
+    setrlimit(Resource::Fsize, whole).unwrap();
 }

@@ -31,6 +31,19 @@ fn readers_see_names_and_values() {
 }
 
 #[test]
+fn rows_lie_as_the_format_says_and_fill_whole_pages() {
+    for (rows, words, bytes) in [(1, 1, 16_384), (3, 20, 16_384), (32, 16, 16_384), (33, 16, 20_480), (2, 257, 20_480)]
+    {
+        let (service, memfd) = MetricsRegion::create(rows, words).unwrap();
+        assert_eq!(rustix::fs::fstat(&memfd).unwrap().st_size, bytes, "{rows} rows of {words} words");
+        let at = |row| std::ptr::from_ref(service.word(row, 0).unwrap()).addr();
+        for row in 1..rows {
+            assert_eq!(at(row) - at(row - 1), (8 * words as usize).next_multiple_of(128));
+        }
+    }
+}
+
+#[test]
 fn names_that_do_not_fit_are_refused() {
     let (mut service, memfd) = MetricsRegion::create(1, 2).unwrap();
     assert!(service.set_names(&["a", "b", "c"]).is_err());

@@ -4,7 +4,7 @@
 use rustix::fd::AsFd;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use towpath_ring::pair::{Unread, release, release_all_but};
+use towpath_ring::pair::{Unread, parts, release, release_all_but};
 use towpath_ring::{Geometry, PairGeometry, PairRegion, Region};
 
 const GEOMETRY: PairGeometry = PairGeometry { slots: 64, ring_bytes: 4096 };
@@ -96,6 +96,29 @@ fn what_is_no_such_pair_is_not_mapped() {
 }
 
 #[test]
+fn each_field_of_a_header_is_checked() {
+    for (at, wrong) in [(0, b"t"), (8, b"\xff"), (12, b"\x09")] {
+        let (service, memfd) = PairRegion::create(GEOMETRY, 3).unwrap();
+        assert!(PairRegion::map(memfd.as_fd(), GEOMETRY, 3).is_ok());
+        rustix::io::pwrite(&memfd, wrong, at).unwrap();
+        assert!(PairRegion::map(memfd.as_fd(), GEOMETRY, 3).is_err(), "byte {at}");
+        drop(service);
+    }
+}
+
+#[test]
+fn a_retired_pair_has_zeros_of_its_own_at_the_same_addresses() {
+    let (service, memfd) = PairRegion::create(GEOMETRY, 3).unwrap();
+    let app = PairRegion::map(memfd.as_fd(), GEOMETRY, 3).unwrap();
+    let word = &app.lines(9, 1).line.tx_tail;
+    word.store(7, Relaxed);
+    app.retire().unwrap();
+    assert_eq!(word.load(Relaxed), 0);
+    word.store(9, Relaxed);
+    assert_eq!(service.lines(9, 1).line.tx_tail.load(Relaxed), 7, "the other side's are its own");
+}
+
+#[test]
 fn sizes_follow_from_the_clients_rings() {
     let of = |tx_bytes, rx_bytes| PairGeometry::of(&Geometry { tx_bytes, rx_bytes, ..Geometry::DEFAULT });
     assert_eq!(of(4096, 4096), PairGeometry { slots: 4096, ring_bytes: 8192 });
@@ -133,8 +156,65 @@ fn only_what_the_other_side_has_to_read_outlives_a_side() {
     assert_eq!(got, [1; 200]);
     app.ring(7, 0).unwrap().read(0, &mut got);
     assert_eq!(got, [0; 200]);
+    let mut whole = [0; 16384];
+    app.ring(9, 0).unwrap().read(0, &mut whole);
+    assert_eq!(whole, [1; 16384]);
     release_all_but(memfd.as_fd(), geometry, &[]);
     assert_eq!(memory(), 4096);
+    // Exactly the pages of what is to be read, in whatever order it is named. A slot is taken modulo the slots.
+    let ring = app.ring(63, 1).unwrap();
+    for (from, len, pages) in [(0, 1, 1), (4095, 1, 1), (4095, 2, 2), (4096, 4096, 1), (4096, 4097, 2), (16383, 2, 2)] {
+        ring.write(0, &[1; 16384]);
+        [62, 5].into_iter().for_each(|slot| app.ring(slot, 0).unwrap().write(0, &[1; 16384]));
+        let unread = [
+            Unread { slot: 64 + 63, side: 3, from, len },
+            Unread { slot: 62, side: 0, from: 8192, len: 1 },
+            Unread { slot: 5, side: 0, from: 100, len: 0 },
+        ];
+        release_all_but(memfd.as_fd(), geometry, &unread);
+        assert_eq!(memory(), 4096 * (1 + 1 + pages), "{len} bytes from {from}");
+        let mut got = vec![0; len as usize];
+        ring.read(from, &mut got);
+        assert_eq!(got, vec![1; len as usize], "{len} bytes from {from}");
+    }
+}
+
+#[test]
+fn each_side_has_lines_and_a_ring_of_its_own_for_each_slot() {
+    let (_service, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
+    let app = PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap();
+    let lines = |slot, side| std::ptr::from_ref(app.lines(slot, side)).addr();
+    let ring = |slot, side| app.ring(slot, side).unwrap().span(0, 4096).unwrap().addr();
+    let begin = lines(0, 0) - 4096;
+    let [bitmaps, rings, end] = parts(GEOMETRY);
+    for at in 0..128 {
+        let (slot, side) = (at as u32 / 2, at % 2);
+        assert_eq!(lines(slot, side), begin + 4096 + 256 * at);
+        assert_eq!(ring(slot, side), begin + rings + 4096 * at);
+        assert_eq!((lines(64 + slot, 2 + side), ring(64 + slot, 2 + side)), (lines(slot, side), ring(slot, side)));
+    }
+    assert_eq!((bitmaps, end), (4096 + 256 * 128, rings + 4096 * 128));
+    assert_eq!(std::ptr::from_ref(app.bitmap_words(0, 0)).addr(), begin + bitmaps);
+    assert_eq!(rings, (bitmaps + 640 * 128).next_multiple_of(4096));
+}
+
+#[test]
+fn a_region_whose_own_sizes_are_no_pairs_is_not_mapped() {
+    for wrong in [
+        PairGeometry { slots: 32, ..GEOMETRY },
+        PairGeometry { slots: 96, ..GEOMETRY },
+        PairGeometry { slots: 8192, ..GEOMETRY },
+        PairGeometry { ring_bytes: 2048, ..GEOMETRY },
+        PairGeometry { ring_bytes: 12_288, ..GEOMETRY },
+        PairGeometry { ring_bytes: 128 << 20, ..GEOMETRY },
+    ] {
+        let (_service, memfd) = PairRegion::create(wrong, 1).unwrap();
+        assert!(PairRegion::map(memfd.as_fd(), wrong, 1).is_err(), "{wrong:?}");
+    }
+    for right in [PairGeometry { slots: 4096, ..GEOMETRY }, PairGeometry { ring_bytes: 64 << 20, ..GEOMETRY }] {
+        let (_service, memfd) = PairRegion::create(right, 1).unwrap();
+        assert!(PairRegion::map(memfd.as_fd(), right, 1).is_ok(), "{right:?}");
+    }
 }
 
 #[test]

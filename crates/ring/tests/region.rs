@@ -5,8 +5,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use towpath_ring::layout::{HEADER_BYTES, PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
-use towpath_ring::{Geometry, Layout, MapError, Region, dirty};
+use towpath_ring::layout::{HEADER_BYTES, PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES, SlotLines};
+use towpath_ring::{CountsLine, Geometry, Layout, MapError, Region, dirty};
 
 /// Small enough that a test may touch all of it.
 fn small() -> Geometry {
@@ -100,6 +100,75 @@ fn parts_do_not_overlap_and_lie_inside() {
     }
     map.claim(layout.private(), PRIVATE_HEADER_BYTES + 32 * PRIVATE_SLOT_BYTES, 4096);
     assert_eq!(layout.total_bytes() % 4096, 0);
+}
+
+/// Rings that may grow: the rest of each has its place behind all first parts.
+#[test]
+fn parts_of_rings_that_grow_do_not_overlap_and_fill_the_region() {
+    let geometry = Geometry { tx_most: 16_384, rx_most: 65_536, ..small() };
+    assert_eq!((geometry.first_halvings(), geometry.tx_space(), geometry.rx_space()), ((2, 3), 16_384, 65_536));
+    let layout = Layout::new(geometry).unwrap();
+    let mut map = Map(vec![0; layout.total_bytes()]);
+    for slot in layout.app_slots().chain(layout.stack_slots()) {
+        map.claim(layout.lines(slot), size_of::<SlotLines>(), 256);
+        map.claim(layout.counts(slot), size_of::<CountsLine>(), 64);
+        map.claim(layout.tx(slot), 4096, 4096);
+        map.claim(layout.rx(slot), 8192, 4096);
+        map.claim(layout.tx_more(slot), 16_384 - 4096, 4096);
+        map.claim(layout.rx_more(slot), 65_536 - 8192, 4096);
+    }
+    let rings = layout.tx(layout.slot(0).unwrap());
+    assert!(map.0[rings..].iter().all(|byte| *byte == 1), "the rings lie at the end, without a gap");
+    assert_eq!(layout.total_bytes() - rings, 32 * (16_384 + 65_536));
+    map.claim(layout.private(), layout.private_bytes(), 4096);
+    assert_eq!(Layout::new(small()).unwrap().geometry().first_halvings(), (0, 0));
+    let (region, _memfd) = Region::create(geometry).unwrap();
+    assert_eq!(region.grows(), (true, true));
+    for (tx_most, rx_most, grows) in
+        [(0, 65_536, (false, true)), (16_384, 0, (true, false)), (4096, 8192, (false, false))]
+    {
+        assert_eq!(Region::create(Geometry { tx_most, rx_most, ..small() }).unwrap().0.grows(), grows);
+    }
+}
+
+/// The fast path asks for a span without making a ring first.
+#[test]
+fn a_span_of_a_slots_ring_is_that_of_the_ring() {
+    for geometry in [small(), Geometry { tx_most: 16_384, rx_most: 65_536, ..small() }] {
+        let (region, _memfd) = Region::create(geometry).unwrap();
+        let slot = region.slot(5).unwrap();
+        let (tx, rx) = (region.tx_halved(slot, 0), region.rx_halved(slot, 0));
+        for at in [0, 1, 4095, 4096, 8191, 8192, 60_000, u32::MAX] {
+            for len in [0, 1, 2, 4095, 4096, 4097, 8192, 57_344, 65_536] {
+                assert_eq!(region.tx_span(slot, at, len), tx.span(at, len), "{len} bytes at {at}");
+                assert_eq!(region.rx_span(slot, at, len), rx.span(at, len), "{len} bytes at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_event_words_of_all_slots_are_those_of_each() {
+    let (region, _memfd) = Region::create(small()).unwrap();
+    for (context, thread) in (0..3).flat_map(|context| (0..3).map(move |thread| (context, thread))) {
+        let (seqs, acks) = region.all_event_words(context, thread);
+        assert_eq!((seqs.len(), acks.len()), (32, 32));
+        for slot in region.layout().app_slots().chain(region.layout().stack_slots()) {
+            let (seq, ack) = region.event_words(context, thread, slot);
+            assert!(std::ptr::eq(seq, &seqs[slot.index()]) && std::ptr::eq(ack, &acks[slot.index()]));
+        }
+    }
+}
+
+/// One that stayed would keep its memory for as long as the process runs.
+#[test]
+fn a_region_that_nobody_has_any_more_is_not_mapped() {
+    let (region, memfd) = Region::create(small()).unwrap();
+    let inode = format!(" {} ", rustix::fs::fstat(&memfd).unwrap().st_ino);
+    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| line.contains(&inode));
+    assert!(mapped());
+    drop(region);
+    assert!(!mapped());
 }
 
 #[test]
@@ -241,6 +310,44 @@ fn each_word_of_a_slot_is_in_the_lines_that_both_sides_have() {
         assert!(std::ptr::eq(region.app(slot), &lines.app) && std::ptr::eq(region.stack(slot), &lines.stack));
         assert!(std::ptr::eq(region.info(slot), &lines.info) && std::ptr::eq(region.options(slot), &lines.options));
         assert!(std::ptr::eq(region.command(slot), &lines.command));
+        // Words of one kind of slot that have another meaning for the other.
+        assert!(std::ptr::eq(lines.app.kernel_accepts(), &lines.app.tx_tail));
+        let counts = std::ptr::from_ref(region.counts(slot)).addr() - region.addresses().start;
+        assert_eq!(counts, region.layout().counts(slot));
+    }
+    for queue in 0..4 {
+        let words = std::ptr::from_ref(region.data_queue_words(queue)).addr() - region.addresses().start;
+        assert_eq!(words, region.layout().data_queue(queue.min(2)));
+    }
+    assert_eq!(region.addresses().len(), region.layout().total_bytes());
+}
+
+#[test]
+fn an_event_is_queued_again_whether_it_was_acknowledged_or_not() {
+    let (region, _memfd) = Region::create(small()).unwrap();
+    let slot = region.slot(4).unwrap();
+    let (seq, ack) = region.event_words(1, 2, slot);
+    let (mut tail, mut head) = (0, 0);
+    for _ in 0..2 {
+        region.queue_event_again(1, 2, slot, &mut tail);
+        assert!(dirty::is_queued(seq, ack), "one entry stands for all events until it is acknowledged");
+    }
+    assert!(!region.events(1, 2).push(&mut tail, slot, seq, ack));
+    assert_eq!([0; 3].map(|_| region.events(1, 2).pop(&mut head)), [Some(4), Some(4), None]);
+    dirty::acknowledge(seq, ack);
+    assert!(region.events(1, 2).push(&mut tail, slot, seq, ack));
+}
+
+/// No number of halvings leads out of the ring's memory.
+#[test]
+fn a_ring_has_its_largest_size_halved_so_often_and_no_less_than_the_first() {
+    let (region, _memfd) = Region::create(Geometry { tx_most: 16_384, rx_most: 65_536, ..small() }).unwrap();
+    let slot = region.slot(5).unwrap();
+    for (halvings, tx, rx) in
+        [(0, 16_384, 65_536), (1, 8192, 32_768), (2, 4096, 16_384), (3, 4096, 8192), (15, 4096, 8192)]
+    {
+        assert_eq!(region.tx_halved(slot, halvings).capacity(), tx);
+        assert_eq!(region.rx_halved(slot, halvings).capacity(), rx);
     }
 }
 

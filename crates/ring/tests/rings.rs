@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_ring::dirty::{DirtySet, acknowledge};
+use towpath_ring::dirty::{DirtySet, acknowledge, is_queued};
 use towpath_ring::{ByteRing, Geometry, Layout, Slot};
 
 /// A ring in ordinary memory, between two guards that must stay as they are.
@@ -159,6 +159,15 @@ fn a_set_needs_a_power_of_two() {
     assert!(DirtySet::over(&words[3..7], a, b, c).is_some());
 }
 
+#[test]
+fn a_reader_that_is_awake_again_is_not_notified() {
+    let mut set = Set::starting_at(0);
+    set.set().arm();
+    assert!(set.push(slots()[0]) && set.set().must_notify());
+    set.set().disarm();
+    assert!(!set.set().must_notify());
+}
+
 proptest! {
     /// Against a plain queue with a membership flag: same order, each slot once, never full.
     #[test]
@@ -268,19 +277,22 @@ fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
     let slot = Layout::new(Geometry::DEFAULT).unwrap().slot(3).unwrap();
     seq.store(1, Relaxed);
     let (mut written, mut read) = (set.written(), set.position());
-    assert!(!set.push(&mut written, slot, &seq, &ack), "it counts as queued");
+    assert!(is_queued(&seq, &ack) && !set.push(&mut written, slot, &seq, &ack), "it counts as queued");
     assert!(set.push_again(&mut written, slot));
     assert_eq!(set.pop(&mut read), Some(3));
     acknowledge(&seq, &ack);
+    assert!(!is_queued(&seq, &ack));
     // The slot is queued, and queued again. It comes out twice, and then once for each push.
     assert!(set.push(&mut written, slot, &seq, &ack) && set.push_again(&mut written, slot));
     assert_eq!((set.pop(&mut read), set.pop(&mut read), set.pop(&mut read)), (Some(3), Some(3), None));
     acknowledge(&seq, &ack);
     assert!(set.push(&mut written, slot, &seq, &ack));
     assert_eq!(set.written(), written);
-    // A full set takes no more.
+    // A full set takes no more, and gives all that it has.
     (0..3).for_each(|_| assert!(set.push_again(&mut written, slot)));
     assert!(!set.push_again(&mut written, slot));
+    (0..4).for_each(|_| assert_eq!(set.pop(&mut read), Some(3)));
+    assert_eq!((set.pop(&mut read), set.position(), set.written()), (None, read, read));
 }
 
 /// The boundary of the memory that a caller may write: at every place, all bytes up to the ring's end and none behind.

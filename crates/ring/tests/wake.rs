@@ -73,6 +73,16 @@ fn a_sleeper_and_a_writer_that_asks_for_room_are_seen() {
     assert!(asks_for_room(&word));
 }
 
+/// One that waits would stop a stack, and one that a program inherits would outlive its owner.
+#[test]
+fn no_doorbell_waits_and_no_other_program_inherits_one() {
+    let (waits, rings) = doorbell_pipe().unwrap();
+    for end in [doorbell().unwrap(), waits, rings] {
+        assert!(rustix::fs::fcntl_getfl(&end).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+        assert!(rustix::io::fcntl_getfd(&end).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+}
+
 #[test]
 fn a_doorbell_pipe_is_rung_until_nobody_has_its_other_end() {
     let (waits, rings) = doorbell_pipe().unwrap();

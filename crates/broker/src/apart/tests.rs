@@ -63,6 +63,9 @@ impl Privileges for Nothing {
         Err(libc::EPERM)
     }
     fn worker_ended(&mut self, _: bool) {}
+    fn module(&mut self, place: u32, object: &[u8]) -> Vec<u8> {
+        [object, format!(" for {place}").as_bytes()].concat()
+    }
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -208,6 +211,28 @@ fn joins_are_looked_for_up_to_a_number_and_hold_up_no_proof() {
     let file = std::fs::File::open("/dev/null").unwrap();
     channel::send(&theirs, &[1; REQUEST], Some(file.as_fd())).unwrap();
     assert!(apart.prove(&ours, 1, &mut Nothing).unwrap().is_ok());
+    for (process, _) in apart.running.drain(..).collect::<Vec<_>>() {
+        let _ = rustix::process::kill_process(process, Signal::KILL);
+    }
+}
+
+#[test]
+fn modules_are_judged_up_to_a_number_in_processes_of_their_own() {
+    if !alone("apart::tests::modules_are_judged_up_to_a_number_in_processes_of_their_own") {
+        return;
+    }
+    let mut apart = Apart::default();
+    with(&mut apart, MOST_MODULES - 1, Task::Module);
+    with(&mut apart, MOST_JOINS, Task::Join);
+    let mut judge = std::os::unix::net::UnixStream::from(apart.module(&mut Nothing, 5).unwrap());
+    assert_eq!(apart.running.last().map(|(_, task)| *task), Some(Task::Module));
+    judge.write_all(b"object").unwrap();
+    judge.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut said = Vec::new();
+    judge.read_to_end(&mut said).unwrap();
+    assert_eq!(said, b"object for 5");
+    with(&mut apart, 1, Task::Module);
+    assert_eq!(apart.module(&mut Nothing, 5).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
     for (process, _) in apart.running.drain(..).collect::<Vec<_>>() {
         let _ = rustix::process::kill_process(process, Signal::KILL);
     }

@@ -194,8 +194,72 @@ fn between_two_workers_a_signal_ends_the_service_and_a_hangup_does_not() {
         };
         assert_eq!(once(Sent::TERM, 9), (0, vec![false, true]));
         assert_eq!(once(Sent::INT, 9), (0, vec![false, true]));
-        assert_eq!(once(Sent::HUP, 0), (0, vec![false, true]));
+        // The next worker says that it runs.
+        let (says, said) = rustix::pipe::pipe().map(|(reading, writing)| (writing, reading)).unwrap();
+        let ended = service_with(Some(Sent::HUP), |Beginning { broker, first, .. }| {
+            broker.serving().unwrap();
+            if first { dies() } else { u8::from(rustix::io::write(&says, b"x") != Ok(1)) }
+        });
+        drop(says);
+        assert_eq!((ended, rustix::io::read(&said, &mut [0; 2])), ((0, vec![false, true]), Ok(1)));
     }
+}
+
+/// The pause between two workers is not cut short, so that one that dies at once takes no CPU.
+#[test]
+fn the_pause_between_two_workers_is_kept_unless_a_signal_ends_the_service() {
+    if alone("supervise::tests::the_pause_between_two_workers_is_kept_unless_a_signal_ends_the_service") {
+        let all: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).unwrap();
+        let (pause, begun) = (Duration::from_millis(20), Instant::now());
+        assert!(!wait_for_signal(&signals, pause) && begun.elapsed() >= pause);
+        kill_process(getpid(), Sent::HUP).unwrap();
+        assert!(!wait_for_signal(&signals, pause) && begun.elapsed() >= 2 * pause);
+        kill_process(getpid(), Sent::TERM).unwrap();
+        assert!(wait_for_signal(&signals, Duration::from_secs(1000)));
+    }
+}
+
+/// The broker runs other programs, which must not take its signals.
+#[test]
+fn no_other_program_inherits_the_brokers_signals_and_no_read_of_them_waits() {
+    if alone("supervise::tests::no_other_program_inherits_the_brokers_signals_and_no_read_of_them_waits") {
+        let ended = service(|_| {
+            let broker = getppid().unwrap().as_raw_nonzero();
+            let files = std::fs::read_dir(format!("/proc/{broker}/fdinfo")).unwrap();
+            let infos = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+            let info = infos.into_iter().find(|info| info.contains("sigmask:")).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+            assert_eq!(flags & (libc::O_CLOEXEC | libc::O_NONBLOCK), libc::O_CLOEXEC | libc::O_NONBLOCK);
+            0
+        });
+        assert_eq!(ended, (0, vec![true]));
+    }
+}
+
+/// A broker that kept it would wake for its end without a pause.
+#[test]
+fn a_workers_way_to_the_broker_is_closed_once() {
+    if alone("supervise::tests::a_workers_way_to_the_broker_is_closed_once") {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut worker = Worker { socket: Some(ours), ..sleeper() };
+        for _ in 0..2 {
+            worker.close(&mut Apart::default(), &mut Life::default());
+            assert!(worker.socket.is_none());
+            assert!(channel::receive(&theirs, &mut [0; 1]).unwrap().is_none());
+        }
+        assert!(worker.kill());
+    }
+}
+
+#[test]
+fn a_broker_without_modules_and_namespaces_says_so() {
+    let mut life = Life::default();
+    assert_eq!(life.module(0, b"an object"), b"");
+    assert_eq!(life.namespaces(), Err(libc::ENOSYS));
+    assert_eq!(life.code_area().err().zip(life.kept().err()), Some((libc::ENOSYS, libc::ENOSYS)));
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn a_question_about_a_join_is_answered_as_the_join_is() {
         "join from blue to red user 1000 on 10.1.0.0/16 port 80",
         "join from blue to red user 8 on 10.1.0.0/16",
         "join from red to blue user 1000 on 10.3.0.0/16",
+        "join from blue to red user 7 on 10.1.7.0/24",
     ];
     // A stack has the rules that are about it.
     let about = |own: &str| rules.into_iter().filter(|rule| !rule.starts_with("join") || rule.contains(own)).collect();
@@ -118,11 +119,16 @@ fn a_question_about_a_join_is_answered_as_the_join_is() {
         (&red, "join from blue to red on 10.1.0.2 port 80".into(), None, no),
         (&red, "join from blue to red user 8 on 10.1.0.2 port 80".into(), Some(2), "has a rate"),
         (&red, "join from red to blue user 1000 on 10.3.0.1 port 80".into(), Some(5), "blue asks its own policy, too"),
+        (&red, "join from blue to red user 7 on 10.1.7.2 port 80".into(), Some(6), "the first that matches"),
     ] {
         let tested = asked(policy, &question);
         assert_eq!(tested.rule.map(|line| line.number), rule, "{question}");
         assert!(tested.why.contains(why), "{question}: {}", tested.why);
+        let asks_again = "asks its own policy, too";
+        assert_eq!(tested.why.contains(asks_again), why.contains(asks_again), "{question}: {}", tested.why);
     }
+    let limited = asked(&red, "join from blue to red user 7 on 10.1.7.2 port 80");
+    assert_eq!(limited.verdict, "join", "a limit without a rate keeps nothing apart");
     assert_eq!(asked(&red, "join from blue to red user 7 on 10.1.0.2 port 80").limit.map(|line| line.number), Some(1));
     red.drain();
     let drains = asked(&red, &at("10.1.0.2", 80));

@@ -271,6 +271,50 @@ mod tests {
         }
     }
 
+    const KEYS: [u64; 4] = [0x5bd1_e995_9e37_79b9, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0x27d4_eb2f_1656_67c5];
+
+    /// A hash that left a bit out would put the connections of a peer that varies it into one place.
+    #[test]
+    fn every_bit_of_a_connection_changes_its_hash() {
+        let v4 = V4 { local: 0x0a00_0001, remote: 0x0a01_0203, ports: 0x0050_9c40 };
+        let with = |bit: u32, at: u32| if bit / 32 == at { 1u32 << (bit % 32) } else { 0 };
+        let hashes = (0..97).map(|bit| {
+            let V4 { local, remote, ports } = v4;
+            let changed =
+                V4 { local: local ^ with(bit, 0), remote: remote ^ with(bit, 1), ports: ports ^ with(bit, 2) };
+            changed.hash(&KEYS)
+        });
+        assert_eq!(hashes.collect::<std::collections::HashSet<_>>().len(), 97);
+        let v6 = V6 { local: [0xfd00 << 48, 1], remote: [0xfd01 << 48, 0x0203], ports: 0x0050_9c40 };
+        let hashes = (0..289).map(|bit: u32| {
+            let mut changed = v6;
+            match bit {
+                0..128 => changed.local[(bit / 64) as usize] ^= 1 << (bit % 64),
+                128..256 => changed.remote[(bit / 64 - 2) as usize] ^= 1 << (bit % 64),
+                256..288 => changed.ports ^= 1 << (bit % 32),
+                _ => {}
+            }
+            changed.hash(&KEYS)
+        });
+        assert_eq!(hashes.collect::<std::collections::HashSet<_>>().len(), 289);
+    }
+
+    #[test]
+    fn connections_have_places_of_their_own() {
+        let lookup = Lookup::new(7);
+        let places = |of: &dyn Fn(&FourTuple) -> usize, odd: u32| {
+            let places = (0..2000).map(|n| of(&tuple(2 * n + odd)) & 0xffff);
+            places.collect::<std::collections::HashSet<_>>().len()
+        };
+        let v4 = |tuple: &FourTuple| match (tuple.local, tuple.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                lookup.v4.home(&V4::of(local, remote, ports(tuple.local_port, tuple.remote_port)))
+            }
+            _ => 0,
+        };
+        assert!(places(&v4, 0) > 1900 && places(&|tuple| lookup.v6.home(&V6::of(tuple)), 1) > 1900);
+    }
+
     #[test]
     fn agrees_with_a_map_under_churn() {
         let (mut lookup, mut map) = (Lookup::new(7), HashMap::new());

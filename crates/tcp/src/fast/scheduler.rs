@@ -322,3 +322,18 @@ impl Delayed {
         self.0.front().map(|(deadline, _)| *deadline)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_joins_a_round_once_with_a_share_by_its_weight() {
+        let (mut queue, mut round) = (Queue::default(), VecDeque::new());
+        queue.enter(&mut round, 3, 4);
+        assert_eq!((queue.deficit, &round), (4 * QUANTUM, &VecDeque::from([3])));
+        queue.deficit -= 1;
+        queue.enter(&mut round, 3, 4);
+        assert_eq!((queue.deficit, round.len()), (4 * QUANTUM - 1, 1), "it has its share of this round");
+    }
+}

@@ -107,3 +107,36 @@ impl SlowPath {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn an_error_means_what_it_means_on_linux_over_either_family() {
+        let failed = |kind, local| {
+            let error =
+                IcmpError { kind, local, local_port: 1, remote: local, remote_port: 2, seq: 3, packet_bytes: 40 };
+            if let Meaning::Failed(errno) = meaning(&error) { errno } else { 0 }
+        };
+        for (kind, v4, v6) in [
+            (IcmpKind::TooBig { mtu: 1400 }, 0, 0),
+            (IcmpKind::NetworkUnreachable, ENETUNREACH, ENETUNREACH),
+            (IcmpKind::NetworkRefused, ENETUNREACH, ENETUNREACH),
+            (IcmpKind::HostUnknown, EHOSTDOWN, EHOSTDOWN),
+            (IcmpKind::HostIsolated, ENONET, ENONET),
+            (IcmpKind::HostUnreachable, EHOSTUNREACH, EHOSTUNREACH),
+            (IcmpKind::TimeExceeded, EHOSTUNREACH, EHOSTUNREACH),
+            (IcmpKind::Prohibited, EHOSTUNREACH, EACCES),
+            (IcmpKind::ParameterProblem, EPROTO, EPROTO),
+            (IcmpKind::SourceRouteFailed, EOPNOTSUPP, EOPNOTSUPP),
+            (IcmpKind::ProtocolUnreachable, ENOPROTOOPT, EPROTO),
+            (IcmpKind::PortUnreachable, ECONNREFUSED, ECONNREFUSED),
+            (IcmpKind::SourceQuench, 0, 0),
+        ] {
+            assert_eq!(failed(kind, Ipv4Addr::LOCALHOST.into()), v4, "{kind:?}");
+            assert_eq!(failed(kind, Ipv6Addr::LOCALHOST.into()), v6, "{kind:?}");
+        }
+    }
+}

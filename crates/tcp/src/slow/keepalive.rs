@@ -121,6 +121,26 @@ impl SlowPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seq::Seq;
+
+    #[test]
+    fn keepalive_leaves_the_peer_to_other_timers_while_data_or_a_fin_is_due() {
+        const WANTED: u64 = flow_flags::FIN_WANTED;
+        let idle = FlowSnapshot { snd_una: Seq(5), snd_max: Seq(5), snd_queued: Seq(5), ..FlowSnapshot::default() };
+        let fin = |flags| FlowSnapshot { flags, ..idle };
+        for (snapshot, is) in [
+            (idle, false),
+            (FlowSnapshot { snd_max: Seq(6), ..idle }, true),
+            (FlowSnapshot { snd_queued: Seq(6), ..idle }, true),
+            (FlowSnapshot { snd_queued: Seq(4), ..idle }, false),
+            (fin(WANTED), true),
+            (fin(WANTED | flow_flags::FIN_SENT), false),
+            (fin(flow_flags::FIN_SENT), false),
+            (fin(WANTED | flow_flags::APP_CLOSED), true),
+        ] {
+            assert_eq!(busy(&snapshot), is, "{snapshot:?}");
+        }
+    }
 
     /// Times in s at which probes are sent, and the end. `answers`: does the peer answer the n-th probe?
     fn probes(options: SocketOptions, answers: impl Fn(usize) -> bool, seconds: u64) -> (Vec<u64>, Option<u64>) {

@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn a_size_is_tried_if_it_is_eight_bytes_larger_and_not_if_it_is_seven() {
+        for (mtu, mss, larger) in [(1492, 1440, Some(1448)), (1493, 1441, None)] {
+            let mut path = path();
+            assert_eq!(path.too_big(at(0), mtu, 1500), Some(mss));
+            assert_eq!(path.try_larger(at(600)), larger, "{mss}");
+        }
+    }
+
+    #[test]
     fn no_error_makes_packets_tiny_and_none_without_a_size_is_lost() {
         assert_eq!(path().too_big(at(0), 68, 1500), Some(500), "552");
         assert_eq!(PathMtu::new(true, 1428, 72).too_big(at(0), 68, 1500), Some(1208), "1280");

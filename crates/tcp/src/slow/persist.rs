@@ -124,6 +124,18 @@ mod tests {
     }
 
     #[test]
+    fn the_user_timeout_begins_with_the_first_probe_however_long_the_clock_has_run() {
+        let (config, mut persist, begun) = (SlowConfig::default(), Persist::default(), Micros(1 << 40));
+        let mut check = |us: u64| {
+            let peer = Peer { una: Seq(1), segments_heard: 1, open: false };
+            persist.check(begun.after(us), peer, 200_000, false, 1_000_000, &config)
+        };
+        assert_eq!(check(0), Due::No);
+        assert!(matches!(check(200_000), Due::Fire(_)) && matches!(check(600_000), Due::Fire(_)));
+        assert_eq!(check(1_400_000), Due::Expired);
+    }
+
+    #[test]
     fn interval_doubles() {
         assert_eq!(probes(true, false, 3200).0, [200, 600, 1400, 3000]);
     }

@@ -144,6 +144,22 @@ mod tests {
     }
 
     #[test]
+    fn a_tail_is_probed_once_while_its_timer_runs_and_nothing_else_has_happened() {
+        const AFTER: u64 = 100_000;
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        assert_eq!(timer.check(Micros(0), Seq(1), 0, 200_000, LIMIT), Due::No);
+        assert!(!timer.probe(Micros(AFTER), Seq(1), AFTER), "nothing is out");
+        assert_eq!(timer.check(Micros(0), Seq(1), 10, 200_000, LIMIT), Due::No);
+        assert!(!timer.probe(Micros(AFTER - 1), Seq(1), AFTER), "too early");
+        assert!(!timer.probe(Micros(AFTER), Seq(2), AFTER), "something was acknowledged");
+        assert!(timer.probe(Micros(AFTER), Seq(1), AFTER));
+        assert!(!timer.probe(Micros(3 * AFTER), Seq(1), AFTER), "once");
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        assert_eq!(timer.check(Micros(200_000), Seq(1), 10, 200_000, LIMIT), Due::Fire(1));
+        assert!(!timer.probe(Micros(900_000), Seq(1), AFTER), "all is sent again");
+    }
+
+    #[test]
     fn backs_off_resets_on_progress_and_gives_up() {
         let (mut timer, limit) = (Retransmit::start(Micros(0), Seq(1)), LIMIT);
         let mut check = |ms: u64, una, flight| timer.check(Micros(ms * 1000), Seq(una), flight, 200_000, limit);

@@ -38,6 +38,31 @@ fn a_hole_is_filled_and_joined() {
     assert_eq!((h.fast.state.out_of_order.in_use(), h.drops()), (0, 0));
 }
 
+/// Bytes beyond a hole lie where they lie in a ring of the old size.
+#[test]
+fn a_receive_ring_is_doubled_unless_a_hole_an_end_or_the_memory_forbids_it() {
+    let flow = FLOW;
+    let mut h = h();
+    h.rx(seg(0, 0, &bytes(0, 1000)));
+    let mut asked = Vec::new();
+    let fits = |yes: bool, asked: &mut Vec<(u32, u32, u32)>, h: &mut Harness| {
+        h.fast.double_receive_ring(h.now, flow, |bytes, head, tail| {
+            asked.push((bytes, head, tail));
+            yes
+        })
+    };
+    assert!(!fits(false, &mut asked, &mut h), "it does not fit");
+    assert!(fits(true, &mut asked, &mut h) && fits(true, &mut asked, &mut h));
+    assert_eq!(asked, [(RING, 0, 1000), (RING, 0, 1000), (2 * RING, 0, 1000)]);
+    h.rx(seg(2000, 0, &bytes(2000, 10)));
+    assert!(!fits(true, &mut asked, &mut h), "a hole");
+    h.rx(seg(1000, 0, &bytes(1000, 1000)).with(ACK));
+    assert!(fits(true, &mut asked, &mut h));
+    h.rx(seg(2010, 0, &[]).with(ACK | FIN));
+    assert!(!fits(true, &mut asked, &mut h), "nothing more comes");
+    assert!(!h.fast.double_receive_ring(h.now, FlowId(9), |_, _, _| true), "there is no such flow");
+}
+
 #[test]
 fn partial_fill_is_acknowledged_at_once() {
     let mut h = h();

@@ -123,3 +123,16 @@ fn round_trip_us(sample: &Sample) -> Option<u64> {
     let us = if sample.min_rtt_us != 0 { sample.min_rtt_us } else { sample.srtt_us };
     (us != 0).then_some(u64::from(us))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_round_trip_is_the_one_without_queueing_or_else_the_smoothed_one() {
+        for (min_rtt_us, srtt_us, round_trip) in [(5, 9, Some(5)), (0, 9, Some(9)), (5, 0, Some(5)), (0, 0, None)] {
+            let sample = Sample { min_rtt_us, srtt_us, ..Sample::default() };
+            assert_eq!(round_trip_us(&sample), round_trip);
+        }
+    }
+}

@@ -5,6 +5,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
 use crate::seq::Seq;
+use crate::slow::errno::ECONNABORTED;
 use crate::slow::{ConnectError, SlowConfig, TcpState};
 use towpath_wire::flags;
 
@@ -63,6 +64,32 @@ fn the_active_closer_waits() {
     assert_eq!(bench.states(), [TcpState::Listen]);
     assert!(bench.world.steered.is_empty());
     assert_eq!(bench.slow.next_deadline(), None);
+}
+
+/// RFC 9293 §3.10.7.4, MAY-2: the first segment of a new connection is a SYN alone.
+#[test]
+fn only_a_syn_without_an_acknowledgement_opens_anew_from_time_wait() {
+    for other in [flags::SYN | flags::ACK, flags::ACK, flags::PSH, 0] {
+        let (mut bench, end) = time_wait();
+        bench.for_server(4000, Peer { seq: 9000, ack: end.0, flags: other, payload: 1, ..stamped(99) });
+        assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait], "{other:#x}");
+    }
+}
+
+/// As `ss -K` does.
+#[test]
+fn a_connection_that_the_operator_cuts_is_reset_in_any_state() {
+    let mut bench = Bench::listening(10);
+    assert!(!bench.slow.cut(CLIENT, &mut bench.world), "there is none");
+    bench.connect();
+    assert!(bench.slow.cut(CLIENT, &mut bench.world));
+    assert_eq!(bench.said(), [Said::ConnectFailed(CLIENT, ECONNABORTED), Said::Released(CLIENT, None)]);
+    bench.frames();
+    let flow = bench.child(4000);
+    assert!(bench.slow.cut(Owner(1001), &mut bench.world));
+    let messages = bench.messages();
+    assert!(messages[0].starts_with(&format!("0:abort {}", flow.0)), "{messages:?}");
+    assert!(!bench.states().contains(&TcpState::Established), "{:?}", bench.states());
 }
 
 #[test]
