@@ -3,6 +3,7 @@
 
 use crate::ClientNamespace;
 use crate::client_setup::{ClientId, ClientSetup, Lease, RemoteWaker};
+use crate::give_way::woken;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -101,18 +102,23 @@ impl ClientShared {
     /// Wakes the threads that sleep in calls on a slot: the first, or all.
     pub fn wake(&self, slot: Slot, first: bool) {
         let word = &self.region.stack(slot).event_seq;
-        match &self.remote_waker {
-            Some(remote_waker) => remote_waker.wake(slot, first),
-            None if first => futex_wake_one(word),
-            None => futex_wake(word),
+        if let Some(remote_waker) = &self.remote_waker {
+            return remote_waker.wake(slot, first);
         }
+        if first {
+            futex_wake_one(word)
+        } else {
+            futex_wake(word)
+        }
+        woken();
     }
     /// Notifies through the doorbell of an event context.
     pub fn notify(&self, context: usize, doorbell: &OwnedFd) {
-        match &self.remote_waker {
-            Some(remote_waker) => remote_waker.notify(context as u32),
-            None => notify(doorbell.as_fd()),
+        if let Some(remote_waker) = &self.remote_waker {
+            return remote_waker.notify(context as u32);
         }
+        notify(doorbell.as_fd());
+        woken();
     }
     /// The private words of a slot.
     #[inline]

@@ -29,6 +29,7 @@ pub mod departure;
 pub mod events;
 pub mod execute;
 pub mod files;
+mod give_way;
 pub mod group_times;
 pub mod info;
 pub mod log_throttle;

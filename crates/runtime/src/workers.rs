@@ -5,6 +5,7 @@
 //! Its ports, its connections and its doorbells go with it, so nothing is lost or reordered.
 
 use crate::adaptive_spin::AdaptiveSpin;
+use crate::give_way::give_way;
 use crate::mailbox::Doorbell;
 use crate::placement::Placement;
 use crate::stack::WorkerCount;
@@ -237,6 +238,10 @@ impl<G: Group> Worker<G> {
             last = now;
             if work > 0 {
                 worked = now;
+                if give_way() {
+                    last = now_us();
+                    add(&self.shared[self.number].idle_us, last - now);
+                }
             }
             let spin_us = self.spin.spin_us();
             if work > 0 {
