@@ -50,9 +50,9 @@ pub struct Report {
     /// Measured time.
     seconds: f64,
     requests_per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
     max_us: f64,
 }
 
@@ -100,21 +100,29 @@ pub struct Tally {
 impl Tally {
     /// From now on.
     pub fn new(options: &Options) -> io::Result<Self> {
+        Self::of_seconds(options.warm_up_seconds, options.seconds)
+    }
+
+    /// From now on, with a warm-up of this length.
+    pub fn of_seconds(warm_up: f64, measured: f64) -> io::Result<Self> {
         let histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)?;
-        let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
-        let end = measure_from + Duration::from_secs_f64(options.seconds);
+        let measure_from = Instant::now() + Duration::from_secs_f64(warm_up);
+        let end = measure_from + Duration::from_secs_f64(measured);
         Ok(Self { histogram, requests: 0, requests_total: 0, measure_from, end })
+    }
+
+    /// Something has been done that began at this time.
+    pub fn done(&mut self, began: Instant, now: Instant) {
+        self.requests_total += 1;
+        if now >= self.measure_from {
+            self.requests += 1;
+            self.histogram.saturating_record((now - began).as_nanos() as u64);
+        }
     }
 
     /// The oldest `complete` requests have been answered.
     pub fn answered(&mut self, sent_at: &mut VecDeque<Instant>, complete: usize, now: Instant) {
-        for sent_at in sent_at.drain(..complete.min(sent_at.len())) {
-            self.requests_total += 1;
-            if now >= self.measure_from {
-                self.requests += 1;
-                self.histogram.saturating_record((now - sent_at).as_nanos() as u64);
-            }
-        }
+        sent_at.drain(..complete.min(sent_at.len())).for_each(|sent_at| self.done(sent_at, now));
     }
 
     /// The client's report.

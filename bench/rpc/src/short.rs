@@ -1,11 +1,11 @@
 //! A connection for each request: connects, sends, takes the answer, closes.
 
+use crate::client::{self, Tally};
 use crate::sys;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::io;
 use std::net::SocketAddrV4;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Arguments of the client.
 #[derive(clap::Args)]
@@ -26,20 +26,11 @@ pub struct Options {
     warm_up_seconds: f64,
 }
 
-/// The client's report.
+/// The client's report. A request lasts from `connect` to the whole reply.
 #[derive(Serialize)]
 pub struct Report {
-    /// Replies within the measured time.
-    requests: u64,
-    /// Replies including the warm-up.
-    requests_total: u64,
-    /// Measured time.
-    seconds: f64,
-    requests_per_s: f64,
-    /// From `connect` to the whole reply.
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
+    #[serde(flatten)]
+    requests: client::Report,
     /// From `connect` until the connection is established.
     connect_p50_us: f64,
     connect_p99_us: f64,
@@ -53,11 +44,6 @@ struct Short {
     connected: bool,
     /// Bytes of the reply that have come.
     received: usize,
-}
-
-/// Times of one kind.
-fn times() -> io::Result<Histogram<u64>> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)
 }
 
 fn begin(epoll: i32, server: SocketAddrV4, index: usize) -> io::Result<Short> {
@@ -74,10 +60,8 @@ pub fn run(options: &Options) -> io::Result<Report> {
     }
     sys::raise_limit();
     let (epoll, request) = (sys::epoll()?, vec![b'x'; options.bytes]);
-    let (mut whole, mut connects) = (times()?, times()?);
-    let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
-    let end = measure_from + Duration::from_secs_f64(options.seconds);
-    let mut requests_total = 0;
+    let tally = || Tally::of_seconds(options.warm_up_seconds, options.seconds);
+    let (mut requests, mut connects) = (tally()?, tally()?);
     let mut open: Vec<Short> =
         (0..options.at_once).map(|index| begin(epoll, options.server, index)).collect::<io::Result<_>>()?;
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
@@ -85,20 +69,13 @@ pub fn run(options: &Options) -> io::Result<Report> {
     loop {
         let ready = sys::wait(epoll, &mut events, 100)?;
         let now = Instant::now();
-        if now >= end {
-            let seconds = (now - measure_from).as_secs_f64();
-            let at = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
+        if now >= requests.end {
+            let connects = connects.report(now);
             return Ok(Report {
-                requests: whole.len(),
-                requests_total,
-                seconds,
-                requests_per_s: whole.len() as f64 / seconds,
-                p50_us: at(&whole, 0.5),
-                p99_us: at(&whole, 0.99),
-                p999_us: at(&whole, 0.999),
-                connect_p50_us: at(&connects, 0.5),
-                connect_p99_us: at(&connects, 0.99),
-                connect_p999_us: at(&connects, 0.999),
+                requests: requests.report(now),
+                connect_p50_us: connects.p50_us,
+                connect_p99_us: connects.p99_us,
+                connect_p999_us: connects.p999_us,
             });
         }
         for event in &events[..ready] {
@@ -107,9 +84,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
             if !short.connected {
                 sys::is_connected(short.fd)?;
                 short.connected = true;
-                if now >= measure_from {
-                    connects.saturating_record((now - short.began).as_nanos() as u64);
-                }
+                connects.done(short.began, now);
                 sys::watch(epoll, libc::EPOLL_CTL_MOD, short.fd, libc::EPOLLIN, index as u64)?;
                 if sys::write(short.fd, &request)? != Some(request.len()) {
                     return Err(io::Error::other("no room for a whole request on a new connection: fewer --bytes"));
@@ -123,10 +98,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
             }
             if short.received >= options.bytes {
                 sys::close(short.fd);
-                requests_total += 1;
-                if now >= measure_from {
-                    whole.saturating_record((now - short.began).as_nanos() as u64);
-                }
+                requests.done(short.began, now);
                 *short = begin(epoll, options.server, index)?;
             }
         }
