@@ -1,11 +1,12 @@
 //! The time that a module may take of a core. Some of its runs are timed, at distances that a module cannot foresee. The
-//! clock is that of the thread, so time in which another program has the CPU is charged to nobody.
+//! clock is that of the thread, so time in which another program has the CPU is charged to nobody. Asking that clock is a
+//! system call, so few runs are timed while there is no suspicion.
 
 use std::sync::OnceLock;
 
 /// What a module may take at once of what it was given over time: its share of this time, ns.
 const SAVED_NS: u64 = 100_000_000;
-/// Most frames between two timed runs, on average.
+/// Average distance of two timed runs of a chain without suspicion, frames.
 const USUAL_GAP: u32 = 128;
 
 /// A time: of the thread's own clock, and of the wall.
@@ -182,7 +183,7 @@ mod tests {
         for (percent, run_ns) in [(50, MS), (50, 250_000), (20, 5_000), (1, 1_000), (99, MS)] {
             let count = runs(percent, run_ns, 0, 10_000_000);
             let taken = count.expect("it is over its budget") * run_ns;
-            // What was saved, what came meanwhile, and the longest gap before it is suspected.
+            // It takes what was saved and what is given meanwhile. The longest gap passes before it is suspected.
             let most = SAVED_NS * u64::from(percent) / u64::from(100 - percent) + 2 * u64::from(USUAL_GAP) * run_ns;
             assert!(taken <= most.max(SAVED_NS / 100), "{percent} %, {run_ns} ns: {taken} ns");
         }
