@@ -53,9 +53,7 @@ impl Config {
         ring_size("receive_buffer", self.receive_buffer)?;
         self.check_growth("send_buffer_max", self.send_buffer_max, self.send_buffer)?;
         self.check_growth("receive_buffer_max", self.receive_buffer_max, self.receive_buffer)?;
-        if self.idle_memory != Duration::from_micros(0) {
-            time_in_range("idle_memory", self.idle_memory, Duration::from_micros(100_000), Duration::from_secs(3600))?;
-        }
+        self.check_idle_memory()?;
         time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
         time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
         time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
@@ -87,6 +85,17 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    fn check_idle_memory(&self) -> Result<(), (&'static str, String)> {
+        let (key, time) = ("idle_memory", self.idle_memory);
+        if time == Duration::from_micros(0) {
+            return Ok(());
+        }
+        if self.stack != StackKind::Fast && time != Self::default().idle_memory {
+            return Err((key, "only the fast stack's connections give memory back; leave it out".into()));
+        }
+        time_in_range(key, time, Duration::from_micros(100_000), Duration::from_secs(3600))
     }
 
     fn check_interfaces(&self) -> Result<(), (&'static str, String)> {

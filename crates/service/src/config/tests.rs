@@ -109,6 +109,10 @@ fn golden_errors() {
         ),
         ("receive_buffer = \"1KiB\"\n", "towpath.toml:1: receive_buffer: 1KiB is outside 4KiB to 16MiB"),
         (
+            "stack = \"kernel\"\nidle_memory = \"1s\"\n",
+            "towpath.toml:2: idle_memory: only the fast stack's connections give memory back; leave it out",
+        ),
+        (
             "send_buffer_max = \"64KiB\"\n",
             "towpath.toml:1: send_buffer_max: 64KiB is less than the ring has at first, 128KiB",
         ),
