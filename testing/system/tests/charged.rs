@@ -115,16 +115,21 @@ fn received_bytes_are_charged_to_the_program_that_receives_them_also_from_the_ke
     received_bytes_are_charged_to_the_receiver(Service::kernel(), 7432);
 }
 
-#[test]
-fn the_rings_of_closed_sockets_go_back_to_the_kernel() {
-    const SCRIPT: &str = "
-l = socket.create_server(('127.0.0.1', 0), backlog=100); pairs = []
+/// What the pages of all regions of the process SERVICE take, bytes.
+const USED: &str = "
+import os
 def used():
     of = lambda f: f'/proc/{SERVICE}/fd/{f}'
     return sum(os.stat(of(f)).st_blocks * 512 for f in os.listdir(of('')) if 'towpath-region' in link(of(f)))
 def link(path):
     try: return os.readlink(path)
     except OSError: return ''
+";
+
+#[test]
+fn the_rings_of_closed_sockets_go_back_to_the_kernel() {
+    const SCRIPT: &str = "
+l = socket.create_server(('127.0.0.1', 0), backlog=100); pairs = []
 for n in range(64):
     c = socket.create_connection(l.getsockname()); s, _ = l.accept(); pairs.append((c, s))
     for piece in range(32):
@@ -145,21 +150,16 @@ for n in range(40):
     assert got == sent
 print('again')";
     for service in [Service::embedded(), Service::kernel()] {
-        let script = format!("import os, socket, time\nSERVICE = {}{SCRIPT}", service.running.worker());
+        let script = format!("import socket, time\nSERVICE = {}{USED}{SCRIPT}", service.running.worker());
         assert_eq!(service.accelerated("python3 -c").arg(script).run(120).ok(), "True\nTrue\nagain\n");
     }
 }
 
 /// Takes as many bytes as it is told to and gives as many back, twice for each way to wait. Between the two it waits that way, and
 /// prints what it was woken for. After each step it prints what all regions of the service take: nothing is given back outside a wait.
-const IDLER: &str = "import os, select, socket, sys, zlib
+const IDLER: &str = "
+import select, socket, sys, zlib
 BYTES, SERVICE = int(sys.argv[1]), sys.argv[2]; piece = bytes(range(251)) * 1045
-def used():
-    of = lambda f: f'/proc/{SERVICE}/fd/{f}'
-    return sum(os.stat(of(f)).st_blocks * 512 for f in os.listdir(of('')) if 'towpath-region' in link(of(f)))
-def link(path):
-    try: return os.readlink(path)
-    except OSError: return ''
 def say(*words): print(*words, used(), '.', flush=True)
 l = socket.create_server(('10.77.1.1', 7000)); print('listening', flush=True)
 def exchange(c):
@@ -222,7 +222,7 @@ fn an_idle_connection_gives_back_what_its_rings_have_grown_by_and_works_as_befor
     let service = Service::start(|program| wire.under(0, program.arg("--config").arg(config)));
     ours.take(service.running.worker());
     let ways = |program: Program| WAYS.iter().fold(program, |program, way| program.arg(way));
-    let program = service.accelerated("python3 -c").arg(IDLER).arg(BYTES.to_string());
+    let program = service.accelerated("python3 -c").arg(format!("{USED}{IDLER}")).arg(BYTES.to_string());
     let program = ways(program.arg(service.running.worker().to_string()));
     let mut idler = wire.under(0, program).start(wire.scratch.path("idler.log"));
     idler.wait_for("listening", 30);
