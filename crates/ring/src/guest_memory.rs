@@ -499,7 +499,7 @@ mod tests {
         drop(memory);
         rustix::io::pwrite(&memfd, &[0; 8], 24).unwrap();
         assert!(GuestMemory::map(memfd.as_fd()).is_err(), "its stride is too small");
-        // Each field alone. What follows from a wrong one is consistent with it, as far as that goes.
+        // One field at a time is wrong. Fields that depend on it agree with it where they can.
         let with = |change: &dyn Fn(&mut GuestHeader)| {
             let (memory, memfd) = GuestMemory::create(small(), 3, false).unwrap();
             // SAFETY: the mapping is aligned and longer than a header, and nobody else has it.

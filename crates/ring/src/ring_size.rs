@@ -40,7 +40,7 @@ pub const IDLE: u32 = 1 << 20;
 /// All that either word says of rings.
 pub const SIZES: u32 = IDLE | 0xf_ff00;
 
-/// What an idle receive ring keeps, from the first byte on that has not come when the stack agrees. A sender that was idle, too,
+/// An idle receive ring keeps memory for so many bytes: the next ones to come when the stack agrees. A sender that was idle, too,
 /// begins with no more (RFC 6928: ten segments).
 pub const IDLE_BYTES: u32 = 16_384;
 

@@ -9,15 +9,15 @@ use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_client::{descriptors, idle};
 
 /// A copy of the descriptor of the socket that gives memory back now. A child that is forked meanwhile does not keep it.
-struct Copy {
+struct DescriptorCopy {
     lock: Lock,
     fd: UnsafeCell<Option<c_int>>,
 }
 
 // SAFETY: `fd` is only accessed under the lock.
-unsafe impl Sync for Copy {}
+unsafe impl Sync for DescriptorCopy {}
 
-static COPY: Copy = Copy { lock: Lock::new(), fd: UnsafeCell::new(None) };
+static COPY: DescriptorCopy = DescriptorCopy { lock: Lock::new(), fd: UnsafeCell::new(None) };
 
 /// Looks at the sockets of the session of this number. All signals are blocked.
 pub fn look_at_all(number: u32) {

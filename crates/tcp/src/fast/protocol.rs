@@ -209,7 +209,7 @@ impl FlowTurn<'_> {
         self.take::<PREDICTED>(by, s, old, u32::MAX)
     }
 
-    /// Nothing follows a FIN. Of a ring that has given memory back, only what is kept is filled: the peer sends the rest again.
+    /// Nothing follows a FIN. A ring that has given memory back takes only what it has kept memory for. The peer sends the rest again.
     #[cold]
     fn unusual(&mut self, by: Receive, s: &Segment, old: u32) -> Result<Copy, Drop> {
         if self.t.has(FIN_RECEIVED) {
