@@ -22,9 +22,8 @@ const MODULES: [(&str, &str, Option<f64>); 3] = [
 /// The most instructions that the null module may cost a frame.
 const NULL_TARGET: f64 = 20.0;
 
-/// Frames that callgrind counts: so many that the timed runs, whose number is random, change a count by less than 0.1.
-const COUNTED: u64 = 128_000;
-/// Frames of a timed run.
+/// Frames that callgrind counts, and frames of a timed run.
+const COUNTED: u64 = 6400;
 const TIMED: u64 = 2_000_000;
 
 /// The frame: an Ethernet header, IPv4, TCP with timestamps, and 64 bytes.

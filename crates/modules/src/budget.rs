@@ -48,6 +48,10 @@ impl Budget {
     pub fn percent(&self) -> u64 {
         self.percent
     }
+    /// Does it forbid anything?
+    pub fn is_limit(&self) -> bool {
+        self.percent < 100
+    }
     /// Has the module taken more? It runs nowhere then.
     pub fn overrun(&self) -> Option<Overrun> {
         self.overrun.get().copied()
@@ -106,8 +110,8 @@ pub struct Sampling {
     left: u32,
     /// The runs that the next timed one stands for.
     gap: u32,
-    /// The average gap.
-    usual: u32,
+    /// The average gap. `None`: there is nothing to find out.
+    usual: Option<u32>,
     /// The state of a generator of random numbers.
     random: u64,
 }
@@ -115,7 +119,12 @@ pub struct Sampling {
 impl Sampling {
     /// The first frame is timed. `seed` is one that modules do not know.
     pub fn new(seed: u64) -> Self {
-        Self { left: 1, gap: 1, usual: 1, random: seed | 1 }
+        Self { left: 1, gap: 1, usual: Some(1), random: seed | 1 }
+    }
+
+    /// For modules without limits: one frame of 2^32 is timed.
+    pub fn none() -> Self {
+        Self { left: u32::MAX, gap: u32::MAX, usual: None, random: 1 }
     }
 
     /// Another frame: is it timed?
@@ -132,12 +141,13 @@ impl Sampling {
 
     /// Chooses the next. `all`: it is the next frame.
     pub fn choose(&mut self, all: bool) {
-        self.usual = if all { 1 } else { (2 * self.usual).min(USUAL_GAP) };
+        let Some(usual) = &mut self.usual else { return *self = Self::none() };
+        *usual = if all { 1 } else { (2 * *usual).min(USUAL_GAP) };
+        let spread = u64::from(2 * *usual - 1);
         // Marsaglia's xorshift.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let spread = u64::from(2 * self.usual - 1);
         self.gap = 1 + ((self.random >> 32) % spread) as u32;
         self.left = self.gap;
     }
@@ -224,5 +234,8 @@ mod tests {
         assert!(different.len() > 100, "{different:?}");
         sampling.choose(true);
         assert!(sampling.is_due() && sampling.gap() == 1);
+        let mut none = Sampling::none();
+        none.choose(true);
+        assert!(!(0..1_000_000).any(|_| none.is_due()));
     }
 }

@@ -59,6 +59,7 @@ impl Chain {
             let account = Account::new(&one.budget, begin);
             Step { instance, counts: Arc::clone(&one.counts), passed: 0, budget: Arc::clone(&one.budget), account }
         };
+        let is_limited = modules.iter().any(|one| one.budget.is_limit());
         let twice = |_| {
             let first = clock();
             clock().thread_ns.saturating_sub(first.thread_ns)
@@ -70,7 +71,7 @@ impl Chain {
             hook,
             group,
             room: modules.iter().any(|one| one.module.wants_room()),
-            sampling: Sampling::new(random()),
+            sampling: if is_limited { Sampling::new(random()) } else { Sampling::none() },
             clock,
             clock_ns: asked[ASKED / 2],
             detached: Vec::new(),

@@ -73,8 +73,8 @@ pub struct NewModule {
     pub budget: u8,
 }
 
-/// What a module has if nothing else is said.
-pub const USUAL_BUDGET: u8 = 50;
+/// What a module has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
+pub const USUAL_BUDGET: u8 = 100;
 
 fn usual_budget() -> u8 {
     USUAL_BUDGET
