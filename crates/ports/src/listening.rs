@@ -5,6 +5,7 @@
 //! [`crate::peer_filter`] has the rules about those that it leaves.
 
 use crate::keys::{FlowKey, FlowKey6, Key};
+use crate::mapping::Mapping;
 use crate::object::{LoadError, Maps, OBJECT, load_filter};
 use crate::peer_filter::{PeerFilter, removed};
 use crate::syn::Syn;
@@ -13,6 +14,7 @@ use aya::{Ebpf, EbpfLoader};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often the filter is told that this service lives. It waits for three seconds.
@@ -155,6 +157,13 @@ impl Listening {
         self.syns.as_fd()
     }
 
+    /// Tells without a system call whether a SYN waits.
+    pub fn waiting(&self) -> io::Result<WaitingSyns> {
+        let (queue, page) = (self.syns.as_fd(), rustix::param::page_size());
+        let word = |page_number: usize| Mapping::read_only(queue, page, (page_number * page) as libc::off_t);
+        Ok(WaitingSyns { consumed: word(0)?, produced: word(1)? })
+    }
+
     /// Tells the filter that this service lives. Call it at least once a second.
     pub fn beat(&mut self) {
         let now = monotonic();
@@ -165,6 +174,28 @@ impl Listening {
         if self.heartbeat.set(0, now.as_nanos() as u64, 0).is_ok() {
             self.beaten = Some(now);
         }
+    }
+}
+
+/// The positions of the queue of SYNs, which any thread may read: how far it was read, and how far it was written. Each
+/// is the first word of a page.
+pub struct WaitingSyns {
+    consumed: Mapping,
+    produced: Mapping,
+}
+
+// SAFETY: the mapped words are read only as atomics.
+unsafe impl Sync for WaitingSyns {}
+
+impl WaitingSyns {
+    /// Does a SYN wait?
+    #[inline]
+    pub fn any(&self) -> bool {
+        // SAFETY: the mapping begins with the position, which is aligned, lives as long as `self`, and is written by the
+        // kernel or by the reader of the queue as one word.
+        let [consumed, produced] = [&self.consumed, &self.produced]
+            .map(|word| unsafe { word.start().cast::<AtomicUsize>().as_ref() }.load(Ordering::Acquire));
+        consumed != produced
     }
 }
 

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
 /// A memory mapping that this value owns.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -20,13 +22,17 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     /// A shared mapping of a part of `fd`.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
-        Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+        Self::map(bytes, WRITABLE, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
-    fn map(bytes: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Self> {
+    /// [`Mapping::shared`], of what nobody may write by it.
+    pub fn read_only(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
+        Self::map(bytes, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    fn map(bytes: usize, access: i32, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Self> {
         // SAFETY: the kernel chooses the address of a new mapping, so no existing memory is touched.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -64,7 +70,7 @@ pub struct Buffer(Mapping);
 impl Buffer {
     /// Of this many bytes.
     pub fn new(bytes: usize) -> io::Result<Self> {
-        Mapping::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).map(Self)
+        Mapping::map(bytes, WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).map(Self)
     }
 }
 

@@ -75,9 +75,8 @@ impl<T> Sender<T> {
     pub fn has_room(&self) -> bool {
         self.overflow.is_empty() && !self.ring.is_full()
     }
-    /// Moves waiting messages into the ring, and wakes the receiver if there is anything new. False = a message still
-    /// waits.
-    pub fn flush(&mut self) -> bool {
+    /// Moves waiting messages into the ring. Is there anything that the receiver has not been told of? The caller tells it.
+    pub fn settle(&mut self) -> bool {
         while let Some(message) = self.overflow.pop_front() {
             if let Err(rtrb::PushError::Full(message)) = self.ring.push(message) {
                 self.overflow.push_front(message);
@@ -85,7 +84,12 @@ impl<T> Sender<T> {
             }
             self.fresh = true;
         }
-        if std::mem::take(&mut self.fresh) {
+        std::mem::take(&mut self.fresh)
+    }
+    /// Moves waiting messages into the ring, and wakes the receiver if there is anything new. False = a message still
+    /// waits.
+    pub fn flush(&mut self) -> bool {
+        if self.settle() {
             self.doorbell.notify();
         }
         self.overflow.is_empty()

@@ -144,9 +144,13 @@ pub trait Network: Send {
     /// The stack does not answer the first SYN of this tuple that it has taken. The peer repeats it, and then the kernel
     /// shall.
     fn leave_syn(&mut self, _tuple: &FourTuple) {}
-    /// The descriptor that is readable while SYNs wait.
+    /// The descriptor that becomes readable when a SYN comes.
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         None
+    }
+    /// Tells any thread whether a SYN waits. It makes no system call.
+    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+        Ok(Box::new(|| false))
     }
     /// The next frame that has come on a receive queue without a port, and the port of its interface. Its checksum is right.
     fn next_stray(&mut self) -> Option<(PortId, Box<[u8]>)> {

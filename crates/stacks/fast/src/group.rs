@@ -9,6 +9,7 @@ use crate::owner::split;
 use crate::portset::{Frames, PortSet};
 use crate::ring_growth;
 use crate::rings::{Endpoints, GroupClient};
+use crate::shared_slow::{SharedSlow, TAKES_SYNS};
 use crate::thread::{wait, watch};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,6 +63,8 @@ pub struct FlowGroup {
     pub metrics: Arc<Metrics>,
     /// Memory of its turns.
     pub scratch: Scratch,
+    /// The slow path, whose turns its worker takes; `None`: another thread takes them all.
+    pub slow: Option<Arc<SharedSlow>>,
 }
 
 /// Memory that a turn uses and the next uses again.
@@ -76,6 +79,8 @@ pub struct Scratch {
     uncounted: bool,
     account: GroupTimes,
     full: u64,
+    /// SYNs wait that are the slow thread's, which is at work.
+    left_syns: bool,
     /// The time of this turn, µs.
     now_us: u64,
     sampler: Sampler,
@@ -89,14 +94,37 @@ impl FlowGroup {
 
     /// Takes one turn, and returns how much work it was.
     pub fn turn(&mut self, now: Micros) -> usize {
-        self.scratch.now_us = now.0;
+        (self.scratch.now_us, self.scratch.left_syns) = (now.0, false);
         let mut work = self.messages(now) + self.receive(now);
         // Applications work on new data while this flow group sends.
         work += self.publish() + self.data_queues(now);
         work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
         work += self.publish();
-        work + self.tell_slow()
+        work += self.tell_slow();
+        work + self.slow_turn(now)
+    }
+
+    /// Gives the slow path a turn if there is something for it, and uses what it answers.
+    fn slow_turn(&mut self, now: Micros) -> usize {
+        let Some(slow) = &self.slow else {
+            self.outbox.flush();
+            return 0;
+        };
+        if !self.outbox.settle() && (self.number != TAKES_SYNS || !slow.has_syns()) {
+            return 0;
+        }
+        let slow = Arc::clone(slow);
+        let Some(mut turn) = slow.begin() else {
+            self.scratch.left_syns = true;
+            return 0;
+        };
+        let work = turn.run(now, self.number) + self.messages(now);
+        self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
+        self.ports.flush();
+        self.publish();
+        self.scratch.left_syns = turn.end(now);
+        work
     }
 
     fn messages(&mut self, now: Micros) -> usize {
@@ -361,7 +389,6 @@ impl FlowGroup {
             self.outbox.send(FromGroup::Tcp(message));
             work += 1;
         }
-        self.outbox.flush();
         work
     }
 
@@ -410,6 +437,8 @@ impl Group for FlowGroup {
             data_queue.arm();
             pending |= !data_queue.is_empty(client.data_head);
         }
+        let takes_syns = number == TAKES_SYNS && !self.scratch.left_syns;
+        pending |= takes_syns && self.slow.as_ref().is_some_and(|slow| slow.has_syns());
         if pending || self.ports.pending() {
             return Idle::No;
         }

@@ -85,6 +85,7 @@ impl Bench {
             panics: Arc::new(AtomicU64::new(0)),
             metrics: Metrics::new(vec![1]).unwrap(),
             scratch: Scratch::default(),
+            slow: None,
         };
         to.send(ToGroup::AddClient(Arc::clone(&client)));
         Self { flow_group, to, from, client, table, now: Micros(1_000_000), tail: 0 }

@@ -45,6 +45,7 @@ mod requests;
 mod ring_growth;
 mod rings;
 mod route_wait;
+mod shared_slow;
 mod sharing_class;
 mod slow;
 mod stack;

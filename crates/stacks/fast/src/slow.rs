@@ -11,11 +11,11 @@ use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
-use crate::thread::wait;
+use crate::taken_syns::{SYNS, SYNS_ON_WORKER};
 use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
@@ -64,12 +64,12 @@ pub struct SlowThread {
     pub requests: mpsc::Receiver<Request>,
     /// The doorbell through which flow groups and callers notify it.
     pub doorbell: Arc<Doorbell>,
-    /// Set to end the thread.
-    pub stop: Arc<AtomicBool>,
     /// Turns that ended by a panic.
     pub panics: Arc<AtomicU64>,
     /// Watches the doorbell and the command doorbells.
-    pub epoll: OwnedFd,
+    pub epoll: Arc<OwnedFd>,
+    /// When its thread wakes at the latest; `None`: it is awake.
+    pub wakes_at: Option<Micros>,
     /// The memory in which the counters are published.
     pub metrics: Arc<Metrics>,
     /// When the counters are to be published next.
@@ -101,25 +101,11 @@ pub struct SlowThread {
 }
 
 impl SlowThread {
-    /// Runs until stopped.
-    pub fn run(mut self) {
-        while !self.stop.load(Ordering::Relaxed) {
-            let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(now())));
-            match turn {
-                Ok(0) => self.sleep(),
-                Ok(_) => {}
-                Err(_) => {
-                    self.panics.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!("the slow thread panicked; it goes on");
-                }
-            }
-        }
-    }
-
     /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
-        let mut work = self.requests(now) + self.syns(now) + self.strays(now) + self.messages(now) + self.commands(now);
+        let mut work =
+            self.requests(now) + self.syns(now, SYNS) + self.strays(now) + self.messages(now) + self.commands(now);
         let changed = self.host.network.changed();
         if changed {
             for NewPort { flow_group, number, port } in self.host.network.new_ports() {
@@ -141,13 +127,41 @@ impl SlowThread {
         self.expire(now);
         if work == 0 || now >= self.publish_at {
             self.publish_at = now.after(PUBLISH_US);
-            self.metrics.publish(self.flow_groups, self.slow.counters(), &LoopCounters::default());
+            self.publish();
             if let Some(cookies) = self.flood_notice.due(now, self.slow.counters().cookies_sent) {
                 tracing::warn!("possible SYN flood: a backlog is full, {cookies} SYNs were answered with cookies");
             }
         }
         self.flush();
         work
+    }
+
+    /// A turn on the worker that serves this flow group: only what a handshake waits for. Applications are not woken yet.
+    /// Returns how many SYNs were taken, and how much work it was beside them.
+    pub fn turn_on_worker(&mut self, now: Micros, flow_group: usize) -> (usize, usize) {
+        self.host.now = now;
+        let work = (self.syns(now, SYNS_ON_WORKER), self.messages_of(now, flow_group));
+        if self.slow.next_deadline().is_some_and(|at| at <= now) {
+            self.slow.poll(now, &Readings(&self.table), &mut self.host);
+        }
+        self.later(now);
+        self.flush_groups();
+        work
+    }
+
+    /// Ends a turn on a worker. Must the slow thread be woken? It sleeps longer than it may by now.
+    pub fn end_on_worker(&mut self, now: Micros) -> bool {
+        self.publish();
+        self.flush();
+        let sleeps_too_long = self.wakes_at.is_some_and(|at| self.deadline(now).is_some_and(|sooner| sooner < at));
+        if sleeps_too_long {
+            self.wakes_at = None;
+        }
+        sleeps_too_long
+    }
+
+    fn publish(&self) {
+        self.metrics.publish(self.flow_groups, self.slow.counters(), &LoopCounters::default());
     }
 
     fn requests(&mut self, now: Micros) -> usize {
@@ -165,16 +179,16 @@ impl SlowThread {
     }
 
     fn messages(&mut self, now: Micros) -> usize {
-        let mut work = 0;
-        for flow_group in 0..self.inbox.len() {
-            for _ in 0..BATCH {
-                let Ok(message) = self.inbox[flow_group].pop() else { break };
-                work += 1;
-                self.message(now, flow_group, message);
-                self.later(now);
-            }
+        (0..self.inbox.len()).map(|flow_group| self.messages_of(now, flow_group)).sum()
+    }
+
+    fn messages_of(&mut self, now: Micros, flow_group: usize) -> usize {
+        for work in 0..BATCH {
+            let Ok(message) = self.inbox[flow_group].pop() else { return work };
+            self.message(now, flow_group, message);
+            self.later(now);
         }
-        work
+        BATCH
     }
 
     fn message(&mut self, now: Micros, flow_group: usize, message: FromGroup) {
@@ -332,38 +346,51 @@ impl SlowThread {
         });
     }
 
-    /// Wakes the receivers of messages and events.
-    fn flush(&mut self) {
+    fn flush_groups(&mut self) {
         for flow_group in &mut self.host.flow_groups {
             flow_group.to.flush();
         }
+    }
+
+    /// Wakes the receivers of messages and events.
+    fn flush(&mut self) {
+        self.flush_groups();
         for client in self.host.clients.iter_mut().flatten() {
             client.out.notify(&client.shared);
         }
     }
 
-    fn sleep(&mut self) {
+    /// The thread is about to sleep. Returns for how long at most, µs; `None`: there is something to do.
+    pub fn arm(&mut self) -> Option<Option<u64>> {
         self.doorbell.arm();
-        let mut pending = self.inbox.iter().any(|i| !i.is_empty()) || self.stop.load(Ordering::Relaxed);
+        let mut pending = self.inbox.iter().any(|i| !i.is_empty());
         for client in self.host.clients.iter().flatten() {
             let commands = client.shared.region.commands();
             commands.arm();
             pending |= !commands.is_empty(client.command_head);
         }
         // A request notifies even while the doorbell is not armed, so that none is missed here.
-        if !pending {
-            let timeout = self.timeout();
-            wait(&self.epoll, timeout);
+        if pending {
+            self.disarm();
+            return None;
         }
+        let now = now();
+        let deadline = self.deadline(now);
+        self.wakes_at = Some(deadline.unwrap_or(Micros(u64::MAX)));
+        Some(deadline.map(|at| at.since(now)))
+    }
+
+    /// The thread is awake.
+    pub fn disarm(&mut self) {
+        self.wakes_at = None;
         self.doorbell.disarm();
         for client in self.host.clients.iter().flatten() {
             client.shared.region.commands().disarm();
         }
     }
 
-    /// The longest sleep.
-    fn timeout(&mut self) -> Option<u64> {
-        let now = now();
+    /// When the thread must look again at the latest.
+    fn deadline(&mut self, now: Micros) -> Option<Micros> {
         let protocol = self.slow.next_deadline();
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_reservations.is_empty());
@@ -389,7 +416,6 @@ impl SlowThread {
         .into_iter()
         .flatten()
         .min()
-        .map(|at| at.since(now))
     }
 
     /// Adds a client.

@@ -10,6 +10,7 @@ use crate::mailbox::{Doorbell, mailbox};
 use crate::metrics::Metrics;
 use crate::portset::PortSet;
 use crate::rings::Endpoints;
+use crate::shared_slow::{SharedSlow, TAKES_SYNS};
 use crate::slow::SlowThread;
 use crate::thread::{epoll_with, watch};
 use crate::waiting::{RouteWaits, WaitingCommands};
@@ -112,6 +113,7 @@ impl FastStack {
                 metrics: Arc::clone(&metrics),
                 scratch: Scratch::default(),
                 doorbell,
+                slow: None,
             };
             group.watch_ports()?;
             groups.push(Box::new(group));
@@ -119,8 +121,9 @@ impl FastStack {
         let mut host = SlowHost::new(links, network, guard)?;
         let epoll = epoll_with(&slow_doorbell)?;
         if let Some(syns) = host.network.syns() {
-            watch(&epoll, syns, true)?;
+            watch(&groups[TAKES_SYNS].epoll, syns, true)?;
         }
+        let syns_wait = host.network.syns_wait()?;
         if let Some(strays) = host.network.strays() {
             watch(&epoll, strays, true)?;
         }
@@ -131,9 +134,9 @@ impl FastStack {
             table,
             inbox,
             requests: from_service,
-            epoll,
+            epoll: Arc::new(epoll),
+            wakes_at: None,
             doorbell: Arc::clone(&slow_doorbell),
-            stop: Arc::clone(&stop),
             panics: Arc::clone(&panics),
             metrics: Arc::clone(&metrics),
             publish_at: Micros(0),
@@ -150,6 +153,8 @@ impl FastStack {
             last_id: 0,
             flow_groups: config.flow_groups,
         };
+        let slow = SharedSlow::new(slow, Arc::clone(&stop), syns_wait);
+        groups.iter_mut().for_each(|group| group.slow = Some(Arc::clone(&slow)));
         let workers = WorkersConfig { name: "fast", spin_us: config.spin_us, cpus: config.cpus };
         let workers = Workers::start(&workers, groups)?;
         let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);

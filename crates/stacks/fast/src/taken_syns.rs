@@ -11,8 +11,10 @@ use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::time::Micros;
 use towpath_wire::parse;
 
-/// SYNs taken in one turn.
-const BATCH: usize = 256;
+/// SYNs that the slow thread takes in one turn.
+pub const SYNS: usize = 256;
+/// SYNs that a worker takes in one turn. More of them come only in a flood, which is not to hold up established connections.
+pub const SYNS_ON_WORKER: usize = 32;
 
 impl SlowHost {
     /// What the two halves of a listener have accepted.
@@ -67,14 +69,14 @@ impl SlowHost {
 }
 
 impl SlowThread {
-    /// Takes waiting SYNs, and returns how many.
-    pub fn syns(&mut self, now: Micros) -> usize {
+    /// Takes so many waiting SYNs at most, and returns how many it was.
+    pub fn syns(&mut self, now: Micros, most: usize) -> usize {
         if !self.host.network.listens_in_kernel() {
             return 0;
         }
         self.host.network.beat();
         let mut work = 0;
-        while work < BATCH
+        while work < most
             && let Some(syn) = self.host.network.next_syn()
         {
             work += 1;

@@ -36,6 +36,8 @@ struct Kernel {
     syns: VecDeque<TakenSyn>,
     accelerated: BTreeSet<u64>,
     steered: HashMap<FourTuple, Steered>,
+    /// The thread that has steered last.
+    steered_by: Option<String>,
     /// The peer's ports of the SYNs that the stack leaves to the kernel.
     left: Vec<u16>,
     /// The listening socket is closed.
@@ -95,6 +97,7 @@ impl Network for KernelNetwork {
     }
     fn steer(&mut self, tuple: &FourTuple, steered: Steered) {
         let mut kernel = self.0.lock().unwrap();
+        kernel.steered_by = std::thread::current().name().map(str::to_owned);
         match steered {
             Steered::No | Steered::Kernels => kernel.steered.remove(tuple),
             _ => kernel.steered.insert(*tuple, steered),
@@ -139,6 +142,10 @@ impl Network for KernelNetwork {
     }
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.1.as_fd())
+    }
+    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+        let kernel = Arc::clone(&self.0);
+        Ok(Box::new(move || !kernel.lock().unwrap().syns.is_empty()))
     }
     fn syn_counts(&self) -> SynCounts {
         SynCounts { taken: 5, passed_stale: 6, passed_full: 7 }
@@ -287,6 +294,23 @@ fn a_syn_that_names_the_listener_opens_a_connection() {
     accepted.abort();
     assert_ne!(bench.next().flags & flags::RST, 0);
     eventually("nothing is steered", || bench.steered(4001).is_none());
+}
+
+/// The slow thread may be at work for another reason, and then has the SYN, too.
+#[test]
+fn the_thread_that_has_the_frames_makes_the_connection() {
+    let mut bench = Bench::new();
+    let app = App::new(&bench.stack, small(1));
+    let mut listener = bench.listen(&app);
+    let mut port = 4000;
+    eventually("a handshake without another thread", || {
+        port += 1;
+        bench.syn(COOKIE, port);
+        let answer = std::iter::from_fn(|| Some(bench.next())).find(|answer| answer.destination_port == port).unwrap();
+        bench.send(&frame(port, 5001, answer.seq.wrapping_add(1), flags::ACK));
+        listener.accept().abort();
+        bench.kernel.lock().unwrap().steered_by.as_deref() == Some("fast-0")
+    });
 }
 
 #[test]

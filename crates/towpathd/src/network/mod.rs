@@ -293,6 +293,12 @@ impl Network for HostNetwork {
         self.listening().map(|listening| listening.readable())
     }
 
+    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+        let Some(listening) = self.listening() else { return Ok(Box::new(|| false)) };
+        let waiting = listening.waiting()?;
+        Ok(Box::new(move || waiting.any()))
+    }
+
     fn next_stray(&mut self) -> Option<(PortId, Box<[u8]>)> {
         let (place, frame) = self.steer.as_mut()?.next_stray()?;
         Some((self.served.get(place as usize)?.port, frame))

@@ -1,0 +1,116 @@
+//! The slow path, which two kinds of threads run: its own, and any worker that has just left it work.
+//!
+//! A handshake goes to and fro between a flow group and the slow path. Were each of them to wake the other's thread, a short
+//! connection would cost four changes of threads more. So a worker runs the slow path at the end of its turn, if the slow
+//! thread is not at it, and takes the results at once. What nobody waits for in a handshake stays with the slow thread:
+//! commands, requests of the service, timers that the worker does not run by the way.
+
+use crate::mailbox::Doorbell;
+use crate::slow::SlowThread;
+use crate::taken_syns::SYNS_ON_WORKER;
+use crate::thread::wait;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use towpath_tcp::time::Micros;
+
+/// The slow path's state, and what its thread waits for.
+pub struct SharedSlow {
+    state: Mutex<SlowThread>,
+    epoll: Arc<OwnedFd>,
+    doorbell: Arc<Doorbell>,
+    stop: Arc<AtomicBool>,
+    panics: Arc<AtomicU64>,
+    syns_wait: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// The flow group whose worker takes SYNs.
+pub const TAKES_SYNS: usize = 0;
+
+impl SharedSlow {
+    /// `syns_wait`: see [`crate::api::Network::syns_wait`].
+    pub fn new(slow: SlowThread, stop: Arc<AtomicBool>, syns_wait: Box<dyn Fn() -> bool + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self {
+            epoll: Arc::clone(&slow.epoll),
+            doorbell: Arc::clone(&slow.doorbell),
+            panics: Arc::clone(&slow.panics),
+            state: Mutex::new(slow),
+            stop,
+            syns_wait,
+        })
+    }
+
+    /// The slow thread: runs until stopped.
+    pub fn run(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut slow = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = crate::client::now();
+            if self.survives(|| slow.turn(now)) != Some(0) {
+                continue;
+            }
+            let timeout = if self.stop.load(Ordering::Relaxed) || self.has_syns() { None } else { slow.arm() };
+            // A worker may run it while this thread sleeps.
+            drop(slow);
+            if let Some(timeout) = timeout {
+                wait(&self.epoll, timeout);
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).disarm();
+            }
+        }
+    }
+
+    /// Does a SYN wait?
+    pub fn has_syns(&self) -> bool {
+        (self.syns_wait)()
+    }
+
+    /// Begins a turn of the slow path on a worker. `None`: another thread is at it, and sees what is there before it sleeps.
+    pub fn begin(&self) -> Option<SlowTurn<'_>> {
+        match self.state.try_lock() {
+            Ok(slow) => Some(SlowTurn { shared: self, slow, leaves_syns: false }),
+            Err(TryLockError::Poisoned(slow)) => {
+                Some(SlowTurn { shared: self, slow: slow.into_inner(), leaves_syns: false })
+            }
+            Err(TryLockError::WouldBlock) => {
+                self.doorbell.notify();
+                None
+            }
+        }
+    }
+
+    fn survives<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
+        let result = catch_unwind(AssertUnwindSafe(run));
+        if result.is_err() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("the slow path panicked; it goes on");
+        }
+        result.ok()
+    }
+}
+
+/// A turn of the slow path on a worker. No other thread has one meanwhile.
+pub struct SlowTurn<'a> {
+    shared: &'a SharedSlow,
+    slow: MutexGuard<'a, SlowThread>,
+    leaves_syns: bool,
+}
+
+impl SlowTurn<'_> {
+    /// Takes SYNs, and the messages of this flow group. The answers are in the mailboxes of the flow groups.
+    pub fn run(&mut self, now: Micros, flow_group: usize) -> usize {
+        let Self { shared, slow, leaves_syns } = self;
+        let (syns, work) = shared.survives(|| slow.turn_on_worker(now, flow_group)).unwrap_or((0, 1));
+        *leaves_syns = syns == SYNS_ON_WORKER;
+        syns + work
+    }
+
+    /// Wakes applications, and the slow thread if it must look sooner than it will. The worker has used the answers by now,
+    /// so that an application sees a new connection together with its first bytes. True: there may be more SYNs than a worker
+    /// takes, and they are the slow thread's.
+    pub fn end(mut self, now: Micros) -> bool {
+        if self.slow.end_on_worker(now) || self.leaves_syns {
+            self.shared.doorbell.notify_always();
+        }
+        self.leaves_syns
+    }
+}
