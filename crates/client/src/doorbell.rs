@@ -18,6 +18,21 @@ impl Socket {
         };
         notify(self);
     }
+
+    /// [`Socket::mark_app`], for a flag that matters only to bytes in the send ring. Without any the stack is not woken:
+    /// whoever puts bytes there notifies it, and it reads the flags then.
+    pub fn mark_app_for_bytes(&self, flag: u32, on: bool) {
+        let flags = &self.app().flags;
+        if on {
+            flags.fetch_or(flag, Ordering::SeqCst);
+        } else {
+            flags.fetch_and(!flag, Ordering::SeqCst);
+        }
+        full_fence();
+        if self.direct().is_some() || self.view().queued() > 0 {
+            notify(self);
+        }
+    }
 }
 
 /// Notifies the stack that the application's line of the socket has changed. For a direct connection the peer is

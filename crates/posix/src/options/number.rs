@@ -68,8 +68,11 @@ fn set_app_flag(socket: &Socket, flag: u32, on: bool) {
         app_flags::NODELAY if on => send::let_go(socket),
         _ => {}
     }
-    if socket.has_app(flag) != on || (flag, on) == (app_flags::NODELAY, true) {
-        socket.mark_app(flag, on);
+    match flag {
+        // The stack reads them together with the next bytes. It must look at once only if it has bytes that it holds back.
+        app_flags::NODELAY | app_flags::CORK => socket.mark_app_for_bytes(flag, on),
+        _ if socket.has_app(flag) != on => socket.mark_app(flag, on),
+        _ => {}
     }
 }
 
