@@ -111,6 +111,8 @@ pub mod flag {
     pub const ANY_PORT: u32 = 524_288;
     /// It has given memory back since data last moved (see `idle`).
     pub const GAVE_BACK: u32 = 1_048_576;
+    /// An accepted connection whose pair may be kept for another one (see `pairs` in `towpath-posix`).
+    pub const OWN_PAIR: u32 = 2_097_152;
 }
 
 /// One slot's part.
@@ -156,7 +158,7 @@ pub struct Private {
     pub users: AtomicU32,
     /// `StackLine::soft_error` when it was last reported.
     pub soft_error: AtomicU32,
-    /// Accepts on a listener with a kernel half, which take turns by it.
+    /// Accepts on a listener with a kernel half, which take turns by it. With [`flag::OWN_PAIR`]: the number of the pair.
     pub accepts: AtomicU32,
     /// What the stack last said of the rings' sizes (see `ring_growth`). Under `receiving`.
     pub sizes: AtomicU32,

@@ -4,7 +4,7 @@
 use crate::fd::standard_streams;
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::io::sigurg;
-use crate::lifecycle::{idle, in_flight};
+use crate::lifecycle::{idle, in_flight, pairs};
 use crate::observe::{fallback, measure};
 use crate::ready::instance;
 use crate::ready::past::bridge;
@@ -25,6 +25,7 @@ pub fn init() {
 pub extern "C" fn before() {
     instance::forking();
     share();
+    pairs::forking();
 }
 
 /// Marks all sockets as shared: from now on two processes have each descriptor, so `close` in one of them ends nothing.
@@ -55,6 +56,7 @@ pub extern "C" fn in_child() {
     towpath_client::at_fork::in_child();
     instance::forked();
     in_flight::forked();
+    pairs::forked();
     idle::forked();
     bridge::forked();
     uring::forked();

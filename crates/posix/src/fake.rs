@@ -50,8 +50,8 @@ struct FakeClient {
     doorbells: Vec<OwnedFd>,
     controls: Vec<UnixStream>,
     contexts: HashMap<u32, OwnedFd>,
-    /// The stack's ends of the socketpairs, by slot.
-    pairs: HashMap<u32, (u32, UnixStream)>,
+    /// The stack's ends of the socketpairs by number, with their slots and generations.
+    pairs: HashMap<u32, (u32, u32, UnixStream)>,
     reserved: HashMap<u32, OwnedFd>,
     next_slot: u32,
     /// Those that have asked for another stack.
@@ -177,11 +177,15 @@ impl Fake {
             for control in told {
                 control::send_reply(control.as_fd(), &Reply::Refused { errno: libc::ENOENT }, &[])?;
             }
-            let hung_up: Vec<_> =
-                client.pairs.iter().filter(|(_, (_, pair))| hung_up(pair)).map(|(s, p)| (*s, p.0)).collect();
-            for (raw, generation) in hung_up {
+            let hung_up: Vec<_> = client
+                .pairs
+                .iter()
+                .filter(|(_, pair)| hung_up(&pair.2))
+                .map(|(end, pair)| (*end, pair.0, pair.1))
+                .collect();
+            for (end, raw, generation) in hung_up {
                 busy = true;
-                self.clients[at].pairs.remove(&raw);
+                self.clients[at].pairs.remove(&end);
                 if let Some(slot) = self.clients[at].region.slot(raw) {
                     // The doorbell of this close may not have been handled yet. It says whether the close is an abort.
                     let app = self.clients[at].region.app(slot);
@@ -441,8 +445,12 @@ impl Fake {
 impl FakeClient {
     fn request(&mut self, control: &UnixStream, request: Request, mut fds: Vec<OwnedFd>) {
         match (request, fds.pop()) {
-            (Request::Attach { slot, generation }, Some(fd)) => {
-                self.pairs.insert(slot, (generation, UnixStream::from(fd)));
+            (Request::Attach { slot, generation, end }, Some(fd)) => {
+                self.pairs.insert(end, (slot, generation, UnixStream::from(fd)));
+            }
+            (Request::Reattach { slot, generation, end }, _) => {
+                let pair = self.pairs.get_mut(&end).expect("an end of that number");
+                (pair.0, pair.1) = (slot, generation);
             }
             // A socket that listens is its program's alone, or nobody would see its end.
             (Request::Reserve { slot, .. }, Some(fd)) if !halves::listens(&fd) => {

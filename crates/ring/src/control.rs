@@ -45,6 +45,18 @@ pub enum Request {
         slot: u32,
         /// Generation the descriptor belongs to.
         generation: u32,
+        /// The sender's number of the pair, below 2^30. It names the end in `Reattach`. An end of that number is replaced.
+        end: u32,
+    },
+    /// The end of this number belongs to another slot from now on. Its last socket is closed, and all other descriptors of
+    /// that socket were, too. If it has hung up meanwhile, so has the new socket.
+    Reattach {
+        /// Slot number.
+        slot: u32,
+        /// Generation the descriptor belongs to.
+        generation: u32,
+        /// The number, as in `Attach`.
+        end: u32,
     },
     /// A bound kernel TCP socket (one descriptor). It proves that the client has the port of the LISTEN or CONNECT command
     /// which follows on this slot. Both come on different ways, so either may arrive first. For LISTEN it listens already
@@ -226,6 +238,7 @@ mod kind {
     pub const STACK_OF: u32 = 14;
     pub const JOIN: u32 = 15;
     pub const REGION: u32 = 16;
+    pub const REATTACH: u32 = 17;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -248,7 +261,7 @@ impl Request {
             Request::Join { .. } | Request::Region => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Doorbell { .. } | Request::Stats => 0,
-            Request::Stack { .. } | Request::StackOf { .. } => 0,
+            Request::Stack { .. } | Request::StackOf { .. } | Request::Reattach { .. } => 0,
         }
     }
 
@@ -259,7 +272,12 @@ impl Request {
             Request::Hello { version, join, features } => {
                 Packet::of(version, kind::HELLO).long(join).word(features).bytes
             }
-            Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
+            Request::Attach { slot, generation, end } => {
+                Packet::new(kind::ATTACH).word(slot).word(generation).word(end).bytes
+            }
+            Request::Reattach { slot, generation, end } => {
+                Packet::new(kind::REATTACH).word(slot).word(generation).word(end).bytes
+            }
             Request::Reserve { slot, seq, listens } => {
                 Packet::new(kind::RESERVE).word(slot).word(seq).word(listens.into()).bytes
             }
@@ -293,7 +311,8 @@ impl Request {
         }
         Ok(match kind {
             kind::HELLO => Request::Hello { version, join: fields.long(), features: fields.word() },
-            kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
+            kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word(), end: fields.word() },
+            kind::REATTACH => Request::Reattach { slot: fields.word(), generation: fields.word(), end: fields.word() },
             kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word(), listens: fields.word() != 0 },
             kind::JOIN => {
                 let (slot, seq) = (fields.word(), fields.word());

@@ -44,7 +44,8 @@ fn requests_arrive_with_their_descriptors() {
     let (read_end, write_end) = passed();
     let requests = [
         Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef, features: u32::MAX },
-        Request::Attach { slot: 7, generation: 9 },
+        Request::Attach { slot: 7, generation: 9, end: 11 },
+        Request::Reattach { slot: 7, generation: 9, end: 11 },
         Request::Reserve { slot: 8, seq: 5, listens: true },
         Request::Join { slot: 8, seq: 5, remote_addr: "fd00::1:2".parse().unwrap(), remote_port: 443 },
         Request::Context,
@@ -116,7 +117,7 @@ fn replies_arrive_with_their_descriptors() {
 #[test]
 fn a_wrong_number_of_descriptors_is_not_sent() {
     let (app, service) = pair();
-    let error = send_request(app.as_fd(), &Request::Attach { slot: 0, generation: 1 }, &[]).unwrap_err();
+    let error = send_request(app.as_fd(), &Request::Attach { slot: 0, generation: 1, end: 1 }, &[]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let error = send_reply(service.as_fd(), &Reply::Refused { errno: 1 }, &[app.as_fd()]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -134,7 +135,7 @@ fn a_dead_peer_is_an_error_and_no_signal() {
 
 #[test]
 fn bad_packets_are_refused_and_their_descriptors_closed() {
-    let attach = Request::Attach { slot: 1, generation: 1 }.encode();
+    let attach = Request::Attach { slot: 1, generation: 1, end: 1 }.encode();
     let hello = Request::Hello { version: VERSION, join: 0, features: u32::MAX }.encode();
     let mut other_version = attach;
     other_version[0] ^= 0xff;
@@ -190,7 +191,7 @@ fn bad_replies_are_refused() {
 #[test]
 fn a_tcp_socket_of_a_wrong_message_does_not_linger() {
     use rustix::net::{socket, sockopt};
-    let attach = Request::Attach { slot: 1, generation: 1 }.encode();
+    let attach = Request::Attach { slot: 1, generation: 1, end: 1 }.encode();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
         for (bytes, copies) in [(&attach[..MESSAGE_BYTES - 1], 1), (&attach, 2), (&[], 1), (&[0; MESSAGE_BYTES], 1)] {
             let (app, service) = pair();

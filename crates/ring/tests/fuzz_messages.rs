@@ -4,10 +4,11 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 14] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 15] {
     [
         Request::Hello { version: a, join: long, features: u32::MAX },
-        Request::Attach { slot: a, generation: b },
+        Request::Attach { slot: a, generation: b, end: a },
+        Request::Reattach { slot: a, generation: b, end: b },
         Request::Reserve { slot: a, seq: b, listens: true },
         Request::Join { slot: a, seq: b, remote_addr: u128::from(long).into(), remote_port: a },
         Request::Context,

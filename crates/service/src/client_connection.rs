@@ -10,12 +10,11 @@ use crate::policy::{Identity, peer_process};
 use crate::received;
 use crate::state::{Membership, Refusal, ServiceState};
 use crate::{port_proof, privileged};
+use ends::{Ends, Socket};
 use reserve::HeldPort;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
 use towpath_runtime::Files;
 
+mod ends;
 mod reserve;
 
 /// How long a new connection may take to say Hello.
@@ -40,8 +40,15 @@ const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
-/// The source of an epoll event: the upper half of its data word.
+/// Attaches and hang-ups are looked at together if they come more often than this.
+const OFTEN: Duration = Duration::from_millis(2);
+/// How long the thread rests then. Nobody waits for what it does.
+const REST: Duration = Duration::from_millis(1);
+
+/// The source of an epoll event: the upper bits of its data word.
 mod source {
+    /// The largest number of an end, and of its serial number.
+    pub const MOST: u32 = (1 << 30) - 1;
     pub const CONNECTION: u64 = 0;
     pub const STOP: u64 = 1;
     pub const SOCKET: u64 = 2;
@@ -212,22 +219,15 @@ fn brought(state: &ServiceState, socket: BorrowedFd<'_>, geometry: Geometry) -> 
     }
 }
 
-/// The stack's end of a socket's pair.
-struct SocketEnd {
-    generation: u32,
-    /// The reservation that was made for this socket.
-    reservation: Option<u32>,
-    end: OwnedFd,
-}
-
 struct ClientConnection<'a> {
     state: &'a ServiceState,
     client: Membership,
     peer: Peer,
     connection: Option<BorrowedFd<'a>>,
     epoll: OwnedFd,
-    /// Ends of sockets by slot.
-    sockets: HashMap<u32, SocketEnd>,
+    ends: Ends,
+    /// Has a request come since the last wait for which the process may wait?
+    was_asked: bool,
     reservations: HashMap<u32, HeldPort>,
     next_reservation: u32,
     /// Reservations whose socket has not been attached yet, by slot.
@@ -243,7 +243,7 @@ struct ClientConnection<'a> {
 impl<'a> ClientConnection<'a> {
     fn new(state: &'a ServiceState, client: Membership, peer: Peer, connection: BorrowedFd<'a>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let add = |fd: BorrowedFd<'_>, source| epoll::add(&epoll, fd, data(source, 0), epoll::EventFlags::IN);
+        let add = |fd: BorrowedFd<'_>, source| epoll::add(&epoll, fd, data(source, 0, 0), epoll::EventFlags::IN);
         add(connection, source::CONNECTION)?;
         add(state.stop_fd.as_fd(), source::STOP)?;
         Ok(Self {
@@ -252,7 +252,8 @@ impl<'a> ClientConnection<'a> {
             peer,
             connection: Some(connection),
             epoll,
-            sockets: HashMap::new(),
+            ends: Ends::default(),
+            was_asked: false,
             reservations: HashMap::new(),
             next_reservation: 0,
             unattached: HashMap::new(),
@@ -265,9 +266,11 @@ impl<'a> ClientConnection<'a> {
     /// Serves until the connection, all sockets and all reservations are gone, or the service ends.
     fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
+        let mut last: Option<Instant> = None;
         while self.serving || !self.reservations.is_empty() {
             events.clear();
-            let time = self.only_listens().then_some(SUCCESSOR_COMES).and_then(|time| time.try_into().ok());
+            let times = [self.only_listens().then_some(SUCCESSOR_COMES), self.ends.next_look()];
+            let time = times.into_iter().flatten().min().and_then(|time| time.try_into().ok());
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), time.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -275,18 +278,28 @@ impl<'a> ClientConnection<'a> {
                     break;
                 }
             }
+            self.was_asked = false;
             for event in &events {
-                let (from, id) = (event.data.u64() >> 32, event.data.u64() as u32);
+                let word = event.data.u64();
+                let (from, serial, id) = (word >> 62, (word >> 32) as u32 & source::MOST, word as u32);
                 match from {
                     source::STOP => return,
                     source::CONNECTION => self.requests(),
-                    source::SOCKET => self.hung_up(id),
+                    source::SOCKET => self.hung_up(serial, id),
                     _ => self.freed(id),
                 }
             }
-            let over = self.connection.is_none() && self.sockets.is_empty() && !self.has_listeners();
+            while let Some(closed) = self.ends.unheard(&self.client.region) {
+                self.report(closed);
+            }
+            let over = self.connection.is_none() && self.ends.is_empty() && !self.has_listeners();
             if self.serving && (over || self.is_deserted()) {
                 self.leave();
+            }
+            let now = Instant::now();
+            let is_often = last.replace(now).is_some_and(|last| now - last < OFTEN);
+            if is_often && !self.was_asked && self.serving {
+                std::thread::sleep(REST);
             }
         }
         if self.serving {
@@ -297,7 +310,7 @@ impl<'a> ClientConnection<'a> {
 
     /// Has its process ended, and left nothing but listeners?
     fn only_listens(&self) -> bool {
-        self.serving && self.connection.is_none() && self.sockets.is_empty() && self.has_listeners()
+        self.serving && self.connection.is_none() && self.ends.is_empty() && self.has_listeners()
     }
 
     /// Has nobody come for its listeners? Connections that the stack made for them would wait for ever.
@@ -315,18 +328,22 @@ impl<'a> ClientConnection<'a> {
         self.state.broker.post(BrokerRequest::Left { token: self.client.token });
     }
 
-    /// All descriptors of this socket are closed, in every process.
-    ///
-    /// The event may belong to an end that has been replaced since. A request of the same turn may have attached a new
-    /// end after the slot was freed and claimed. So the present end is checked.
-    fn hung_up(&mut self, slot: u32) {
-        if !self.sockets.get(&slot).is_some_and(|socket| is_hung_up(&socket.end)) {
-            return;
+    /// All descriptors of the socket with this end are closed, in every process.
+    fn hung_up(&mut self, serial: u32, end: u32) {
+        if let Some(closed) = self.ends.hung_up(serial, end) {
+            self.closed(closed);
         }
-        if let Some(SocketEnd { generation, .. }) = self.sockets.remove(&slot) {
-            self.state.registry().passed_sockets.forget(self.client.token, slot, generation);
-            self.state.broker.post(BrokerRequest::Hangup { id: self.client.id, slot, generation });
+    }
+
+    fn closed(&mut self, closed: Socket) {
+        self.state.registry().passed_sockets.forget(self.client.token, closed.slot, closed.generation);
+        if self.ends.is_news(&self.client.region, closed) {
+            self.report(closed);
         }
+    }
+
+    fn report(&self, Socket { slot, generation }: Socket) {
+        self.state.broker.post(BrokerRequest::Hangup { id: self.client.id, slot, generation });
     }
 
     fn requests(&mut self) {
@@ -378,8 +395,12 @@ impl<'a> ClientConnection<'a> {
 
     fn request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let descriptor = descriptors.pop();
+        self.was_asked |= !matches!(request, Request::Attach { .. } | Request::Reattach { .. });
         match (request, descriptor) {
-            (Request::Attach { slot, generation }, Some(end)) => self.attach(slot, generation, end),
+            (Request::Attach { slot, generation, end }, Some(descriptor)) => {
+                self.attach(end, Socket { slot, generation }, descriptor)
+            }
+            (Request::Reattach { slot, generation, end }, _) => self.reattach(end, Socket { slot, generation }),
             (Request::Reserve { slot, seq, listens }, Some(shown)) => self.reserve(slot, seq, listens, shown),
             (Request::Join { slot, seq, remote_addr, remote_port }, Some(shown)) => {
                 let port = u16::try_from(remote_port).map_err(|_| invalid("no port"))?;
@@ -412,20 +433,33 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    fn attach(&mut self, slot: u32, generation: u32, end: OwnedFd) -> io::Result<()> {
-        self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
-        // A pair's end is of this kind, and a client's own connection is not. Kept here, it would never hang up.
-        let (family, kind) = (sockopt::socket_domain(&end).ok(), sockopt::socket_type(&end).ok());
-        if (family, kind) != (Some(AddressFamily::UNIX), Some(SocketType::STREAM)) {
-            return Err(invalid("no end of a pair of AF_UNIX sockets"));
+    fn attach(&mut self, number: u32, of: Socket, end: OwnedFd) -> io::Result<()> {
+        let slots = self.check(number, of)?;
+        if self.ends.is_full(slots) {
+            self.ends.all_hung_up().into_iter().for_each(|closed| self.closed(closed));
+            if self.ends.is_full(slots) {
+                return Err(invalid("more ends of pairs than slots"));
+            }
         }
-        // An older end of this slot is dropped. Its connection is over, or the stack would not have freed the slot.
-        self.sockets.remove(&slot);
-        // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring.
-        epoll::add(&self.epoll, &end, data(source::SOCKET, slot), epoll::EventFlags::empty())?;
-        let reservation = self.unattached.remove(&slot);
-        self.sockets.insert(slot, SocketEnd { generation, reservation, end });
+        let reservation = self.unattached.remove(&of.slot);
+        self.ends.attach(&self.epoll, number, of, reservation, end)
+    }
+
+    fn reattach(&mut self, number: u32, of: Socket) -> io::Result<()> {
+        self.check(number, of)?;
+        if !self.ends.reattach(number, of) {
+            self.closed(of);
+        }
         Ok(())
+    }
+
+    /// Checks the numbers of an attach, and returns how many slots the client has.
+    fn check(&self, number: u32, of: Socket) -> io::Result<u32> {
+        self.client.region.slot(of.slot).ok_or_else(|| invalid("no such slot"))?;
+        if number > source::MOST {
+            return Err(invalid("no number of an end"));
+        }
+        Ok(self.client.region.geometry().slots)
     }
 
     fn name(&mut self, slot: u32, generation: u32, end: &OwnedFd) -> io::Result<()> {
@@ -523,14 +557,8 @@ impl<'a> ClientConnection<'a> {
     }
 }
 
-fn is_hung_up(end: &OwnedFd) -> bool {
-    let mut waiting = [PollFd::new(end, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut waiting, Some(&now)).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
-}
-
-fn data(source: u64, id: u32) -> epoll::EventData {
-    epoll::EventData::new_u64(source << 32 | u64::from(id))
+fn data(source: u64, serial: u32, id: u32) -> epoll::EventData {
+    epoll::EventData::new_u64(source << 62 | u64::from(serial) << 32 | u64::from(id))
 }
 
 fn invalid(what: &'static str) -> io::Error {

@@ -9,8 +9,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::Ordering;
 use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
+use towpath_ring::lines::app_flags;
 use towpath_ring::{Region, wake};
 use towpath_service::admission::{Admission, Admit};
 use towpath_service::control::{self, Asker};
@@ -118,6 +120,38 @@ fn a_socket_hangs_up_when_its_last_descriptor_is_closed() {
 }
 
 #[test]
+fn an_end_that_is_attached_anew_hangs_up_for_its_last_socket() {
+    let service = Service::start("anew");
+    let client = service.client();
+    let end = client.attach(3, 1);
+    let _second = client.attach(4, 1);
+    client.send(&Request::Reattach { slot: 4, generation: 1, end: 4 }, &[]).unwrap();
+    assert!(client.context().is_ok(), "it has been processed");
+    drop(end);
+    until("it hangs up", || service.stack.hangups() == [(4, 1)]);
+    // The end has gone before it could be another socket's.
+    let _third = client.attach(6, 9);
+    client.send(&Request::Reattach { slot: 6, generation: 9, end: 4 }, &[]).unwrap();
+    until("nobody has the new socket", || service.stack.hangups() == [(4, 1), (6, 9)]);
+}
+
+#[test]
+fn what_the_library_has_closed_in_the_memory_is_not_told_twice() {
+    let service = Service::start("told");
+    let client = service.client();
+    let (closed, open) = (client.attach(3, 1), client.attach(4, 1));
+    let region = client.region();
+    let slot = region.slot(3).unwrap();
+    region.app(slot).generation.store(1, Ordering::Relaxed);
+    region.app(slot).flags.store(app_flags::CLOSED, Ordering::Relaxed);
+    drop(closed);
+    drop(open);
+    until("the other one hangs up", || service.stack.hangups() == [(4, 1)]);
+    // The stack has not freed the slot: the process may have been killed before it could wake it.
+    until("the stack is told after all", || service.stack.hangups() == [(4, 1), (3, 1)]);
+}
+
+#[test]
 fn a_late_hang_up_is_not_the_newer_sockets() {
     let service = Service::start("late");
     let client = service.client();
@@ -222,11 +256,11 @@ fn a_hostile_client_loses_its_connection_only() {
     };
     let bad: Vec<(Request, Vec<OwnedFd>)> = vec![
         (Request::Hello { version: VERSION, join: 0, features: u32::MAX }, vec![]),
-        (Request::Attach { slot: 64, generation: 1 }, vec![file()]),
-        (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
-        (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
-        (Request::Attach { slot: 1, generation: 1 }, vec![udp()]),
-        (Request::Attach { slot: 1, generation: 1 }, vec![packets()]),
+        (Request::Attach { slot: 64, generation: 1, end: 1 }, vec![file()]),
+        (Request::Attach { slot: u32::MAX, generation: 1, end: 1 }, vec![file()]),
+        (Request::Attach { slot: 1, generation: 1, end: 1 }, vec![file()]),
+        (Request::Attach { slot: 1, generation: 1, end: 1 }, vec![udp()]),
+        (Request::Attach { slot: 1, generation: 1, end: 1 }, vec![packets()]),
         (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![file()]),
         (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![udp()]),
         // A slot that only the stack may allocate.

@@ -128,7 +128,7 @@ fn another_users_regions_sockets_pairs_and_contexts_are_out_of_reach() {
     let service = service();
     let victim = Attacker::registered(&service);
     let (end, theirs) = UnixStream::pair().expect("pair");
-    victim.send(&Request::Attach { slot: 5, generation: 1 }, &[theirs.as_fd()]).expect("attach");
+    victim.send(&Request::Attach { slot: 5, generation: 1, end: 5 }, &[theirs.as_fd()]).expect("attach");
     victim.send(&Request::Name { slot: 5, generation: 1 }, &[end.as_fd()]).expect("name");
     let Answer::Said(Reply::Context { context }, 1) = victim.ask(&Request::Context, &[]) else { panic!("a context") };
     let located = || match victim.ask(&Request::Adopt, &[end.as_fd()]) {
@@ -180,7 +180,7 @@ fn what_is_asked_for_in_excess_is_refused_and_given_back() {
     for generation in 0..3 {
         for slot in 0..500 {
             let (end, theirs) = UnixStream::pair().expect("pair");
-            let sent = attacker.send(&Request::Attach { slot, generation }, &[theirs.as_fd()]);
+            let sent = attacker.send(&Request::Attach { slot, generation, end: slot }, &[theirs.as_fd()]);
             sent.and_then(|()| attacker.send(&Request::Name { slot, generation }, &[end.as_fd()])).expect("served");
             ends.push(end);
         }
@@ -189,7 +189,7 @@ fn what_is_asked_for_in_excess_is_refused_and_given_back() {
     // The same end for two slots costs its sender the connection at most.
     let (end, theirs) = UnixStream::pair().expect("pair");
     for slot in [1, 2, 1, 2, 1] {
-        let _ = attacker.send(&Request::Attach { slot, generation: 9 }, &[theirs.as_fd()]);
+        let _ = attacker.send(&Request::Attach { slot, generation: 9, end: 7 }, &[theirs.as_fd()]);
         let _ = attacker.send(&Request::Name { slot, generation: 9 }, &[end.as_fd()]);
     }
     // More connections than have a right to be, which say nothing.

@@ -2,7 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{passing, standard_streams, unshared};
-use crate::lifecycle::{end, in_flight};
+use crate::lifecycle::{end, in_flight, pairs};
 use crate::observe::measure;
 use crate::ready::past::{self, bridge};
 use crate::ready::{instance, nested, rewatch};
@@ -84,7 +84,11 @@ pub fn let_go(fd: c_int, socket: &Socket) {
     // If other descriptors may exist, the stack waits until the pair hangs up, with the last one. If calls are in
     // flight, the socket lives until they return.
     if !socket.has(flag::SHARED) && !in_flight::keep(fd, socket) {
+        let pair = pairs::candidate(fd, socket);
         end::end(fd, socket);
+        if let Some(pair) = pair {
+            pairs::keep(fd, pair);
+        }
     }
 }
 

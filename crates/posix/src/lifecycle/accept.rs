@@ -2,7 +2,7 @@
 
 use crate::fd::close;
 use crate::fd::table::{self, Descriptor};
-use crate::lifecycle::promote::attach;
+use crate::lifecycle::pairs::Pair;
 use crate::lifecycle::{address, in_flight, kernel_half};
 use crate::observe::{fallback, measure};
 use crate::options::handover;
@@ -13,7 +13,7 @@ use towpath_client::accept::{inherit_options, next};
 use towpath_client::private::{Private, flag};
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{descriptor_reserve, doorbell, rejoin, wait};
+use towpath_client::{doorbell, rejoin, wait};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
@@ -185,13 +185,13 @@ unsafe fn accept_next(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Sys<Option<c_int>> {
-    // The socketpair is made before the record leaves the queue: without a descriptor nothing is lost.
-    let [ours, theirs] = descriptor_reserve::pair_for_one()?;
-    match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
+    // The socketpair is there before the record leaves the queue: without a descriptor nothing is lost.
+    let pair = Pair::for_accepted(listener.session, flags & libc::SOCK_CLOEXEC != 0)?;
+    match next(listener, |socket| take(fd, listener, socket, pair)) {
         // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
-        Ok(Some((socket, remote))) => unsafe { install(&socket, remote, ours, flags, addr, len) }.map(Some),
+        Ok(Some((socket, remote))) => unsafe { install(&socket, remote, pair, flags, addr, len) }.map(Some),
         none => {
-            [ours, theirs].into_iter().for_each(sys::close);
+            pair.close();
             none.map(|_| None)
         }
     }
@@ -231,18 +231,18 @@ pub unsafe fn attempt(
     unsafe { accept_next(fd, listener, addr, len, flags) }?.ok_or(libc::EAGAIN)
 }
 
-/// Makes an accepted connection this process's own. `ours` becomes its descriptor.
-fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_int) {
+/// Makes an accepted connection this process's own. The pair's end becomes its descriptor.
+fn take(fd: c_int, listener: &Socket, socket: &Socket, pair: Pair) {
     Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
     inherit(listener.private(), socket.private());
     inherit_options(listener, socket);
-    handover::inherit_emulated(fd, listener, ours, socket);
+    handover::inherit_emulated(fd, listener, pair.fd, socket);
     socket.adopt();
     if socket.options().receive_buffer.load(Relaxed) != 0 {
         // The stack applied the buffer sizes that the listener had when the connection came. They may have changed.
         doorbell::notify_commands(socket.session, socket.slot);
     }
-    attach(socket, theirs);
+    pair.attach(socket, true);
 }
 
 /// # Safety
@@ -250,16 +250,17 @@ fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_in
 unsafe fn install(
     socket: &Socket,
     remote: address::Address,
-    ours: c_int,
+    pair: Pair,
     flags: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Sys<c_int> {
+    let ours = pair.fd;
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
     table::set(ours, table::kind_of(socket));
     fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
     measure::accepted(ours, socket);
-    if flags & libc::SOCK_CLOEXEC == 0 {
+    if flags & libc::SOCK_CLOEXEC == 0 && pair.close_on_exec {
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }
     let six = socket.has(flag::SIX);

@@ -11,6 +11,7 @@ pub mod idle;
 pub mod in_flight;
 pub mod kernel_half;
 pub mod listen;
+pub mod pairs;
 pub mod pending;
 pub mod promote;
 pub mod registration;

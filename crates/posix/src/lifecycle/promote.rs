@@ -3,6 +3,7 @@
 use crate::fd::table::{self, Pending};
 use crate::io::sigurg;
 use crate::lifecycle::kernel_half;
+use crate::lifecycle::pairs::Pair;
 use crate::options::handover;
 use crate::ready::rewatch;
 use libc::c_int;
@@ -10,10 +11,9 @@ use towpath_client::command::{self, Refusal};
 use towpath_client::private::flag;
 use towpath_client::session::Session;
 use towpath_client::socket::Socket;
+use towpath_client::stacks;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{descriptor_reserve, stacks};
 use towpath_ring::command::{Command, MAY_JOIN, V6ONLY, op};
-use towpath_ring::control::Request;
 use towpath_ring::report::Count;
 
 /// Asks the stack by a command to take a pending socket. If the answer names another stack, that one is asked. One that
@@ -76,7 +76,8 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
         handover::import(fd, pending, socket);
     }
     let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
-    let [ours, theirs] = descriptor_reserve::pair()?;
+    let pair = Pair::new()?;
+    let ours = pair.fd;
     if pending.kept {
         handover::import_emulated(fd, ours, socket);
     }
@@ -84,8 +85,7 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
     for copy in &copies {
         watchers.push((*copy, rewatch::take_pending(*copy)));
         if let Err(errno) = sys::put_over(ours, *copy) {
-            sys::close(ours);
-            sys::close(theirs);
+            pair.close();
             return Err(errno);
         }
     }
@@ -94,19 +94,10 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
         sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
     }
     copies.iter().for_each(|copy| table::set(*copy, table::kind_of(socket)));
-    attach(socket, theirs);
+    pair.attach(socket, false);
     command::release_holder(socket);
     for (copy, watchers) in watchers {
         rewatch::watch_promoted(copy, socket, watchers);
     }
     Ok(())
-}
-
-/// Gives the service the other end of a socket's pair, which hangs up when the last descriptor is closed.
-pub fn attach(socket: &Socket, theirs: c_int) {
-    let request = Request::Attach { slot: socket.slot.raw(), generation: socket.generation };
-    // If this fails the service has died, which every later call on the socket finds out.
-    let _ = socket.session.send(&request, &[theirs]);
-    sys::close(theirs);
-    descriptor_reserve::refill(socket.session.control());
 }

@@ -9,6 +9,7 @@ mod kernel_half;
 mod marks;
 mod options;
 pub mod os;
+mod pairs;
 mod past;
 mod readiness;
 mod rejoin;

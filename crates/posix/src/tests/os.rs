@@ -14,7 +14,7 @@ use towpath_ring::control::features::LISTENS_IN_KERNEL;
 
 pub type Os<T> = Result<T, i32>;
 
-fn ask<T: Failure>(answer: Answer<T>, otherwise: impl FnOnce() -> T) -> Os<T> {
+pub fn ask<T: Failure>(answer: Answer<T>, otherwise: impl FnOnce() -> T) -> Os<T> {
     answer.unwrap_or_else(|| outcome(otherwise()))
 }
 

@@ -193,7 +193,7 @@ impl ClientConnection<'_> {
         self.next_reservation = number.wrapping_add(1);
         let handed = || {
             let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
-            epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty()).ok()?;
+            epoll::add(&self.epoll, &freed, data(source::RESERVATION, 0, number), epoll::EventFlags::empty()).ok()?;
             let descriptors = std::iter::once(held).chain(own).collect();
             self.hand_over(slot, seq, descriptors, proof).then_some(freed)
         };
@@ -239,8 +239,6 @@ impl ClientConnection<'_> {
         if self.unattached.get(&slot) == Some(&number) {
             self.unattached.remove(&slot);
         }
-        if self.sockets.get(&slot).is_some_and(|end| end.reservation == Some(number)) {
-            self.sockets.remove(&slot);
-        }
+        self.ends.drop_reserved(number);
     }
 }

@@ -5,10 +5,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use towpath_ring::Geometry;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
+use towpath_ring::lines::state;
+use towpath_ring::{Geometry, Region};
 
 pub struct Scratch(pub PathBuf);
 
@@ -67,15 +69,22 @@ impl Client {
         send_request(socket.as_fd(), &Request::Region, &[memory.as_fd()]).unwrap();
         Self::welcomed(socket)
     }
+    pub fn region(&self) -> Region {
+        Region::map_at(self.descriptors[0].as_fd(), 0, self.geometry).unwrap()
+    }
     pub fn send(&self, request: &Request, fds: &[&OwnedFd]) -> io::Result<()> {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         send_request(self.socket.as_fd(), request, &fds)
     }
-    /// Attaches a socketpair to a slot; gives the application's end.
+    /// Attaches a socketpair to a slot, in which the stack has shown a connection; gives the application's end.
     pub fn attach(&self, slot: u32, generation: u32) -> OwnedFd {
+        let region = self.region();
+        let line = region.stack(region.slot(slot).unwrap());
+        line.generation.store(generation, Ordering::Relaxed);
+        line.state.store(state::ESTABLISHED, Ordering::Relaxed);
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        self.send(&Request::Attach { slot, generation }, &[&theirs]).unwrap();
+        self.send(&Request::Attach { slot, generation, end: slot + 1 }, &[&theirs]).unwrap();
         ours
     }
     /// Asks for a context; `Err` = refused.

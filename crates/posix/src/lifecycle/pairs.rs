@@ -1,0 +1,218 @@
+//! The socketpairs whose ends are the descriptors of sockets.
+//!
+//! To make a pair, to hand its other end over and to destroy both costs the kernel more than all else of a short connection.
+//! So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
+//! A pair is kept only if nobody else can have a copy of the descriptor, and only if the program has changed nothing of it:
+//! the next connection would inherit that.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::c_int;
+use rustix::process::{Resource, getrlimit};
+use std::sync::atomic::AtomicU64;
+use towpath_client::lock::Lock;
+use towpath_client::private::flag;
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_client::{descriptor_reserve, descriptors};
+use towpath_ring::control::Request;
+
+/// Pairs that are kept at a time.
+const MOST: usize = 32;
+/// Pairs are kept only while the program's descriptors have numbers below the limit divided by this. So they take none that
+/// a program at its limit needs.
+const ROOM: u64 = 2;
+/// Numbers of ends are below this (`Request::Attach`).
+const NUMBERS: u32 = 1 << 30;
+/// F_GETSIG, which libc lacks.
+const F_GETSIG: c_int = 11;
+
+/// A pair whose end on our side has a descriptor.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// The descriptor of our end.
+    pub fd: c_int,
+    /// Is it close-on-exec?
+    pub close_on_exec: bool,
+    other: Other,
+}
+
+/// The end of the service.
+#[derive(Clone, Copy)]
+enum Other {
+    /// Still here, as this descriptor.
+    Here(c_int),
+    /// The service has it, by this number.
+    There(u32),
+}
+
+/// A pair that is kept.
+#[derive(Clone, Copy)]
+struct Kept {
+    session: &'static Session,
+    fd: c_int,
+    number: u32,
+    forks: u64,
+}
+
+/// The pairs that are kept. It never allocates: a signal handler may close and accept.
+struct Pairs {
+    lock: Lock,
+    kept: UnsafeCell<[Option<Kept>; MOST]>,
+}
+
+// SAFETY: `kept` is only accessed under the lock.
+unsafe impl Sync for Pairs {}
+
+static PAIRS: Pairs = Pairs { lock: Lock::new(), kept: UnsafeCell::new([None; MOST]) };
+/// The number of the last end that was made.
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// How often this process has forked. A child has copies of what its parent had.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Runs `work` with the pairs that are kept. `None`: a signal handler has interrupted other work with them.
+fn with_kept<R>(work: impl FnOnce(&mut [Option<Kept>; MOST]) -> R) -> Option<R> {
+    let _locked = PAIRS.lock.lock()?;
+    // SAFETY: the lock is held, so this is the only reference.
+    Some(work(unsafe { &mut *PAIRS.kept.get() }))
+}
+
+/// The next number of an end.
+fn number() -> u32 {
+    1 + LAST.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1)
+}
+
+impl Pair {
+    /// One of which the program keeps neither end.
+    pub fn new() -> Sys<Self> {
+        Ok(Self::of(descriptor_reserve::pair()?))
+    }
+
+    /// For a socket that this session accepts. Its end gets the number that it would get on Linux.
+    pub fn for_accepted(session: &'static Session, close_on_exec: bool) -> Sys<Self> {
+        match take(session, close_on_exec) {
+            Some(pair) => Ok(pair),
+            None => descriptor_reserve::pair_for_one().map(Self::of),
+        }
+    }
+
+    fn of([fd, theirs]: [c_int; 2]) -> Self {
+        Self { fd, close_on_exec: true, other: Other::Here(theirs) }
+    }
+
+    /// Gives the service the other end, which hangs up when the last descriptor of ours is closed. `keep`: another connection
+    /// may have the pair after this one.
+    pub fn attach(self, socket: &Socket, keep: bool) {
+        let (slot, generation) = (socket.slot.raw(), socket.generation);
+        // If sending fails the service has died, which every later call on the socket finds out.
+        let number = match self.other {
+            Other::Here(theirs) => {
+                let end = number();
+                let _ = socket.session.send(&Request::Attach { slot, generation, end }, &[theirs]);
+                sys::close(theirs);
+                end
+            }
+            Other::There(end) => {
+                let _ = socket.session.send(&Request::Reattach { slot, generation, end }, &[]);
+                end
+            }
+        };
+        if keep {
+            socket.private().accepts.store(number, Ordering::Relaxed);
+            socket.mark(flag::OWN_PAIR, true);
+        }
+        descriptor_reserve::refill(socket.session.control());
+    }
+
+    /// Closes it. No socket has it.
+    pub fn close(self) {
+        sys::close(self.fd);
+        if let Other::Here(theirs) = self.other {
+            sys::close(theirs);
+        }
+    }
+}
+
+/// A pair that was kept, if there is one.
+fn take(session: &Session, close_on_exec: bool) -> Option<Pair> {
+    loop {
+        let fits = |kept: &Kept| core::ptr::eq(kept.session, session) || kept.session.is_dead();
+        let kept =
+            with_kept(|all| all.iter_mut().find(|kept| kept.as_ref().is_some_and(fits)).and_then(Option::take))??;
+        // A pair that is older than a fork may have copies in the child.
+        let is_ours = kept.forks == FORKS.load(Ordering::SeqCst) && !kept.session.is_dead();
+        let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let fd = if is_ours { sys::fcntl(kept.fd, command, 0).ok() } else { None };
+        descriptors::unprotect(kept.fd);
+        match fd {
+            Some(fd) => return Some(Pair { fd, close_on_exec, other: Other::There(kept.number) }),
+            // The program may have no number left. It shall have those of the pairs.
+            None if is_ours => {
+                drop_all();
+                return None;
+            }
+            None => {}
+        }
+    }
+}
+
+/// The pair of a socket whose last descriptor is being closed, if it can be kept when the socket has ended.
+pub struct Candidate {
+    session: &'static Session,
+    number: u32,
+    forks: u64,
+}
+
+/// Looks whether the pair of the socket behind `fd` can be kept.
+pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
+    // Before the flags: `forked` marks all sockets first.
+    let (forks, number) = (FORKS.load(Ordering::SeqCst), socket.private().accepts.load(Ordering::Relaxed));
+    let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR;
+    if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {
+        return None;
+    }
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let is = |command, value| sys::fcntl(fd, command, 0) == Ok(value);
+    let unchanged = || is(libc::F_GETFL, libc::O_RDWR) && is(libc::F_GETOWN, 0) && is(F_GETSIG, 0);
+    let keeps = (fd as u64) < limit / ROOM && unchanged();
+    keeps.then_some(Candidate { session: socket.session, number, forks })
+}
+
+/// Keeps the pair with the end `fd`, which the caller closes. Its socket has ended.
+pub fn keep(fd: c_int, Candidate { session, number, forks }: Candidate) {
+    let has_room = with_kept(|all| all.iter().any(Option::is_none));
+    if has_room != Some(true) {
+        return;
+    }
+    let Ok(copy) = descriptors::protected_copy(fd) else { return };
+    let kept = Kept { session, fd: copy, number, forks };
+    // Another thread may have taken the room.
+    let is_kept = with_kept(|all| all.iter_mut().find(|room| room.is_none()).map(|room| *room = Some(kept)));
+    if is_kept.flatten().is_none() {
+        descriptors::unprotect(copy);
+    }
+}
+
+/// Closes all pairs that are kept.
+fn drop_all() {
+    let first = || with_kept(|all| all.iter_mut().find_map(Option::take)).flatten();
+    while let Some(kept) = first() {
+        descriptors::unprotect(kept.fd);
+    }
+}
+
+/// This process is about to fork, and has marked its sockets as shared.
+pub fn forking() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    drop_all();
+}
+
+/// In a forked child: what is kept is the parent's. Its numbers are not its parent's, whose connection to the service it may
+/// have to use.
+pub fn forked() {
+    PAIRS.lock.reset();
+    drop_all();
+    let (scrambled, bits) = ((sys::getpid() as u32).wrapping_mul(0x9e37_79b9), NUMBERS.trailing_zeros());
+    LAST.store(scrambled >> (u32::BITS - bits), Ordering::Relaxed);
+}

@@ -1,0 +1,289 @@
+//! The stack's ends of a client's sockets. When such an end hangs up, every descriptor of the socket is closed, in every
+//! process.
+//!
+//! Most often the library has closed the socket before: then the stack knows, or will in a moment. Such a hang-up is not
+//! reported, but it is looked at again later, because the process may have been killed before it could tell the stack.
+
+use super::{data, invalid, source};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use towpath_ring::Region;
+use towpath_ring::lines::{app_flags, state};
+
+/// How long a stack may take to hear of a close that the library has told it of.
+const HEARS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Ends that a client may have beyond its slots: those of pairs that it keeps for later connections, and those of sockets
+/// that it closes at this moment.
+const SPARE: usize = 256;
+
+/// One end.
+struct End {
+    /// Which of the ends that have had its number, for the event of its hang-up.
+    serial: u32,
+    of: Socket,
+    /// The reservation that was made for this socket.
+    reservation: Option<u32>,
+    end: OwnedFd,
+}
+
+/// A use of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// The ends, by the numbers that the client has given them.
+#[derive(Default)]
+pub struct Ends {
+    by_number: HashMap<u32, End>,
+    /// The end that was attached with a reservation, by the reservation.
+    reserved: HashMap<u32, u32>,
+    last_serial: u32,
+    /// Hang-ups of sockets that the library says it has closed, oldest first.
+    told: VecDeque<(Instant, Socket)>,
+}
+
+impl Ends {
+    /// Has no socket a descriptor?
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    /// Has a client with so many slots as many ends as it may have?
+    pub fn is_full(&self, slots: u32) -> bool {
+        self.by_number.len() >= slots as usize + SPARE
+    }
+
+    /// Keeps the end of a socket, and lets `set` tell of its hang-up.
+    pub fn attach(
+        &mut self,
+        set: &OwnedFd,
+        number: u32,
+        of: Socket,
+        reservation: Option<u32>,
+        end: OwnedFd,
+    ) -> io::Result<()> {
+        // A pair's end is of this kind, and a client's own connection is not. Kept here, it would never hang up.
+        let (family, kind) = (sockopt::socket_domain(&end).ok(), sockopt::socket_type(&end).ok());
+        if (family, kind) != (Some(AddressFamily::UNIX), Some(SocketType::STREAM)) {
+            return Err(invalid("no end of a pair of AF_UNIX sockets"));
+        }
+        self.last_serial = self.last_serial.wrapping_add(1) & source::MOST;
+        let serial = self.last_serial;
+        // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring. It is reported once: a
+        // client may have kept a copy of this end, and the set would tell of it for ever.
+        epoll::add(set, &end, data(source::SOCKET, serial, number), epoll::EventFlags::ONESHOT)?;
+        self.forget(number);
+        if let Some(reservation) = reservation {
+            self.reserved.insert(reservation, number);
+        }
+        self.by_number.insert(number, End { serial, of, reservation, end });
+        Ok(())
+    }
+
+    /// The end of this number is another socket's from now on. False: it has hung up meanwhile, or was never there.
+    pub fn reattach(&mut self, number: u32, of: Socket) -> bool {
+        self.by_number.get_mut(&number).map(|end| end.of = of).is_some()
+    }
+
+    /// An end has hung up. Returns the socket, unless the event belongs to an end that has been replaced since.
+    pub fn hung_up(&mut self, serial: u32, number: u32) -> Option<Socket> {
+        self.by_number.get(&number).filter(|end| end.serial == serial)?;
+        self.forget(number)
+    }
+
+    /// Drops all ends that have hung up, and returns their sockets.
+    pub fn all_hung_up(&mut self) -> Vec<Socket> {
+        let numbers: Vec<u32> =
+            self.by_number.iter().filter(|(_, end)| is_hung_up(&end.end)).map(|(n, _)| *n).collect();
+        numbers.into_iter().filter_map(|number| self.forget(number)).collect()
+    }
+
+    /// Drops the end of the socket that this reservation was made for.
+    pub fn drop_reserved(&mut self, reservation: u32) {
+        if let Some(number) = self.reserved.remove(&reservation) {
+            self.forget(number);
+        }
+    }
+
+    fn forget(&mut self, number: u32) -> Option<Socket> {
+        let End { of, reservation, .. } = self.by_number.remove(&number)?;
+        if let Some(reservation) = reservation {
+            self.reserved.remove(&reservation);
+        }
+        Some(of)
+    }
+
+    /// Must the stack be told at once that this socket has no descriptor?
+    pub fn is_news(&mut self, region: &Region, closed: Socket) -> bool {
+        match hears(region, closed) {
+            Hears::Has => false,
+            Hears::Will => {
+                self.told.push_back((Instant::now(), closed));
+                false
+            }
+            Hears::Nothing => true,
+        }
+    }
+
+    /// The next socket that the stack should know by now to be closed, and does not.
+    pub fn unheard(&mut self, region: &Region) -> Option<Socket> {
+        while let Some((at, closed)) = self.told.front().copied()
+            && at.elapsed() >= HEARS_WITHIN
+        {
+            self.told.pop_front();
+            if hears(region, closed) != Hears::Has {
+                return Some(closed);
+            }
+        }
+        None
+    }
+
+    /// How long until [`Ends::unheard`] is to be asked.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.told.front().map(|(at, _)| HEARS_WITHIN.saturating_sub(at.elapsed()))
+    }
+}
+
+fn is_hung_up(end: &OwnedFd) -> bool {
+    let mut waiting = [PollFd::new(end, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut waiting, Some(&now)).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// What a stack hears of the end of a socket by the client's memory. A client that writes something else there keeps its own
+/// connection until its last process ends.
+#[derive(Debug, PartialEq, Eq)]
+enum Hears {
+    /// The stack has freed the slot.
+    Has,
+    /// The library has closed the socket there.
+    Will,
+    Nothing,
+}
+
+fn hears(region: &Region, Socket { slot, generation }: Socket) -> Hears {
+    let Some(slot) = region.slot(slot) else { return Hears::Nothing };
+    let (stack, app) = (region.stack(slot), region.app(slot));
+    if stack.generation.load(Ordering::Acquire) != generation || stack.state.load(Ordering::Acquire) == state::FREE {
+        return Hears::Has;
+    }
+    let is_closed = app.flags.load(Ordering::Acquire) & app_flags::CLOSED != 0;
+    if is_closed && app.generation.load(Ordering::Acquire) == generation { Hears::Will } else { Hears::Nothing }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::buffer::spare_capacity;
+    use rustix::event::epoll::CreateFlags;
+    use rustix::net::{SocketFlags, socketpair};
+    use std::sync::atomic::Ordering::Relaxed;
+    use towpath_ring::Geometry;
+
+    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn events(set: &OwnedFd) -> Vec<u64> {
+        let mut events = Vec::with_capacity(8);
+        epoll::wait(set, spare_capacity(&mut events), Some(&NOW)).unwrap();
+        events.iter().map(|event| event.data.u64()).collect()
+    }
+
+    fn socket(slot: u32, generation: u32) -> Socket {
+        Socket { slot, generation }
+    }
+
+    #[test]
+    fn an_end_hangs_up_once_even_if_the_client_keeps_a_copy() {
+        let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
+        let (ours, theirs) = pair();
+        let kept = theirs.try_clone().unwrap();
+        ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
+        assert!(events(&set).is_empty());
+        drop(ours);
+        assert_eq!(events(&set), [data(source::SOCKET, 1, 9).u64()]);
+        assert_eq!(ends.hung_up(1, 9), Some(socket(3, 1)));
+        assert!(events(&set).is_empty(), "the copy would be reported for ever");
+        drop(kept);
+    }
+
+    #[test]
+    fn an_event_of_an_end_that_was_replaced_closes_nothing() {
+        let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
+        let ((_first, theirs), (_second, next)) = (pair(), pair());
+        ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
+        ends.attach(&set, 9, socket(3, 2), None, next).unwrap();
+        assert_eq!(ends.hung_up(1, 9), None);
+        assert_eq!(ends.hung_up(2, 9), Some(socket(3, 2)));
+        assert!(ends.is_empty());
+    }
+
+    #[test]
+    fn an_end_is_the_socket_s_that_had_it_last() {
+        let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
+        let (ours, theirs) = pair();
+        ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
+        assert!(ends.reattach(9, socket(5, 2)) && !ends.reattach(8, socket(6, 1)));
+        assert!(ends.all_hung_up().is_empty());
+        drop(ours);
+        assert_eq!(ends.all_hung_up(), [socket(5, 2)]);
+        assert!(!ends.reattach(9, socket(3, 2)), "it has hung up");
+    }
+
+    #[test]
+    fn an_end_goes_with_the_reservation_of_its_socket() {
+        let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
+        let ((_first, theirs), (_second, next)) = (pair(), pair());
+        ends.attach(&set, 9, socket(3, 1), Some(7), theirs).unwrap();
+        ends.attach(&set, 9, socket(3, 2), Some(8), next).unwrap();
+        ends.drop_reserved(7);
+        assert!(!ends.is_empty(), "its end has been replaced");
+        ends.drop_reserved(8);
+        assert!(ends.is_empty());
+    }
+
+    #[test]
+    fn a_hang_up_is_news_unless_the_stack_hears_of_it_in_the_memory() {
+        let geometry = Geometry {
+            slots: 64,
+            app_slots: 32,
+            tx_bytes: 4096,
+            rx_bytes: 4096,
+            tx_most: 0,
+            rx_most: 0,
+            contexts: 1,
+            flow_groups: 1,
+        };
+        let (region, _memfd) = Region::create(geometry).unwrap();
+        let (mut ends, closed) = (Ends::default(), Socket { slot: 3, generation: 7 });
+        let slot = region.slot(3).unwrap();
+        let (stack, app) = (region.stack(slot), region.app(slot));
+        assert!(!ends.is_news(&region, closed), "another generation");
+        stack.generation.store(7, Relaxed);
+        assert!(!ends.is_news(&region, closed), "free");
+        stack.state.store(state::ESTABLISHED, Relaxed);
+        assert!(ends.is_news(&region, closed));
+        app.flags.store(app_flags::CLOSED, Relaxed);
+        assert!(ends.is_news(&region, closed), "the flag is another connection's");
+        app.generation.store(7, Relaxed);
+        assert_eq!((ends.is_news(&region, closed), ends.unheard(&region)), (false, None), "later");
+        let begin = ends.told[0].0.checked_sub(HEARS_WITHIN).unwrap();
+        ends.told[0].0 = begin;
+        assert_eq!((ends.next_look(), ends.unheard(&region)), (Some(Duration::ZERO), Some(closed)));
+        ends.told.push_back((begin, closed));
+        stack.state.store(state::FREE, Relaxed);
+        assert_eq!((ends.unheard(&region), ends.next_look()), (None, None));
+    }
+}
