@@ -289,9 +289,7 @@ impl<'a> ClientConnection<'a> {
                     _ => self.freed(id),
                 }
             }
-            while let Some(closed) = self.ends.unheard(&self.client.region) {
-                self.report(closed);
-            }
+            self.report_unheard();
             let over = self.connection.is_none() && self.ends.is_empty() && !self.has_listeners();
             if self.serving && (over || self.is_deserted()) {
                 self.leave();
@@ -326,24 +324,6 @@ impl<'a> ClientConnection<'a> {
             self.state.registry().stops_serving(self.client.token);
         }
         self.state.broker.post(BrokerRequest::Left { token: self.client.token });
-    }
-
-    /// All descriptors of the socket with this end are closed, in every process.
-    fn hung_up(&mut self, serial: u32, end: u32) {
-        if let Some(closed) = self.ends.hung_up(serial, end) {
-            self.closed(closed);
-        }
-    }
-
-    fn closed(&mut self, closed: Socket) {
-        self.state.registry().passed_sockets.forget(self.client.token, closed.slot, closed.generation);
-        if self.ends.is_news(&self.client.region, closed) {
-            self.report(closed);
-        }
-    }
-
-    fn report(&self, Socket { slot, generation }: Socket) {
-        self.state.broker.post(BrokerRequest::Hangup { id: self.client.id, slot, generation });
     }
 
     fn requests(&mut self) {
@@ -431,35 +411,6 @@ impl<'a> ClientConnection<'a> {
             (Request::Stats, _) => self.measure(),
             _ => Err(invalid("out of place")),
         }
-    }
-
-    fn attach(&mut self, number: u32, of: Socket, end: OwnedFd) -> io::Result<()> {
-        let slots = self.check(number, of)?;
-        if self.ends.is_full(slots) {
-            self.ends.all_hung_up().into_iter().for_each(|closed| self.closed(closed));
-            if self.ends.is_full(slots) {
-                return Err(invalid("more ends of pairs than slots"));
-            }
-        }
-        let reservation = self.unattached.remove(&of.slot);
-        self.ends.attach(&self.epoll, number, of, reservation, end)
-    }
-
-    fn reattach(&mut self, number: u32, of: Socket) -> io::Result<()> {
-        self.check(number, of)?;
-        if !self.ends.reattach(number, of) {
-            self.closed(of);
-        }
-        Ok(())
-    }
-
-    /// Checks the numbers of an attach, and returns how many slots the client has.
-    fn check(&self, number: u32, of: Socket) -> io::Result<u32> {
-        self.client.region.slot(of.slot).ok_or_else(|| invalid("no such slot"))?;
-        if number > source::MOST {
-            return Err(invalid("no number of an end"));
-        }
-        Ok(self.client.region.geometry().slots)
     }
 
     fn name(&mut self, slot: u32, generation: u32, end: &OwnedFd) -> io::Result<()> {

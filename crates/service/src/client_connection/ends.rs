@@ -4,7 +4,8 @@
 //! Most often the library has closed the socket before: then the stack knows, or will in a moment. Such a hang-up is not
 //! reported, but it is looked at again later, because the process may have been killed before it could tell the stack.
 
-use super::{data, invalid, source};
+use super::{ClientConnection, data, invalid, source};
+use crate::broker_handle::BrokerRequest;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -149,6 +150,62 @@ impl Ends {
     /// How long until [`Ends::unheard`] is to be asked.
     pub fn next_look(&self) -> Option<Duration> {
         self.told.front().map(|(at, _)| HEARS_WITHIN.saturating_sub(at.elapsed()))
+    }
+}
+
+impl ClientConnection<'_> {
+    /// All descriptors of the socket with this end are closed, in every process.
+    pub(super) fn hung_up(&mut self, serial: u32, end: u32) {
+        if let Some(closed) = self.ends.hung_up(serial, end) {
+            self.closed(closed);
+        }
+    }
+
+    fn closed(&mut self, closed: Socket) {
+        self.state.registry().passed_sockets.forget(self.client.token, closed.slot, closed.generation);
+        if self.ends.is_news(&self.client.region, closed) {
+            self.report(closed);
+        }
+    }
+
+    /// Reports sockets that the stack should know by now to be closed, and does not.
+    pub(super) fn report_unheard(&mut self) {
+        while let Some(closed) = self.ends.unheard(&self.client.region) {
+            self.report(closed);
+        }
+    }
+
+    fn report(&self, Socket { slot, generation }: Socket) {
+        self.state.broker.post(BrokerRequest::Hangup { id: self.client.id, slot, generation });
+    }
+
+    pub(super) fn attach(&mut self, number: u32, of: Socket, end: OwnedFd) -> io::Result<()> {
+        let slots = self.check(number, of)?;
+        if self.ends.is_full(slots) {
+            self.ends.all_hung_up().into_iter().for_each(|closed| self.closed(closed));
+            if self.ends.is_full(slots) {
+                return Err(invalid("more ends of pairs than slots"));
+            }
+        }
+        let reservation = self.unattached.remove(&of.slot);
+        self.ends.attach(&self.epoll, number, of, reservation, end)
+    }
+
+    pub(super) fn reattach(&mut self, number: u32, of: Socket) -> io::Result<()> {
+        self.check(number, of)?;
+        if !self.ends.reattach(number, of) {
+            self.closed(of);
+        }
+        Ok(())
+    }
+
+    /// Checks the numbers of an attach, and returns how many slots the client has.
+    fn check(&self, number: u32, of: Socket) -> io::Result<u32> {
+        self.client.region.slot(of.slot).ok_or_else(|| invalid("no such slot"))?;
+        if number > source::MOST {
+            return Err(invalid("no number of an end"));
+        }
+        Ok(self.client.region.geometry().slots)
     }
 }
 

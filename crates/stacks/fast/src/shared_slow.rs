@@ -6,8 +6,7 @@
 //! commands, requests of the service, timers that the worker does not run by the way.
 
 use crate::mailbox::Doorbell;
-use crate::slow::SlowThread;
-use crate::taken_syns::SYNS_ON_WORKER;
+use crate::slow::{SYNS_ON_WORKER, SlowThread};
 use crate::thread::wait;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

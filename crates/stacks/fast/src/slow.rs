@@ -11,7 +11,6 @@ use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
-use crate::taken_syns::{SYNS, SYNS_ON_WORKER};
 use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,6 +30,10 @@ use towpath_tcp::time::Micros;
 
 /// Messages taken from one flow group, and commands from one client, before the next has its turn.
 const BATCH: usize = 256;
+/// SYNs that the slow thread takes in one turn.
+const SYNS: usize = 256;
+/// SYNs that a worker takes in one turn. More of them come only in a flood, which is not to hold up established connections.
+pub const SYNS_ON_WORKER: usize = 32;
 /// Requests of the service in one turn.
 const REQUESTS: usize = 16;
 /// How often the stats of active connections are copied to their information lines, µs.

@@ -11,11 +11,6 @@ use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::time::Micros;
 use towpath_wire::parse;
 
-/// SYNs that the slow thread takes in one turn.
-pub const SYNS: usize = 256;
-/// SYNs that a worker takes in one turn. More of them come only in a flood, which is not to hold up established connections.
-pub const SYNS_ON_WORKER: usize = 32;
-
 impl SlowHost {
     /// What the two halves of a listener have accepted.
     pub fn halves(&self, owner: Owner) -> Option<Halves> {
