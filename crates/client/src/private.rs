@@ -113,6 +113,8 @@ pub mod flag {
     pub const GAVE_BACK: u32 = 1_048_576;
     /// An accepted connection whose pair may be kept for another one (see `pairs` in `towpath-posix`).
     pub const OWN_PAIR: u32 = 2_097_152;
+    /// The kernel has been asked for something that may have changed the descriptor's open file: owner, signal, flags.
+    pub const FILE_CHANGED: u32 = 4_194_304;
 }
 
 /// One slot's part.

@@ -32,6 +32,7 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
             let socket = Socket::at(slot, generation)?;
             // SAFETY: the arguments are those of the program's `fcntl`, and the kernel checks addresses.
             let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
+            socket.mark(flag::FILE_CHANGED, true);
             Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
         }
         // The descriptor's socket stores the flags that have no effect on a slot.
@@ -47,10 +48,19 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
         (libc::F_SETFL, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;
             let flags = arg as c_int;
+            if flags & !(libc::O_ACCMODE | libc::O_NONBLOCK) != 0 {
+                socket.mark(flag::FILE_CHANGED, true);
+            }
             let own = if socket.kernel_half() { libc::O_NONBLOCK } else { 0 };
             Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK | own).inspect(|_| {
                 socket.mark(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
             }))
+        }
+        (libc::F_GETFD | libc::F_SETFD | libc::F_GETOWN, _) => None,
+        // The kernel carries it out on the open file.
+        (_, Descriptor::Slot { slot, generation }) => {
+            Socket::at(slot, generation)?.mark(flag::FILE_CHANGED, true);
+            None
         }
         _ => None,
     }

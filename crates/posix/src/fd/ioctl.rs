@@ -40,6 +40,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     if owner {
         // SAFETY: the arguments are those of the program's `ioctl`, and the kernel checks the address.
         let set = outcome(unsafe { real::ioctl(fd, request, arg) });
+        socket.mark(flag::FILE_CHANGED, true);
         // SAFETY: the kernel has just read an integer there.
         return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
     }
@@ -59,7 +60,12 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     if (SIOCADDRT..=SIOCBRDELIF).contains(&(request as libc::Ioctl)) && request as libc::Ioctl != SIOCOUTQNSD {
         return Some(about_interfaces(&socket, request, arg));
     }
-    asked(&socket, request as _).map(|answer| answer.and_then(put).map(|()| 0))
+    let answer = asked(&socket, request as _);
+    if answer.is_none() {
+        // The kernel carries it out on the open file.
+        socket.mark(flag::FILE_CHANGED, true);
+    }
+    answer.map(|answer| answer.and_then(put).map(|()| 0))
 }
 
 /// A request about the host's interfaces, which the kernel answers on any socket of the family. The one behind the

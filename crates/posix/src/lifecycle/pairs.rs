@@ -25,8 +25,6 @@ const MOST: usize = 32;
 const ROOM: u64 = 2;
 /// Numbers of ends are below this (`Request::Attach`).
 const NUMBERS: u32 = 1 << 30;
-/// F_GETSIG, which libc lacks.
-const F_GETSIG: c_int = 11;
 
 /// A pair whose end on our side has a descriptor.
 #[derive(Clone, Copy)]
@@ -168,14 +166,12 @@ pub struct Candidate {
 pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     // Before the flags: `forked` marks all sockets first.
     let (forks, number) = (FORKS.load(Ordering::SeqCst), socket.private().accepts.load(Ordering::Relaxed));
-    let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR;
+    let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR | flag::FILE_CHANGED;
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {
         return None;
     }
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let is = |command, value| sys::fcntl(fd, command, 0) == Ok(value);
-    let unchanged = || is(libc::F_GETFL, libc::O_RDWR) && is(libc::F_GETOWN, 0) && is(F_GETSIG, 0);
-    let keeps = (fd as u64) < limit / ROOM && unchanged();
+    let keeps = (fd as u64) < limit / ROOM;
     keeps.then_some(Candidate { session: socket.session, number, forks })
 }
 

@@ -8,6 +8,9 @@ use libc::c_int;
 use towpath_client::private::flag;
 use towpath_hook::{Handler, real};
 
+/// Linux's constant, which libc lacks.
+const F_SETSIG: c_int = 10;
+
 fn inode(fd: c_int) -> u64 {
     rustix::fs::fstat(towpath_client::sys::borrow(&fd)).expect("fstat").st_ino
 }
@@ -71,11 +74,15 @@ fn a_pair_is_kept_if_it_is_as_new_and_nobody_elses() {
         assert!(!is_kept(theirs));
         socket.mark(flag, false);
     }
-    control(theirs, libc::F_SETOWN, std::process::id().into()).expect("owner");
-    assert!(!is_kept(theirs), "the next connection would have its owner");
-    control(theirs, libc::F_SETOWN, 0).expect("no owner");
-    assert!(is_kept(theirs));
-    control(theirs, libc::F_SETFL, libc::O_ASYNC.into()).expect("flags");
-    assert!(!is_kept(theirs), "or its flags");
+    let of_the_file = [
+        (libc::F_SETOWN, std::process::id().into()),
+        (F_SETSIG, libc::SIGURG.into()),
+        (libc::F_SETFL, libc::O_ASYNC.into()),
+    ];
+    for (command, argument) in of_the_file {
+        control(theirs, command, argument).expect("fcntl");
+        assert!(!is_kept(theirs), "the next connection would inherit it");
+        socket.mark(flag::FILE_CHANGED, false);
+    }
     close_both(ours, theirs);
 }
