@@ -19,8 +19,8 @@ impl Socket {
         notify(self);
     }
 
-    /// [`Socket::mark_app`], for a flag that matters only to bytes in the send ring. Without any the stack is not woken:
-    /// whoever puts bytes there notifies it, and it reads the flags then.
+    /// [`Socket::mark_app`], for a flag that matters only to bytes that are not sent. Without any the stack is not woken:
+    /// whoever puts bytes into the send ring notifies it, and it reads the flags then.
     pub fn mark_app_for_bytes(&self, flag: u32, on: bool) {
         let flags = &self.app().flags;
         if on {
@@ -29,7 +29,10 @@ impl Socket {
             flags.fetch_and(!flag, Ordering::SeqCst);
         }
         full_fence();
-        if self.direct().is_some() || self.view().queued() > 0 {
+        // Some stacks hold bytes that are in the ring no more.
+        let holds = self.info().held.load(Ordering::Relaxed) != 0;
+        let elsewhere = self.direct().is_some() || holds || self.view().is_sending_file();
+        if elsewhere || self.view().queued() > 0 {
             notify(self);
         }
     }

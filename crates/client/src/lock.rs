@@ -129,6 +129,11 @@ impl Lock {
         Some(Quick { word: &self.0, alone })
     }
 
+    /// Does somebody hold it? For a forked child, in which the owner does not exist.
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
     /// Unlocks by force. For a forked child, in which the owner does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);

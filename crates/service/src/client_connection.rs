@@ -10,7 +10,7 @@ use crate::policy::{Identity, peer_process};
 use crate::received;
 use crate::state::{Membership, Refusal, ServiceState};
 use crate::{port_proof, privileged};
-use ends::{Ends, Socket};
+use ends::{Ends, HEARS_WITHIN, Socket};
 use reserve::HeldPort;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,9 +40,9 @@ const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
-/// Attaches and hang-ups are looked at together if they come more often than this.
-const OFTEN: Duration = Duration::from_millis(2);
-/// How long the thread rests then. Nobody waits for what it does.
+/// Attaches and hang-ups are looked at together if so many of them come, each within this time.
+const OFTEN: (u32, Duration) = (16, Duration::from_millis(2));
+/// How long the thread rests then. Nobody waits for what it does. Whoever asks for something meanwhile waits for so long.
 const REST: Duration = Duration::from_millis(1);
 
 /// The source of an epoll event: the upper bits of its data word.
@@ -228,6 +228,8 @@ struct ClientConnection<'a> {
     ends: Ends,
     /// Has a request come since the last wait for which the process may wait?
     was_asked: bool,
+    /// Have the ends that have hung up been sought since the last wait?
+    was_full: bool,
     reservations: HashMap<u32, HeldPort>,
     next_reservation: u32,
     /// Reservations whose socket has not been attached yet, by slot.
@@ -254,6 +256,7 @@ impl<'a> ClientConnection<'a> {
             epoll,
             ends: Ends::default(),
             was_asked: false,
+            was_full: false,
             reservations: HashMap::new(),
             next_reservation: 0,
             unattached: HashMap::new(),
@@ -266,7 +269,7 @@ impl<'a> ClientConnection<'a> {
     /// Serves until the connection, all sockets and all reservations are gone, or the service ends.
     fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        let mut last: Option<Instant> = None;
+        let (mut last, mut in_a_row): (Option<Instant>, u32) = (None, 0);
         while self.serving || !self.reservations.is_empty() {
             events.clear();
             let times = [self.only_listens().then_some(SUCCESSOR_COMES), self.ends.next_look()];
@@ -278,7 +281,7 @@ impl<'a> ClientConnection<'a> {
                     break;
                 }
             }
-            self.was_asked = false;
+            (self.was_asked, self.was_full) = (false, false);
             for event in &events {
                 let word = event.data.u64();
                 let (from, serial, id) = (word >> 62, (word >> 32) as u32 & source::MOST, word as u32);
@@ -289,14 +292,15 @@ impl<'a> ClientConnection<'a> {
                     _ => self.freed(id),
                 }
             }
-            self.report_unheard();
+            self.report_unheard(HEARS_WITHIN);
             let over = self.connection.is_none() && self.ends.is_empty() && !self.has_listeners();
             if self.serving && (over || self.is_deserted()) {
                 self.leave();
             }
             let now = Instant::now();
-            let is_often = last.replace(now).is_some_and(|last| now - last < OFTEN);
-            if is_often && !self.was_asked && self.serving {
+            let is_soon = last.replace(now).is_some_and(|last| now - last < OFTEN.1);
+            in_a_row = if is_soon && !self.was_asked { in_a_row.saturating_add(1) } else { 0 };
+            if in_a_row >= OFTEN.0 && self.serving {
                 std::thread::sleep(REST);
             }
         }
@@ -320,6 +324,8 @@ impl<'a> ClientConnection<'a> {
 
     fn leave(&mut self) {
         self.serving = false;
+        // Other processes may keep the client.
+        self.report_unheard(Duration::ZERO);
         if self.ended.is_some() {
             self.state.registry().stops_serving(self.client.token);
         }
@@ -345,6 +351,8 @@ impl<'a> ClientConnection<'a> {
                 }
             }
         }
+        // More of them wait.
+        self.was_asked = true;
     }
 
     /// Logs the end of a connection. A client that dies in the middle of a message is not worth a warning.

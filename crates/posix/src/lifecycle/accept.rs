@@ -258,6 +258,7 @@ unsafe fn install(
     let ours = pair.fd;
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
     table::set(ours, table::kind_of(socket));
+    pair.installed(socket);
     fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
     measure::accepted(ours, socket);
     if flags & libc::SOCK_CLOEXEC == 0 && pair.close_on_exec {

@@ -2,8 +2,8 @@
 //!
 //! To make a pair, to hand its other end over and to destroy both costs the kernel more than all else of a short connection.
 //! So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
-//! A pair is kept only if nobody else can have a copy of the descriptor, and only if the program has changed nothing of it:
-//! the next connection would inherit that.
+//! A pair is kept only if nobody else can have a copy of the descriptor, and only if the program has changed nothing of its open
+//! file by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -18,10 +18,11 @@ use towpath_client::sys::{self, Sys};
 use towpath_client::{descriptor_reserve, descriptors};
 use towpath_ring::control::Request;
 
-/// Pairs that are kept at a time.
+/// Pairs that are kept at a time, and the most of its descriptors that a program misses for them if it comes to its limit
+/// without closing or accepting a connection: the limit divided by this.
 const MOST: usize = 32;
-/// Pairs are kept only while the program's descriptors have numbers below the limit divided by this. So they take none that
-/// a program at its limit needs.
+const SHARE: u64 = 64;
+/// Pairs are kept only while the program's descriptors have numbers below the limit divided by this.
 const ROOM: u64 = 2;
 /// Numbers of ends are below this (`Request::Attach`).
 const NUMBERS: u32 = 1 << 30;
@@ -34,6 +35,7 @@ pub struct Pair {
     /// Is it close-on-exec?
     pub close_on_exec: bool,
     other: Other,
+    forks: u64,
 }
 
 /// The end of the service.
@@ -84,23 +86,25 @@ fn number() -> u32 {
 impl Pair {
     /// One of which the program keeps neither end.
     pub fn new() -> Sys<Self> {
-        Ok(Self::of(descriptor_reserve::pair()?))
+        let forks = forks();
+        descriptor_reserve::pair().map(|pair| Self::of(pair, forks))
     }
 
     /// For a socket that this session accepts. Its end gets the number that it would get on Linux.
     pub fn for_accepted(session: &'static Session, close_on_exec: bool) -> Sys<Self> {
-        match take(session, close_on_exec) {
+        let forks = forks();
+        match take(session, close_on_exec, forks) {
             Some(pair) => Ok(pair),
-            None => descriptor_reserve::pair_for_one().map(Self::of),
+            None => descriptor_reserve::pair_for_one().map(|pair| Self::of(pair, forks)),
         }
     }
 
-    fn of([fd, theirs]: [c_int; 2]) -> Self {
-        Self { fd, close_on_exec: true, other: Other::Here(theirs) }
+    fn of([fd, theirs]: [c_int; 2], forks: u64) -> Self {
+        Self { fd, close_on_exec: true, other: Other::Here(theirs), forks }
     }
 
     /// Gives the service the other end, which hangs up when the last descriptor of ours is closed. `keep`: another connection
-    /// may have the pair after this one.
+    /// may have the pair after this one; [`Pair::installed`] follows.
     pub fn attach(self, socket: &Socket, keep: bool) {
         let (slot, generation) = (socket.slot.raw(), socket.generation);
         // If sending fails the service has died, which every later call on the socket finds out.
@@ -123,6 +127,14 @@ impl Pair {
         descriptor_reserve::refill(socket.session.control());
     }
 
+    /// The descriptor is in the table by now, so that every later fork marks its socket as shared. One that came before may
+    /// have copied it.
+    pub fn installed(&self, socket: &Socket) {
+        if self.forks != forks() {
+            socket.mark(flag::OWN_PAIR, false);
+        }
+    }
+
     /// Closes it. No socket has it.
     pub fn close(self) {
         sys::close(self.fd);
@@ -132,19 +144,23 @@ impl Pair {
     }
 }
 
-/// A pair that was kept, if there is one.
-fn take(session: &Session, close_on_exec: bool) -> Option<Pair> {
+fn forks() -> u64 {
+    FORKS.load(Ordering::SeqCst)
+}
+
+/// A pair that was kept, if there is one. `forks`: since before this call.
+fn take(session: &Session, close_on_exec: bool, forks: u64) -> Option<Pair> {
     loop {
         let fits = |kept: &Kept| core::ptr::eq(kept.session, session) || kept.session.is_dead();
         let kept =
             with_kept(|all| all.iter_mut().find(|kept| kept.as_ref().is_some_and(fits)).and_then(Option::take))??;
         // A pair that is older than a fork may have copies in the child.
-        let is_ours = kept.forks == FORKS.load(Ordering::SeqCst) && !kept.session.is_dead();
+        let is_ours = kept.forks == forks && !kept.session.is_dead();
         let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         let fd = if is_ours { sys::fcntl(kept.fd, command, 0).ok() } else { None };
         descriptors::unprotect(kept.fd);
         match fd {
-            Some(fd) => return Some(Pair { fd, close_on_exec, other: Other::There(kept.number) }),
+            Some(fd) => return Some(Pair { fd, close_on_exec, other: Other::There(kept.number), forks }),
             // The program may have no number left. It shall have those of the pairs.
             None if is_ours => {
                 drop_all();
@@ -160,31 +176,32 @@ pub struct Candidate {
     session: &'static Session,
     number: u32,
     forks: u64,
+    most: usize,
 }
 
 /// Looks whether the pair of the socket behind `fd` can be kept.
 pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     // Before the flags: `forked` marks all sockets first.
-    let (forks, number) = (FORKS.load(Ordering::SeqCst), socket.private().accepts.load(Ordering::Relaxed));
+    let (forks, number) = (forks(), socket.private().accepts.load(Ordering::Relaxed));
     let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR | flag::FILE_CHANGED;
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {
         return None;
     }
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let keeps = (fd as u64) < limit / ROOM;
-    keeps.then_some(Candidate { session: socket.session, number, forks })
+    let most = MOST.min((limit / SHARE) as usize);
+    ((fd as u64) < limit / ROOM).then_some(Candidate { session: socket.session, number, forks, most })
 }
 
 /// Keeps the pair with the end `fd`, which the caller closes. Its socket has ended.
-pub fn keep(fd: c_int, Candidate { session, number, forks }: Candidate) {
-    let has_room = with_kept(|all| all.iter().any(Option::is_none));
+pub fn keep(fd: c_int, Candidate { session, number, forks, most }: Candidate) {
+    let has_room = with_kept(|all| all[..most].iter().any(Option::is_none));
     if has_room != Some(true) {
         return;
     }
     let Ok(copy) = descriptors::protected_copy(fd) else { return };
     let kept = Kept { session, fd: copy, number, forks };
     // Another thread may have taken the room.
-    let is_kept = with_kept(|all| all.iter_mut().find(|room| room.is_none()).map(|room| *room = Some(kept)));
+    let is_kept = with_kept(|all| all[..most].iter_mut().find(|room| room.is_none()).map(|room| *room = Some(kept)));
     if is_kept.flatten().is_none() {
         descriptors::unprotect(copy);
     }
@@ -207,6 +224,11 @@ pub fn forking() {
 /// In a forked child: what is kept is the parent's. Its numbers are not its parent's, whose connection to the service it may
 /// have to use.
 pub fn forked() {
+    // Another thread may have been writing: `forking` had emptied it, so little is lost.
+    if PAIRS.lock.is_taken() {
+        // SAFETY: a forked child has one thread.
+        unsafe { *PAIRS.kept.get() = [None; MOST] };
+    }
     PAIRS.lock.reset();
     drop_all();
     let (scrambled, bits) = ((sys::getpid() as u32).wrapping_mul(0x9e37_79b9), NUMBERS.trailing_zeros());

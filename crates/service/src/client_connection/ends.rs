@@ -17,7 +17,7 @@ use towpath_ring::Region;
 use towpath_ring::lines::{app_flags, state};
 
 /// How long a stack may take to hear of a close that the library has told it of.
-const HEARS_WITHIN: Duration = Duration::from_secs(1);
+pub const HEARS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ends that a client may have beyond its slots: those of pairs that it keeps for later connections, and those of sockets
 /// that it closes at this moment.
@@ -57,8 +57,8 @@ impl Ends {
         self.by_number.is_empty()
     }
 
-    /// Has a client with so many slots as many ends as it may have?
-    pub fn is_full(&self, slots: u32) -> bool {
+    /// Has a client with so many slots more ends than sockets? Some have hung up then, or their pairs are kept.
+    pub fn has_more_than(&self, slots: u32) -> bool {
         self.by_number.len() >= slots as usize + SPARE
     }
 
@@ -81,7 +81,7 @@ impl Ends {
         // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring. It is reported once: a
         // client may have kept a copy of this end, and the set would tell of it for ever.
         epoll::add(set, &end, data(source::SOCKET, serial, number), epoll::EventFlags::ONESHOT)?;
-        self.forget(number);
+        self.forget(set, number);
         if let Some(reservation) = reservation {
             self.reserved.insert(reservation, number);
         }
@@ -95,27 +95,29 @@ impl Ends {
     }
 
     /// An end has hung up. Returns the socket, unless the event belongs to an end that has been replaced since.
-    pub fn hung_up(&mut self, serial: u32, number: u32) -> Option<Socket> {
+    pub fn hung_up(&mut self, set: &OwnedFd, serial: u32, number: u32) -> Option<Socket> {
         self.by_number.get(&number).filter(|end| end.serial == serial)?;
-        self.forget(number)
+        self.forget(set, number)
     }
 
     /// Drops all ends that have hung up, and returns their sockets.
-    pub fn all_hung_up(&mut self) -> Vec<Socket> {
+    pub fn all_hung_up(&mut self, set: &OwnedFd) -> Vec<Socket> {
         let numbers: Vec<u32> =
             self.by_number.iter().filter(|(_, end)| is_hung_up(&end.end)).map(|(n, _)| *n).collect();
-        numbers.into_iter().filter_map(|number| self.forget(number)).collect()
+        numbers.into_iter().filter_map(|number| self.forget(set, number)).collect()
     }
 
     /// Drops the end of the socket that this reservation was made for.
-    pub fn drop_reserved(&mut self, reservation: u32) {
+    pub fn drop_reserved(&mut self, set: &OwnedFd, reservation: u32) {
         if let Some(number) = self.reserved.remove(&reservation) {
-            self.forget(number);
+            self.forget(set, number);
         }
     }
 
-    fn forget(&mut self, number: u32) -> Option<Socket> {
-        let End { of, reservation, .. } = self.by_number.remove(&number)?;
+    fn forget(&mut self, set: &OwnedFd, number: u32) -> Option<Socket> {
+        let End { of, reservation, end, .. } = self.by_number.remove(&number)?;
+        // The client may have kept a copy, which would keep the set's entry.
+        let _ = epoll::delete(set, &end);
         if let Some(reservation) = reservation {
             self.reserved.remove(&reservation);
         }
@@ -134,10 +136,10 @@ impl Ends {
         }
     }
 
-    /// The next socket that the stack should know by now to be closed, and does not.
-    pub fn unheard(&mut self, region: &Region) -> Option<Socket> {
+    /// The next socket of which the stack was told so long ago that it is closed, and does not know it.
+    pub fn unheard(&mut self, region: &Region, within: Duration) -> Option<Socket> {
         while let Some((at, closed)) = self.told.front().copied()
-            && at.elapsed() >= HEARS_WITHIN
+            && at.elapsed() >= within
         {
             self.told.pop_front();
             if hears(region, closed) != Hears::Has {
@@ -156,7 +158,7 @@ impl Ends {
 impl ClientConnection<'_> {
     /// All descriptors of the socket with this end are closed, in every process.
     pub(super) fn hung_up(&mut self, serial: u32, end: u32) {
-        if let Some(closed) = self.ends.hung_up(serial, end) {
+        if let Some(closed) = self.ends.hung_up(&self.epoll, serial, end) {
             self.closed(closed);
         }
     }
@@ -168,9 +170,9 @@ impl ClientConnection<'_> {
         }
     }
 
-    /// Reports sockets that the stack should know by now to be closed, and does not.
-    pub(super) fn report_unheard(&mut self) {
-        while let Some(closed) = self.ends.unheard(&self.client.region) {
+    /// Reports sockets of which the stack was told so long ago that they are closed, and does not know it.
+    pub(super) fn report_unheard(&mut self, within: Duration) {
+        while let Some(closed) = self.ends.unheard(&self.client.region, within) {
             self.report(closed);
         }
     }
@@ -181,11 +183,12 @@ impl ClientConnection<'_> {
 
     pub(super) fn attach(&mut self, number: u32, of: Socket, end: OwnedFd) -> io::Result<()> {
         let slots = self.check(number, of)?;
-        if self.ends.is_full(slots) {
-            self.ends.all_hung_up().into_iter().for_each(|closed| self.closed(closed));
-            if self.ends.is_full(slots) {
-                return Err(invalid("more ends of pairs than slots"));
-            }
+        if self.ends.has_more_than(slots) && !std::mem::replace(&mut self.was_full, true) {
+            self.ends.all_hung_up(&self.epoll).into_iter().for_each(|closed| self.closed(closed));
+        }
+        // Twice as many, because processes that may not register use their parent's connection, and each keeps pairs.
+        if self.ends.has_more_than(slots.saturating_mul(2)) {
+            return Err(invalid("more ends of pairs than slots"));
         }
         let reservation = self.unattached.remove(&of.slot);
         self.ends.attach(&self.epoll, number, of, reservation, end)
@@ -271,7 +274,7 @@ mod tests {
         assert!(events(&set).is_empty());
         drop(ours);
         assert_eq!(events(&set), [data(source::SOCKET, 1, 9).u64()]);
-        assert_eq!(ends.hung_up(1, 9), Some(socket(3, 1)));
+        assert_eq!(ends.hung_up(&set, 1, 9), Some(socket(3, 1)));
         assert!(events(&set).is_empty(), "the copy would be reported for ever");
         drop(kept);
     }
@@ -282,8 +285,8 @@ mod tests {
         let ((_first, theirs), (_second, next)) = (pair(), pair());
         ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
         ends.attach(&set, 9, socket(3, 2), None, next).unwrap();
-        assert_eq!(ends.hung_up(1, 9), None);
-        assert_eq!(ends.hung_up(2, 9), Some(socket(3, 2)));
+        assert_eq!(ends.hung_up(&set, 1, 9), None);
+        assert_eq!(ends.hung_up(&set, 2, 9), Some(socket(3, 2)));
         assert!(ends.is_empty());
     }
 
@@ -293,9 +296,9 @@ mod tests {
         let (ours, theirs) = pair();
         ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
         assert!(ends.reattach(9, socket(5, 2)) && !ends.reattach(8, socket(6, 1)));
-        assert!(ends.all_hung_up().is_empty());
+        assert!(ends.all_hung_up(&set).is_empty());
         drop(ours);
-        assert_eq!(ends.all_hung_up(), [socket(5, 2)]);
+        assert_eq!(ends.all_hung_up(&set), [socket(5, 2)]);
         assert!(!ends.reattach(9, socket(3, 2)), "it has hung up");
     }
 
@@ -305,9 +308,9 @@ mod tests {
         let ((_first, theirs), (_second, next)) = (pair(), pair());
         ends.attach(&set, 9, socket(3, 1), Some(7), theirs).unwrap();
         ends.attach(&set, 9, socket(3, 2), Some(8), next).unwrap();
-        ends.drop_reserved(7);
+        ends.drop_reserved(&set, 7);
         assert!(!ends.is_empty(), "its end has been replaced");
-        ends.drop_reserved(8);
+        ends.drop_reserved(&set, 8);
         assert!(ends.is_empty());
     }
 
@@ -335,12 +338,12 @@ mod tests {
         app.flags.store(app_flags::CLOSED, Relaxed);
         assert!(ends.is_news(&region, closed), "the flag is another connection's");
         app.generation.store(7, Relaxed);
-        assert_eq!((ends.is_news(&region, closed), ends.unheard(&region)), (false, None), "later");
+        assert_eq!((ends.is_news(&region, closed), ends.unheard(&region, HEARS_WITHIN)), (false, None), "later");
         let begin = ends.told[0].0.checked_sub(HEARS_WITHIN).unwrap();
         ends.told[0].0 = begin;
-        assert_eq!((ends.next_look(), ends.unheard(&region)), (Some(Duration::ZERO), Some(closed)));
+        assert_eq!((ends.next_look(), ends.unheard(&region, HEARS_WITHIN)), (Some(Duration::ZERO), Some(closed)));
         ends.told.push_back((begin, closed));
         stack.state.store(state::FREE, Relaxed);
-        assert_eq!((ends.unheard(&region), ends.next_look()), (None, None));
+        assert_eq!((ends.unheard(&region, HEARS_WITHIN), ends.next_look()), (None, None));
     }
 }

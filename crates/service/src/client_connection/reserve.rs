@@ -239,6 +239,6 @@ impl ClientConnection<'_> {
         if self.unattached.get(&slot) == Some(&number) {
             self.unattached.remove(&slot);
         }
-        self.ends.drop_reserved(number);
+        self.ends.drop_reserved(&self.epoll, number);
     }
 }

@@ -17,6 +17,8 @@ use towpath_tcp::time::Micros;
 /// The slow path's state, and what its thread waits for.
 pub struct SharedSlow {
     state: Mutex<SlowThread>,
+    /// The slow thread waits for it.
+    wanted: AtomicBool,
     epoll: Arc<OwnedFd>,
     doorbell: Arc<Doorbell>,
     stop: Arc<AtomicBool>,
@@ -35,6 +37,7 @@ impl SharedSlow {
             doorbell: Arc::clone(&slow.doorbell),
             panics: Arc::clone(&slow.panics),
             state: Mutex::new(slow),
+            wanted: AtomicBool::new(false),
             stop,
             syns_wait,
         })
@@ -43,19 +46,29 @@ impl SharedSlow {
     /// The slow thread: runs until stopped.
     pub fn run(&self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let mut slow = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slow = self.take();
             let now = crate::client::now();
             if self.survives(|| slow.turn(now)) != Some(0) {
                 continue;
             }
-            let timeout = if self.stop.load(Ordering::Relaxed) || self.has_syns() { None } else { slow.arm() };
+            let timeout = slow.arm();
+            // Whoever has left SYNs here has notified, or does so now that it is armed.
+            let sleeps = timeout.is_some() && !self.has_syns() && !self.stop.load(Ordering::Relaxed);
             // A worker may run it while this thread sleeps.
             drop(slow);
-            if let Some(timeout) = timeout {
-                wait(&self.epoll, timeout);
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).disarm();
+            if sleeps {
+                wait(&self.epoll, timeout.flatten());
             }
+            self.take().disarm();
         }
+    }
+
+    /// The slow thread's turn comes before those of workers.
+    fn take(&self) -> MutexGuard<'_, SlowThread> {
+        self.wanted.store(true, Ordering::Relaxed);
+        let slow = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.store(false, Ordering::Relaxed);
+        slow
     }
 
     /// Does a SYN wait?
@@ -63,18 +76,18 @@ impl SharedSlow {
         (self.syns_wait)()
     }
 
-    /// Begins a turn of the slow path on a worker. `None`: another thread is at it, and sees what is there before it sleeps.
+    /// Begins a turn of the slow path on a worker. `None`: another thread is at it or waits for it. The slow thread sees what is
+    /// there before it sleeps.
     pub fn begin(&self) -> Option<SlowTurn<'_>> {
-        match self.state.try_lock() {
-            Ok(slow) => Some(SlowTurn { shared: self, slow, leaves_syns: false }),
-            Err(TryLockError::Poisoned(slow)) => {
-                Some(SlowTurn { shared: self, slow: slow.into_inner(), leaves_syns: false })
-            }
-            Err(TryLockError::WouldBlock) => {
-                self.doorbell.notify();
-                None
-            }
+        let slow = match self.state.try_lock() {
+            Ok(slow) if !self.wanted.load(Ordering::Relaxed) => Some(slow),
+            Err(TryLockError::Poisoned(slow)) => Some(slow.into_inner()),
+            Ok(_) | Err(TryLockError::WouldBlock) => None,
+        };
+        if slow.is_none() {
+            self.doorbell.notify();
         }
+        slow.map(|slow| SlowTurn { shared: self, slow, leaves_syns: false, leaves_messages: false })
     }
 
     fn survives<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
@@ -92,14 +105,16 @@ pub struct SlowTurn<'a> {
     shared: &'a SharedSlow,
     slow: MutexGuard<'a, SlowThread>,
     leaves_syns: bool,
+    leaves_messages: bool,
 }
 
 impl SlowTurn<'_> {
     /// Takes SYNs, and the messages of this flow group. The answers are in the mailboxes of the flow groups.
     pub fn run(&mut self, now: Micros, flow_group: usize) -> usize {
-        let Self { shared, slow, leaves_syns } = self;
+        let (shared, slow) = (self.shared, &mut self.slow);
         let (syns, work) = shared.survives(|| slow.turn_on_worker(now, flow_group)).unwrap_or((0, 1));
-        *leaves_syns = syns == SYNS_ON_WORKER;
+        self.leaves_syns = syns == SYNS_ON_WORKER;
+        self.leaves_messages = !slow.inbox[flow_group].is_empty();
         syns + work
     }
 
@@ -107,7 +122,7 @@ impl SlowTurn<'_> {
     /// so that an application sees a new connection together with its first bytes. True: there may be more SYNs than a worker
     /// takes, and they are the slow thread's.
     pub fn end(mut self, now: Micros) -> bool {
-        if self.slow.end_on_worker(now) || self.leaves_syns {
+        if self.slow.end_on_worker(now) || self.leaves_syns || self.leaves_messages {
             self.shared.doorbell.notify_always();
         }
         self.leaves_syns

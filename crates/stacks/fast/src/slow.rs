@@ -142,6 +142,8 @@ impl SlowThread {
     /// A turn on the worker that serves this flow group: only what a handshake waits for. Applications are not woken yet.
     /// Returns how many SYNs were taken, and how much work it was beside them.
     pub fn turn_on_worker(&mut self, now: Micros, flow_group: usize) -> (usize, usize) {
+        // The worker's turn began a moment ago, and another thread may have had this one since. Time must not go back.
+        let now = now.max(self.host.now);
         self.host.now = now;
         let work = (self.syns(now, SYNS_ON_WORKER), self.messages_of(now, flow_group));
         if self.slow.next_deadline().is_some_and(|at| at <= now) {
