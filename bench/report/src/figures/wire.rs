@@ -31,6 +31,10 @@ const TRANSMIT: &str = "core and server share one CPU, and each switch between t
     transmit path for AF_XDP in copy mode";
 const SPINS: &str = "the core spins in the time that one connection leaves it, and spinning counts as busy";
 const CLIENT: &str = "the client's CPU: a kernel that is busy with so many requests";
+const SHORT: &str =
+    "core and server take turns on one CPU: the next SYN waits until the server has closed the last connection";
+const CALLS: &str =
+    "more than half of the core's time are system calls: for frames, and three per connection for the steering table";
 const RECEIVED: &str = "each byte is copied three times on the server's CPU: out of the packet socket, into the ring, out of it; Linux copies it \
     once";
 const SENT: &str = "each byte is copied three times on the server's CPU: into the ring, out of it, into the packet socket; Linux copies it once";
@@ -58,9 +62,9 @@ pub const FIGURES: &[Figure] = &[
     REDIS.figure("redis SET, 50 connections: requests/s", "set-c50-P1", Target::None, SHARED),
     REDIS.figure("redis GET, 50 connections, -P 16: requests/s", "get-c50-P16", Target::Ratio(1.3), SHARED),
     REDIS.figure("redis SET, 50 connections, -P 16: requests/s", "set-c50-P16", Target::Ratio(1.3), SHARED),
-    CONNECTIONS.figure("one request per connection, 32 at a time", "rpc-32", Target::Ratio(1.3), NOT_EXAMINED),
-    CONNECTIONS.figure("one request per connection, one after the other", "rpc-1", Target::Ratio(1.0), NOT_EXAMINED),
-    CONNECT_P50.figure("time to connect: p50", "connect", Target::Ratio(1.0), NOT_EXAMINED),
+    CONNECTIONS.figure("one request per connection, 32 at a time", "rpc-32", Target::Ratio(1.3), CALLS),
+    CONNECTIONS.figure("one request per connection, one after the other", "rpc-1", Target::Ratio(1.0), SHORT),
+    CONNECT_P50.figure("time to connect: p50", "connect", Target::Ratio(1.0), SHORT),
     BULK.figure("iperf3, received", "receive", Target::Ratio(1.0), RECEIVED),
     BULK_CPU.figure("iperf3, received: server's CPU per byte", "receive", Target::Ratio(1.0), RECEIVED),
     BULK.figure("iperf3, sent", "send", Target::Ratio(1.0), SENT),
