@@ -84,6 +84,12 @@ fn a_server_that_forks_and_closes_everything_it_does_not_know() {
 }
 
 #[test]
+fn a_program_that_closes_all_from_a_number_on_and_goes_on() {
+    Stack::start("close-range").passes(include_str!("programs/close_range.py"));
+    Stack::with_halves("close-range").passes(include_str!("programs/close_range.py"));
+}
+
+#[test]
 fn event_loops() {
     Stack::start("asyncio").passes(include_str!("programs/asyncio_echo.py"));
     Stack::with_halves("asyncio").passes(include_str!("programs/asyncio_echo.py"));

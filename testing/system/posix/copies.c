@@ -273,6 +273,31 @@ CASE(close_range_closes) {
     CALL("fresh", tcp() >= 0);
 }
 
+// Close_range of all descriptors ends connections, and the program goes on: it waits for and accepts new ones.
+CASE(close_range_of_all_and_on) {
+    struct pair p = pair();
+    unsigned low = (unsigned)(p.client < p.server ? p.client : p.server);
+    for (int i = 0; i < 5; i++) {
+        MUST(connect_to(tcp(), p.listener));
+        MUST(accept(p.listener, NULL, NULL));
+    }
+    CALL("close", close_range(low, ~0U, 0));
+    int epfd = (int)MUST(epoll_create1(0)), l = listening();
+    for (int i = 0; i < 3; i++) {
+        int c = tcp();
+        MUST(connect_to(c, l));
+        int s = (int)MUST(accept(l, NULL, NULL));
+        MUST(epoll_ctl(epfd, EPOLL_CTL_ADD, s, &(struct epoll_event){.events = EPOLLIN}));
+        MUST(send(c, "x", 1, 0));
+        struct epoll_event event;
+        CALL("wait", epoll_wait(epfd, &event, 1, 5000));
+        CALL("read", read(s, buf, 10));
+        MUST(close(s));
+        CALL("end", read(c, buf, 1));
+        MUST(close(c));
+    }
+}
+
 // With all descriptors used but one, accept gets exactly that number, as memcached expects.
 CASE(last_descriptors) {
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1024, 1024}));
