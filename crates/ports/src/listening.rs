@@ -191,12 +191,16 @@ impl WaitingSyns {
     /// Does a SYN wait?
     #[inline]
     pub fn any(&self) -> bool {
-        // SAFETY: the mapping begins with the position, which is aligned, lives as long as `self`, and is written by the
-        // kernel or by the reader of the queue as one word.
-        let [consumed, produced] = [&self.consumed, &self.produced]
-            .map(|word| unsafe { word.start().cast::<AtomicUsize>().as_ref() }.load(Ordering::Acquire));
-        consumed != produced
+        position(&self.consumed) != position(&self.produced)
     }
+}
+
+/// The position at the beginning of a page of the queue.
+#[inline]
+fn position(page: &Mapping) -> usize {
+    // SAFETY: the page begins with an aligned word and is mapped as long as it is borrowed. All who write the word do it at once.
+    let word = unsafe { page.start().cast::<AtomicUsize>().as_ref() };
+    word.load(Ordering::Acquire)
 }
 
 /// The clock of the program (`bpf_ktime_get_ns`).

@@ -25,7 +25,7 @@ impl Mapping {
         Self::map(bytes, WRITABLE, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
-    /// [`Mapping::shared`], of what nobody may write by it.
+    /// [`Mapping::shared`], through which nobody can write.
     pub fn read_only(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
         Self::map(bytes, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }

@@ -77,7 +77,10 @@ pub struct SynCounts {
     pub passed_full: u64,
 }
 
-/// Routes and steering, as the service knows them. Called by the slow thread only.
+/// Tells any thread whether a SYN waits. It makes no system call.
+pub type SynsWait = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Routes and steering, as the service knows them. Called by the slow path only, so by one thread at a time.
 pub trait Network: Send {
     /// The way to `remote` (from `local` if the socket is bound).
     fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> towpath_tcp::slow::Route;
@@ -137,7 +140,7 @@ pub trait Network: Send {
     fn refused_at(&mut self, _cookie: u64) -> u64 {
         0
     }
-    /// The next SYN that was taken. Its queue is bounded, so the slow thread takes them in batches.
+    /// The next SYN that was taken. Its queue is bounded, so it is read in batches.
     fn next_syn(&mut self) -> Option<TakenSyn> {
         None
     }
@@ -148,8 +151,8 @@ pub trait Network: Send {
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Tells any thread whether a SYN waits. It makes no system call.
-    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+    /// What tells of SYNs that wait.
+    fn syns_wait(&mut self) -> io::Result<SynsWait> {
         Ok(Box::new(|| false))
     }
     /// The next frame that has come on a receive queue without a port, and the port of its interface. Its checksum is right.
@@ -193,6 +196,6 @@ pub trait Network: Send {
     fn new_ports(&mut self) -> Vec<NewPort> {
         Vec::new()
     }
-    /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
+    /// Have routes or neighbours changed since the last call? The slow thread asks whenever it runs.
     fn changed(&mut self) -> bool;
 }

@@ -6,7 +6,7 @@ use crate::direct_end::DirectEnd;
 use crate::host::SlowHost;
 use crate::messages::ToGroup;
 use crate::owner::split;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +76,7 @@ fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
     watch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl SlowThread {
+impl SlowState {
     /// Begins (`Some`) or ends a capture; `done` is dropped when all flow groups know it.
     pub fn capture(&mut self, taps: Option<Taps>, done: &mpsc::Sender<()>) {
         let (ports, watch) = match taps {

@@ -6,7 +6,7 @@ use towpath_runtime::slots::ServedClient;
 use towpath_tcp::flow::FlowId;
 use towpath_tcp::time::Micros;
 
-/// A client, as the slow thread knows it.
+/// A client, as the slow path knows it.
 pub type SlowClient = ServedClient<OfClient, OfSlot>;
 
 /// The fast stack's state of a client.

@@ -5,7 +5,7 @@ use crate::owner::{owner, split};
 use crate::port_proof::PortProof;
 use crate::route_wait::AWAITS_ROUTE;
 use crate::slots::{Listener, Phase};
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
@@ -24,7 +24,7 @@ const BATCH: usize = 64;
 /// Of listeners that the kernel keeps: clients decide how many there are.
 static LEFT: LogThrottle = LogThrottle::new();
 
-impl SlowThread {
+impl SlowState {
     /// Takes waiting commands, and returns how many.
     pub fn commands(&mut self, now: Micros) -> usize {
         let mut work = 0;

@@ -1,12 +1,12 @@
 //! Ends connections because the operator wants it: those that a new rule would refuse.
 
 use crate::owner::split;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use towpath_tcp::slow::TcpState;
 
-impl SlowThread {
+impl SlowState {
     /// Ends the connections with these local and remote ends. Returns how many there were.
     pub fn cut_all(&mut self, ends: HashSet<(SocketAddr, SocketAddr)>) -> usize {
         let mut count = 0;

@@ -3,7 +3,7 @@
 use crate::messages::ToGroup;
 use crate::owner::owner;
 use crate::slots::Phase;
-use crate::slow::{LOOSE_US, SlowThread};
+use crate::slow::{LOOSE_US, SlowState};
 use rustix::event::epoll;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use towpath_ring::Slot;
 use towpath_runtime::ClientId;
 use towpath_tcp::time::Micros;
 
-impl SlowThread {
+impl SlowState {
     /// No process of the client is left.
     pub fn remove_client(&mut self, now: Micros, id: ClientId) {
         let Some(index) = self.index_of(id) else { return };

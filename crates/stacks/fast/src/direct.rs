@@ -5,7 +5,7 @@ use crate::direct_end::DirectEnd;
 use crate::host::{Later, LocalListener, SlowHost};
 use crate::owner::{owner, split};
 use crate::slots::{Phase, Queued};
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
@@ -27,7 +27,7 @@ const FREE_TUPLES: usize = 8;
 /// Of connections that are cut: clients decide how often.
 static CUT: LogThrottle = LogThrottle::new();
 
-impl SlowThread {
+impl SlowState {
     /// Tries to join a connect directly to a listener of this host. `None` = the stack has to carry it, and finds all
     /// errors. `Some` = the command's result.
     pub fn connect_direct(

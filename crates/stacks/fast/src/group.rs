@@ -32,7 +32,7 @@ const RX_BATCH: usize = 64;
 /// Queued slots looked at in one turn over all clients, and for one client before the next client's.
 const DATA_BATCH: usize = 64;
 const DATA_PER_CLIENT: usize = 16;
-/// Messages of the slow thread in one turn.
+/// Messages of the slow path in one turn.
 const MESSAGE_BATCH: usize = 256;
 /// Frames sent in one turn.
 const TX_BUDGET: usize = 128;
@@ -49,11 +49,11 @@ pub struct FlowGroup {
     pub ports: PortSet,
     /// Its flows and clients.
     pub rings: Endpoints,
-    /// Messages from the slow thread.
+    /// Messages from the slow path.
     pub inbox: Receiver<ToGroup>,
-    /// Messages to the slow thread.
+    /// Messages to the slow path.
     pub outbox: Sender<FromGroup>,
-    /// The doorbell through which the slow thread notifies it.
+    /// The doorbell through which the slow path notifies it.
     pub doorbell: Arc<Doorbell>,
     /// Turns that ended by a panic.
     pub panics: Arc<AtomicU64>,
@@ -63,7 +63,7 @@ pub struct FlowGroup {
     pub metrics: Arc<Metrics>,
     /// Memory of its turns.
     pub scratch: Scratch,
-    /// The slow path, whose turns its worker takes; `None`: another thread takes them all.
+    /// The slow path, to which its worker gives turns; `None`: in tests that play the slow path themselves.
     pub slow: Option<Arc<SharedSlow>>,
 }
 
@@ -79,7 +79,7 @@ pub struct Scratch {
     uncounted: bool,
     account: GroupTimes,
     full: u64,
-    /// SYNs wait that are the slow thread's, which is at work.
+    /// The slow thread has been told to take the SYNs that wait.
     left_syns: bool,
     /// The time of this turn, µs.
     now_us: u64,

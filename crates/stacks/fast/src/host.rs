@@ -25,7 +25,7 @@ use towpath_tcp::messages::ToFast;
 use towpath_tcp::slow::{Admission, FirstSyn, Host, Route, Steered};
 use towpath_tcp::time::Micros;
 
-/// A flow group, as the slow thread knows it.
+/// A flow group, as the slow path knows it.
 pub struct GroupLink {
     /// Messages to it.
     pub to: Sender<ToGroup>,
@@ -69,7 +69,7 @@ pub enum LocalListener {
 /// Every flow group's loopback. No kernel sees its segments.
 const LOOPBACK: PortId = PortId(0);
 
-/// The slow thread's tables.
+/// The slow path's tables.
 pub struct SlowHost {
     /// Clients by index.
     pub clients: Vec<Option<SlowClient>>,

@@ -4,7 +4,7 @@
 use crate::host::{LocalListener, SlowHost};
 use crate::owner::{owner, split};
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::SocketAddr;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, MAY_JOIN, join_at, not_ours};
@@ -15,7 +15,7 @@ use towpath_runtime::{JoinProof, Proof, Verdict};
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::time::Micros;
 
-impl SlowThread {
+impl SlowState {
     /// The answer to a connect that another namespace's stack shall see first. `None`: it goes its usual way.
     pub fn joined_elsewhere(&mut self, index: u32, slot: Slot, command: &Command, remote: SocketAddr) -> Option<i32> {
         let may = command.flags & MAY_JOIN != 0 && self.host.pairs.enabled;

@@ -1,9 +1,10 @@
 //! Runs the protocol's stages on flow groups and serves the ring contract with them.
 //!
-//! There are at most as many workers as flow groups (`group.rs`), and one slow thread (`slow.rs`). A flow belongs to
-//! one group for good, and a group to one worker at a time (`towpath_runtime::workers`). The slow thread writes a
-//! slot's stack words until its flow is installed, and again after the flow is removed. In between the flow's group
-//! writes them. Groups and slow thread share nothing but messages and counters.
+//! There are at most as many workers as flow groups (`group.rs`), and one slow path (`slow.rs`). A flow belongs to
+//! one group for good, and a group to one worker at a time (`towpath_runtime::workers`). The slow path has a thread of its own,
+//! and workers give it turns, too (`shared_slow.rs`). It writes a slot's stack words until its flow is installed, and again
+//! after the flow is removed. In between the flow's group writes them. Groups and slow path share nothing but messages and
+//! counters.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -54,6 +55,6 @@ mod taken_syns;
 mod tapped_port;
 mod waiting;
 
-pub use api::{FastStackConfig, FirstSyn, KernelListener, Network, NewPort, SynCounts, TakenSyn};
+pub use api::{FastStackConfig, FirstSyn, KernelListener, Network, NewPort, SynCounts, SynsWait, TakenSyn};
 pub use stack::FastStack;
 use towpath_runtime::{clients, events, mailbox, slots, thread};

@@ -1,9 +1,9 @@
-//! The operator's policy, as the slow thread enforces it.
+//! The operator's policy, as the slow path enforces it.
 
 use crate::host::SlowHost;
 use crate::sharing_class::class_of;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::collections::BTreeMap;
 use towpath_runtime::Limit;
 use towpath_runtime::admission::{AdmissionControl, AdmissionState, ConnectionCounts, Subject};
@@ -30,7 +30,7 @@ impl SlowHost {
     }
 }
 
-impl SlowThread {
+impl SlowState {
     /// Clients or rules have changed. Every client gets its limit and its sharing class, and so do its running
     /// connections.
     pub fn apply_policy(&mut self) {

@@ -4,7 +4,7 @@
 use crate::client;
 use crate::owner::split;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use towpath_tcp::flow::Owner;
 use towpath_tcp::time::Micros;
 
@@ -13,7 +13,7 @@ const BATCH: usize = 64;
 /// For how long the kernel is asked in one turn, µs.
 const TURN_US: u64 = 1000;
 
-impl SlowThread {
+impl SlowState {
     /// Ends the listeners whose sockets listen no longer.
     pub fn check_listeners(&mut self, now: Micros) {
         let Some(from) = self.listener_check.due(now) else { return };

@@ -3,14 +3,14 @@
 use crate::host::{Later, SlowHost};
 use crate::owner::split;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::SocketAddr;
 use towpath_runtime::ConnectionStatus;
 use towpath_runtime::status::TcpStatus;
 use towpath_tcp::flow::{FlowSnapshot, flow_flags};
 use towpath_tcp::slow::{ConnectionInfo, TcpState, Unanswered};
 
-impl SlowThread {
+impl SlowState {
     /// Every socket that the protocol knows.
     pub fn connections(&mut self) -> Vec<ConnectionStatus> {
         self.sync_listeners();

@@ -1,4 +1,4 @@
-//! The messages between the slow thread and the flow groups.
+//! The messages between the slow path and the flow groups.
 
 use crate::clients::ClientShared;
 use crate::module_port::Filter;
@@ -11,7 +11,7 @@ use towpath_ring::Slot;
 use towpath_tcp::flow::PortId;
 use towpath_tcp::messages::{ToFast, ToSlow};
 
-/// Slow thread to flow group.
+/// Slow path to flow group.
 pub enum ToGroup {
     /// The protocol's own message.
     Tcp(ToFast),
@@ -66,7 +66,7 @@ pub enum ToGroup {
     },
 }
 
-/// Flow group to slow thread.
+/// Flow group to slow path.
 pub enum FromGroup {
     /// The protocol's own message.
     Tcp(ToSlow),

@@ -2,11 +2,11 @@
 
 use crate::messages::ToGroup;
 use crate::module_port::Filter;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::sync::mpsc;
 use towpath_modules::Chains;
 
-impl SlowThread {
+impl SlowState {
     /// Has all flow groups run these modules, or none. `done` is dropped when they do.
     pub fn modules(&mut self, chains: Option<&Chains>, done: &mpsc::Sender<()>) {
         for (group, link) in self.host.flow_groups.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use crate::host::SlowHost;
 use crate::owner::owner;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::lines::congestion;
@@ -48,7 +48,7 @@ fn number_of(algorithm: Algorithm) -> u32 {
     congestion::NAMES.iter().position(|name| *name == algorithm.name()).unwrap_or(0) as u32
 }
 
-impl SlowThread {
+impl SlowState {
     /// Takes the options that were set on the socket before a command.
     pub fn early_options(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };

@@ -6,7 +6,7 @@
 use crate::host::SlowHost;
 use crate::owner::split;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -99,7 +99,7 @@ impl SlowHost {
     }
 }
 
-impl SlowThread {
+impl SlowState {
     /// The policy has changed: sets the rules about the peers of all listeners, if they may have changed.
     pub fn judge_all_peers(&mut self) {
         let host = &mut self.host;

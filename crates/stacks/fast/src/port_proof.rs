@@ -2,7 +2,7 @@
 //! command come on different ways, so a command may wait for its proof.
 
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use crate::waiting::WaitingCommand;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, V6ONLY, not_ours_because, op};
@@ -20,7 +20,7 @@ pub enum PortProof {
     Refused(i32),
 }
 
-impl SlowThread {
+impl SlowState {
     /// What is known of the port that a command names.
     pub fn port_proof(&mut self, index: u32, slot: Slot, command: &Command) -> PortProof {
         let names_port = match command.op {

@@ -3,14 +3,14 @@
 use crate::client::SlowClient;
 use crate::metrics::tally;
 use crate::slots::Phase;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::sync::atomic::Ordering;
 use towpath_runtime::requests::Request;
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{ClientId, Status};
 use towpath_tcp::time::Micros;
 
-impl SlowThread {
+impl SlowState {
     /// Serves one request.
     pub fn request(&mut self, now: Micros, request: Request) {
         match request {

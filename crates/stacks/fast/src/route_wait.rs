@@ -1,7 +1,7 @@
 //! Connects whose next hop is being resolved. Where the host's rules judge first SYNs, the answer to the command waits a
 //! moment for the hop. The kernel can have the socket as long as there is no answer.
 
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::net::IpAddr;
 use towpath_ring::Slot;
 use towpath_runtime::Verdict;
@@ -11,7 +11,7 @@ use towpath_tcp::time::Micros;
 /// Instead of an answer: there is none yet. No answer is positive.
 pub const AWAITS_ROUTE: i32 = i32::MAX;
 
-impl SlowThread {
+impl SlowState {
     /// The policy's verdict, if this command has waited.
     pub fn admitted_before(&self, index: u32, slot: Slot) -> Option<Verdict> {
         let client = self.host.clients.get(index as usize)?.as_ref()?.shared.id;

@@ -5,8 +5,9 @@
 //! thread is not at it, and takes the results at once. What nobody waits for in a handshake stays with the slow thread:
 //! commands, requests of the service, timers that the worker does not run by the way.
 
+use crate::api::SynsWait;
 use crate::mailbox::Doorbell;
-use crate::slow::{SYNS_ON_WORKER, SlowThread};
+use crate::slow::{SYNS_ON_WORKER, SlowState};
 use crate::thread::wait;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,22 +17,22 @@ use towpath_tcp::time::Micros;
 
 /// The slow path's state, and what its thread waits for.
 pub struct SharedSlow {
-    state: Mutex<SlowThread>,
+    state: Mutex<SlowState>,
     /// The slow thread waits for it.
     wanted: AtomicBool,
     epoll: Arc<OwnedFd>,
     doorbell: Arc<Doorbell>,
     stop: Arc<AtomicBool>,
     panics: Arc<AtomicU64>,
-    syns_wait: Box<dyn Fn() -> bool + Send + Sync>,
+    syns_wait: SynsWait,
 }
 
 /// The flow group whose worker takes SYNs.
 pub const TAKES_SYNS: usize = 0;
 
 impl SharedSlow {
-    /// `syns_wait`: see [`crate::api::Network::syns_wait`].
-    pub fn new(slow: SlowThread, stop: Arc<AtomicBool>, syns_wait: Box<dyn Fn() -> bool + Send + Sync>) -> Arc<Self> {
+    /// `stop` ends the thread.
+    pub fn new(slow: SlowState, stop: Arc<AtomicBool>, syns_wait: SynsWait) -> Arc<Self> {
         Arc::new(Self {
             epoll: Arc::clone(&slow.epoll),
             doorbell: Arc::clone(&slow.doorbell),
@@ -52,7 +53,7 @@ impl SharedSlow {
                 continue;
             }
             let timeout = slow.arm();
-            // Whoever has left SYNs here has notified, or does so now that it is armed.
+            // A worker that leaves a SYN from now on notifies. One that was left before is seen here.
             let sleeps = timeout.is_some() && !self.has_syns() && !self.stop.load(Ordering::Relaxed);
             // A worker may run it while this thread sleeps.
             drop(slow);
@@ -64,7 +65,7 @@ impl SharedSlow {
     }
 
     /// The slow thread's turn comes before those of workers.
-    fn take(&self) -> MutexGuard<'_, SlowThread> {
+    fn take(&self) -> MutexGuard<'_, SlowState> {
         self.wanted.store(true, Ordering::Relaxed);
         let slow = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.store(false, Ordering::Relaxed);
@@ -103,7 +104,7 @@ impl SharedSlow {
 /// A turn of the slow path on a worker. No other thread has one meanwhile.
 pub struct SlowTurn<'a> {
     shared: &'a SharedSlow,
-    slow: MutexGuard<'a, SlowThread>,
+    slow: MutexGuard<'a, SlowState>,
     leaves_syns: bool,
     leaves_messages: bool,
 }

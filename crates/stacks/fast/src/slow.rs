@@ -1,4 +1,4 @@
-//! The slow thread: opening, closing, timers, congestion control, and everything else that does not happen per packet.
+//! The slow path: opening, closing, timers, congestion control, and everything else that does not happen per packet.
 
 use crate::api::NewPort;
 use crate::client::{OfClient, SlowClient, now};
@@ -32,8 +32,10 @@ use towpath_tcp::time::Micros;
 const BATCH: usize = 256;
 /// SYNs that the slow thread takes in one turn.
 const SYNS: usize = 256;
-/// SYNs that a worker takes in one turn. More of them come only in a flood, which is not to hold up established connections.
+/// SYNs, and messages of its flow group, that a worker takes in one turn. More of them come only in a flood, which is not to
+/// hold up established connections.
 pub const SYNS_ON_WORKER: usize = 32;
+const MESSAGES_ON_WORKER: usize = 64;
 /// Requests of the service in one turn.
 const REQUESTS: usize = 16;
 /// How often the stats of active connections are copied to their information lines, µs.
@@ -53,13 +55,14 @@ impl Snapshots for Readings<'_> {
     }
 }
 
-/// The slow thread's state.
-pub struct SlowThread {
+/// The state of the slow path: the protocol's, the clients', and what is due. Its own thread and workers take turns with it
+/// ([`crate::shared_slow`]).
+pub struct SlowState {
     /// The protocol.
     pub slow: SlowPath,
     /// The host that the protocol asks.
     pub host: SlowHost,
-    /// The flow table, which this thread reads.
+    /// The flow table, which it reads.
     pub table: Arc<FlowTable>,
     /// Messages from the flow groups.
     pub inbox: Vec<Receiver<FromGroup>>,
@@ -103,7 +106,7 @@ pub struct SlowThread {
     pub flow_groups: usize,
 }
 
-impl SlowThread {
+impl SlowState {
     /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
@@ -145,7 +148,7 @@ impl SlowThread {
         // The worker's turn began a moment ago, and another thread may have had this one since. Time must not go back.
         let now = now.max(self.host.now);
         self.host.now = now;
-        let work = (self.syns(now, SYNS_ON_WORKER), self.messages_of(now, flow_group));
+        let work = (self.syns(now, SYNS_ON_WORKER), self.messages_of(now, flow_group, MESSAGES_ON_WORKER));
         if self.slow.next_deadline().is_some_and(|at| at <= now) {
             self.slow.poll(now, &Readings(&self.table), &mut self.host);
         }
@@ -184,16 +187,16 @@ impl SlowThread {
     }
 
     fn messages(&mut self, now: Micros) -> usize {
-        (0..self.inbox.len()).map(|flow_group| self.messages_of(now, flow_group)).sum()
+        (0..self.inbox.len()).map(|flow_group| self.messages_of(now, flow_group, BATCH)).sum()
     }
 
-    fn messages_of(&mut self, now: Micros, flow_group: usize) -> usize {
-        for work in 0..BATCH {
+    fn messages_of(&mut self, now: Micros, flow_group: usize, most: usize) -> usize {
+        for work in 0..most {
             let Ok(message) = self.inbox[flow_group].pop() else { return work };
             self.message(now, flow_group, message);
             self.later(now);
         }
-        BATCH
+        most
     }
 
     fn message(&mut self, now: Micros, flow_group: usize, message: FromGroup) {

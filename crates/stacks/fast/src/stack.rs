@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::shared_slow::{SharedSlow, TAKES_SYNS};
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use crate::thread::{epoll_with, watch};
 use crate::waiting::{RouteWaits, WaitingCommands};
 use std::io;
@@ -35,7 +35,7 @@ use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
 use towpath_tcp::time::Micros;
 
-/// Messages between the slow thread and one flow group, each way. More messages wait at the sender.
+/// Messages between the slow path and one flow group, each way. More messages wait at the sender.
 const MAILBOX: usize = 4096;
 
 /// Running threads.
@@ -128,7 +128,7 @@ impl FastStack {
             watch(&epoll, strays, true)?;
         }
         host.pairs.enabled = config.direct;
-        let slow = SlowThread {
+        let slow = SlowState {
             slow: SlowPath::new(config.slow),
             host,
             table,

@@ -1,13 +1,13 @@
 //! Frames of receive queues that have no port. They take the way of a frame that has come to another flow group than its
 //! flow's: through the slow path.
 
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use towpath_tcp::time::Micros;
 
 /// Frames taken in one turn.
 const BATCH: usize = 256;
 
-impl SlowThread {
+impl SlowState {
     /// Takes waiting frames, and returns how many.
     pub fn strays(&mut self, now: Micros) -> usize {
         let mut work = 0;

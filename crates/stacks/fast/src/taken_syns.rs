@@ -2,7 +2,7 @@
 
 use crate::host::SlowHost;
 use crate::owner::split;
-use crate::slow::SlowThread;
+use crate::slow::SlowState;
 use std::sync::atomic::Ordering;
 use towpath_ring::command::Accepted;
 use towpath_runtime::named_counts::NamedCounts;
@@ -63,7 +63,7 @@ impl SlowHost {
     }
 }
 
-impl SlowThread {
+impl SlowState {
     /// Takes so many waiting SYNs at most, and returns how many it was.
     pub fn syns(&mut self, now: Micros, most: usize) -> usize {
         if !self.host.network.listens_in_kernel() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::{fs::File, io};
 use towpath_contract_tests::app::{App, Sock, eventually, small};
-use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, TakenSyn};
+use towpath_fast::{FastStack, FastStackConfig, Network, SynCounts, SynsWait, TakenSyn};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, TxOffload};
 use towpath_ring::lines::{app_flags, status};
@@ -143,7 +143,7 @@ impl Network for KernelNetwork {
     fn syns(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.1.as_fd())
     }
-    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+    fn syns_wait(&mut self) -> io::Result<SynsWait> {
         let kernel = Arc::clone(&self.0);
         Ok(Box::new(move || !kernel.lock().unwrap().syns.is_empty()))
     }

@@ -30,7 +30,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 pub use steer::Steer;
-use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, TakenSyn};
+use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, SynsWait, TakenSyn};
 use towpath_ports::listening::Listening;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
@@ -293,7 +293,7 @@ impl Network for HostNetwork {
         self.listening().map(|listening| listening.readable())
     }
 
-    fn syns_wait(&mut self) -> io::Result<Box<dyn Fn() -> bool + Send + Sync>> {
+    fn syns_wait(&mut self) -> io::Result<SynsWait> {
         let Some(listening) = self.listening() else { return Ok(Box::new(|| false)) };
         let waiting = listening.waiting()?;
         Ok(Box::new(move || waiting.any()))
