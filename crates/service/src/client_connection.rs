@@ -40,9 +40,10 @@ const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
-/// Attaches and hang-ups are looked at together if so many of them come, each within this time.
-const OFTEN: (u32, Duration) = (16, Duration::from_millis(2));
-/// How long the thread rests then. Nobody waits for what it does. Whoever asks for something meanwhile waits for so long.
+/// Attaches and hang-ups are looked at together if so many of them come in a row, each so soon after the last one.
+const IN_A_ROW: u32 = 16;
+const SOON: Duration = Duration::from_millis(2);
+/// How long the thread rests then. Nobody waits for what it does, but who asks for something meanwhile has to wait.
 const REST: Duration = Duration::from_millis(1);
 
 /// The source of an epoll event: the upper bits of its data word.
@@ -226,10 +227,10 @@ struct ClientConnection<'a> {
     connection: Option<BorrowedFd<'a>>,
     epoll: OwnedFd,
     ends: Ends,
-    /// Has a request come since the last wait for which the process may wait?
-    was_asked: bool,
+    /// Since the last wait, has a request come that the process may be waiting for, or more than a turn takes?
+    is_awaited: bool,
     /// Have the ends that have hung up been sought since the last wait?
-    was_full: bool,
+    has_swept: bool,
     reservations: HashMap<u32, HeldPort>,
     next_reservation: u32,
     /// Reservations whose socket has not been attached yet, by slot.
@@ -255,8 +256,8 @@ impl<'a> ClientConnection<'a> {
             connection: Some(connection),
             epoll,
             ends: Ends::default(),
-            was_asked: false,
-            was_full: false,
+            is_awaited: false,
+            has_swept: false,
             reservations: HashMap::new(),
             next_reservation: 0,
             unattached: HashMap::new(),
@@ -281,7 +282,7 @@ impl<'a> ClientConnection<'a> {
                     break;
                 }
             }
-            (self.was_asked, self.was_full) = (false, false);
+            (self.is_awaited, self.has_swept) = (false, false);
             for event in &events {
                 let word = event.data.u64();
                 let (from, serial, id) = (word >> 62, (word >> 32) as u32 & source::MOST, word as u32);
@@ -298,9 +299,9 @@ impl<'a> ClientConnection<'a> {
                 self.leave();
             }
             let now = Instant::now();
-            let is_soon = last.replace(now).is_some_and(|last| now - last < OFTEN.1);
-            in_a_row = if is_soon && !self.was_asked { in_a_row.saturating_add(1) } else { 0 };
-            if in_a_row >= OFTEN.0 && self.serving {
+            let is_soon = last.replace(now).is_some_and(|last| now - last < SOON);
+            in_a_row = if is_soon && !self.is_awaited { in_a_row.saturating_add(1) } else { 0 };
+            if in_a_row >= IN_A_ROW && self.serving {
                 std::thread::sleep(REST);
             }
         }
@@ -352,7 +353,7 @@ impl<'a> ClientConnection<'a> {
             }
         }
         // More of them wait.
-        self.was_asked = true;
+        self.is_awaited = true;
     }
 
     /// Logs the end of a connection. A client that dies in the middle of a message is not worth a warning.
@@ -383,7 +384,7 @@ impl<'a> ClientConnection<'a> {
 
     fn request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let descriptor = descriptors.pop();
-        self.was_asked |= !matches!(request, Request::Attach { .. } | Request::Reattach { .. });
+        self.is_awaited |= !matches!(request, Request::Attach { .. } | Request::Reattach { .. });
         match (request, descriptor) {
             (Request::Attach { slot, generation, end }, Some(descriptor)) => {
                 self.attach(end, Socket { slot, generation }, descriptor)

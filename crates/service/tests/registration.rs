@@ -151,6 +151,22 @@ fn what_the_library_has_closed_in_the_memory_is_not_told_twice() {
     until("the stack is told after all", || service.stack.hangups() == [(4, 1), (3, 1)]);
 }
 
+/// Another process keeps the client, and would have to end before the stack would free the slot.
+#[test]
+fn what_a_killed_process_has_closed_in_the_memory_is_told_when_it_leaves() {
+    let service = Service::start("killed");
+    let client = service.client();
+    let _sibling = Client::hello(service.connect(), client.token).unwrap();
+    let end = client.attach(3, 1);
+    let region = client.region();
+    let slot = region.slot(3).unwrap();
+    region.app(slot).generation.store(1, Ordering::Relaxed);
+    region.app(slot).flags.store(app_flags::CLOSED, Ordering::Relaxed);
+    drop((client, end));
+    until("the stack is told", || service.stack.hangups() == [(3, 1)]);
+    assert_eq!(service.stack.removed(), 0);
+}
+
 #[test]
 fn a_late_hang_up_is_not_the_newer_sockets() {
     let service = Service::start("late");

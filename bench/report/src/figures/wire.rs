@@ -34,7 +34,7 @@ const CLIENT: &str = "the client's CPU: a kernel that is busy with so many reque
 const SHORT: &str =
     "core and server take turns on one CPU: the next SYN waits until the server has closed the last connection";
 const CALLS: &str =
-    "more than half of the core's time are system calls: for frames, and three per connection for the steering table";
+    "about half of the core's own time are system calls: for frames, and three per connection for the steering table";
 const RECEIVED: &str = "each byte is copied three times on the server's CPU: out of the packet socket, into the ring, out of it; Linux copies it \
     once";
 const SENT: &str = "each byte is copied three times on the server's CPU: into the ring, out of it, into the packet socket; Linux copies it once";

@@ -1,7 +1,7 @@
 //! The socketpairs whose ends are the descriptors of sockets.
 //!
-//! To make a pair, to hand its other end over and to destroy both costs the kernel more than all else of a short connection.
-//! So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
+//! For a short connection a fifth of the server's CPU time went into them: to make a pair, to hand its other end over, and to
+//! destroy both. So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
 //! A pair is kept only if nobody else can have a copy of the descriptor, and only if the program has changed nothing of its open
 //! file by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
 
@@ -18,9 +18,10 @@ use towpath_client::sys::{self, Sys};
 use towpath_client::{descriptor_reserve, descriptors};
 use towpath_ring::control::Request;
 
-/// Pairs that are kept at a time, and the most of its descriptors that a program misses for them if it comes to its limit
-/// without closing or accepting a connection: the limit divided by this.
+/// Most pairs that are kept at a time.
 const MOST: usize = 32;
+/// They are at most the program's limit of descriptors divided by this. A program that opens other files up to its limit misses
+/// so many.
 const SHARE: u64 = 64;
 /// Pairs are kept only while the program's descriptors have numbers below the limit divided by this.
 const ROOM: u64 = 2;
@@ -181,7 +182,7 @@ pub struct Candidate {
 
 /// Looks whether the pair of the socket behind `fd` can be kept.
 pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
-    // Before the flags: `forked` marks all sockets first.
+    // Before the flags: whoever forks marks all sockets as shared first, and counts then.
     let (forks, number) = (forks(), socket.private().accepts.load(Ordering::Relaxed));
     let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR | flag::FILE_CHANGED;
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {

@@ -24,41 +24,42 @@ fn is_kept(fd: c_int) -> bool {
     candidate(fd, &table::socket(fd).expect("accelerated")).is_some()
 }
 
-/// Other tests accept connections, too, and a fork ends all that is kept.
-#[test]
-fn the_pair_of_a_closed_connection_serves_the_next_and_ends_with_it() {
-    let mut before = Vec::new();
-    eventually(|| {
-        let (ours, theirs) = pair();
-        let same = before.contains(&inode(theirs));
-        before.push(inode(theirs));
-        assert_eq!(control(theirs, libc::F_GETFD, 0), Ok(0), "close-on-exec");
-        assert_eq!(send(ours, b"x", 0), Ok(1));
-        assert_eq!(recv(theirs, 10, 0).as_deref(), Ok(&b"x"[..]));
-        close(theirs).expect("close");
-        assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
-        close(ours).expect("close");
-        same
-    });
-}
-
-/// The library does not see that the descriptor is closed, as if the process had been killed.
-#[test]
-fn a_connection_with_a_kept_pair_ends_when_its_descriptor_does() {
+/// Accepts connections until one has the pair of an earlier one, and lets `end` end that one. Other tests accept
+/// connections, too, and a fork ends all that is kept.
+fn until_kept(mut end: impl FnMut(c_int, c_int)) {
     let mut before = Vec::new();
     eventually(|| {
         let (ours, theirs) = pair();
         let same = before.contains(&inode(theirs));
         before.push(inode(theirs));
         if same {
-            towpath_client::sys::close(theirs);
-            assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
-            table::set(theirs, table::Descriptor::Kernel);
+            end(ours, theirs);
         } else {
             close(theirs).expect("close");
         }
         close(ours).expect("close");
         same
+    });
+}
+
+#[test]
+fn the_pair_of_a_closed_connection_serves_the_next_and_ends_with_it() {
+    until_kept(|ours, theirs| {
+        assert_eq!(control(theirs, libc::F_GETFD, 0), Ok(0), "close-on-exec");
+        assert_eq!(send(ours, b"x", 0), Ok(1));
+        assert_eq!(recv(theirs, 10, 0).as_deref(), Ok(&b"x"[..]));
+        close(theirs).expect("close");
+        assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
+    });
+}
+
+/// The library does not see that the descriptor is closed, as if the process had been killed.
+#[test]
+fn a_connection_with_a_kept_pair_ends_when_its_descriptor_does() {
+    until_kept(|ours, theirs| {
+        towpath_client::sys::close(theirs);
+        assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
+        table::set(theirs, table::Descriptor::Kernel);
     });
 }
 

@@ -44,7 +44,7 @@ pub struct Socket {
 #[derive(Default)]
 pub struct Ends {
     by_number: HashMap<u32, End>,
-    /// The end that was attached with a reservation, by the reservation.
+    /// The numbers of the ends that were attached with a reservation, by the reservation.
     reserved: HashMap<u32, u32>,
     last_serial: u32,
     /// Hang-ups of sockets that the library says it has closed, oldest first.
@@ -78,9 +78,8 @@ impl Ends {
         }
         self.last_serial = self.last_serial.wrapping_add(1) & source::MOST;
         let serial = self.last_serial;
-        // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring. It is reported once: a
-        // client may have kept a copy of this end, and the set would tell of it for ever.
-        epoll::add(set, &end, data(source::SOCKET, serial, number), epoll::EventFlags::ONESHOT)?;
+        // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring.
+        epoll::add(set, &end, data(source::SOCKET, serial, number), epoll::EventFlags::empty())?;
         self.forget(set, number);
         if let Some(reservation) = reservation {
             self.reserved.insert(reservation, number);
@@ -116,7 +115,7 @@ impl Ends {
 
     fn forget(&mut self, set: &OwnedFd, number: u32) -> Option<Socket> {
         let End { of, reservation, end, .. } = self.by_number.remove(&number)?;
-        // The client may have kept a copy, which would keep the set's entry.
+        // The client may have kept a copy. That keeps the set's entry, which would report the hang-up for ever.
         let _ = epoll::delete(set, &end);
         if let Some(reservation) = reservation {
             self.reserved.remove(&reservation);
@@ -183,7 +182,7 @@ impl ClientConnection<'_> {
 
     pub(super) fn attach(&mut self, number: u32, of: Socket, end: OwnedFd) -> io::Result<()> {
         let slots = self.check(number, of)?;
-        if self.ends.has_more_than(slots) && !std::mem::replace(&mut self.was_full, true) {
+        if self.ends.has_more_than(slots) && !std::mem::replace(&mut self.has_swept, true) {
             self.ends.all_hung_up(&self.epoll).into_iter().for_each(|closed| self.closed(closed));
         }
         // Twice as many, because processes that may not register use their parent's connection, and each keeps pairs.
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_the_socket_s_that_had_it_last() {
+    fn an_end_belongs_to_the_last_socket_that_it_was_attached_to() {
         let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
         let (ours, theirs) = pair();
         ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
