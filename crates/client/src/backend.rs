@@ -272,6 +272,14 @@ pub struct DirectBackend<'a> {
     pub direct: &'a Direct,
 }
 
+impl DirectBackend<'_> {
+    /// Does the other side hold bytes back? To be asked after the position that it has sent to.
+    #[inline(always)]
+    pub fn holds_back(&self) -> bool {
+        self.direct.peer().line.held_ms.load(Ordering::Relaxed) != 0
+    }
+}
+
 impl Backend for DirectBackend<'_> {
     #[inline(always)]
     fn lines(&self) -> &Lines {

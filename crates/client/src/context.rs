@@ -7,10 +7,11 @@ use crate::doorbell;
 use crate::lock::Lock;
 use crate::session::Session;
 use core::cell::UnsafeCell;
+use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, Ordering};
-use towpath_ring::Slot;
 use towpath_ring::control::Request;
 use towpath_ring::dirty::{DirtySet, acknowledge};
+use towpath_ring::{AppLine, Slot};
 
 /// The most contexts that are kept for reuse. Others go back to the service.
 const KEPT: usize = 8;
@@ -25,8 +26,18 @@ pub struct Context {
     pub wake: i32,
     /// The event queue of each thread of the stack.
     told: Vec<Told>,
-    /// Scratch space for events of direct connections, with their times. Empty between calls.
-    raised: Vec<(u64, u32)>,
+    /// Scratch space for events of direct connections. Empty between calls.
+    raised: Vec<Raised>,
+}
+
+/// An event of a direct connection.
+struct Raised {
+    /// This client's slot.
+    slot: u32,
+    /// The line of the side that has raised it.
+    by: &'static AppLine,
+    /// How long ago, in units of the clock, if it matters.
+    age: u32,
 }
 
 /// The event queue of one thread of the stack, looked up.
@@ -154,13 +165,15 @@ impl Context {
     #[inline]
     fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
         let raised = &mut self.raised;
-        direct::drain(session, self.id, |at, raw| raised.push((at, raw)));
-        // In the order of arrival.
+        direct::drain(session, self.id, |slot, by| raised.push(Raised { slot, by, age: 0 }));
+        // In the order of arrival. Each time is loaded once: a hostile peer may change it.
         if raised.len() > 1 {
-            raised.sort_unstable();
+            let now = direct::stamp();
+            raised.iter_mut().for_each(|event| event.age = now.wrapping_sub(event.by.raised().load(Ordering::Relaxed)));
+            raised.sort_unstable_by_key(|event| (Reverse(event.age), event.slot));
         }
-        for (_, raw) in raised.drain(..) {
-            if let Some(slot) = session.region.slot(raw) {
+        for Raised { slot, .. } in raised.drain(..) {
+            if let Some(slot) = session.region.slot(slot) {
                 each(slot);
             }
         }

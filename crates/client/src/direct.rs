@@ -13,7 +13,7 @@ use rustix::fd::AsFd;
 use towpath_ring::exclusive::notify_one;
 use towpath_ring::lines::{app_flags, pair_slot};
 use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
-use towpath_ring::{ByteRing, PairGeometry, PairRegion, Slot, wake};
+use towpath_ring::{AppLine, ByteRing, PairGeometry, PairRegion, Slot, prefetch, wake};
 
 use crate::lock::Lock;
 
@@ -287,6 +287,10 @@ impl Direct {
             wake::futex_wake(&peer.event_seq);
         }
         let mut contexts = peer.line.ctx_mask.load(Ordering::Relaxed);
+        if contexts == 0 {
+            return;
+        }
+        self.own().line.raised().store(stamp(), Ordering::Relaxed);
         let exclusive = peer.line.exclusive.load(Ordering::Relaxed);
         if exclusive & contexts != 0 {
             contexts = notify_exclusive(self.mapped, self.pair, self.word, session, (contexts, exclusive));
@@ -295,9 +299,6 @@ impl Direct {
             let context = contexts.trailing_zeros() as usize;
             contexts &= contexts - 1;
             let bitmap = self.mapped.region.event_bitmap(1 - self.side(), context);
-            if !bitmap.is_posted(self.slot()) {
-                peer.raised.store(sys::ticks(), Ordering::Relaxed);
-            }
             bitmap.post(self.slot());
             if bitmap.must_notify() {
                 notify_doorbell(self.mapped, self.pair, self.word, session, context);
@@ -340,6 +341,15 @@ impl Direct {
     }
 }
 
+/// A time for [`AppLine::raised`]: times of the last half minute can be compared.
+#[inline(always)]
+pub fn stamp() -> u32 {
+    (sys::ticks() >> 5) as u32
+}
+
+/// The most events whose lines are asked for ahead. A processor waits for about as many lines at once.
+const AHEAD: usize = 4;
+
 /// Notifies the peer that there is room.
 #[cold]
 fn notify_room(session: &Session, pair: u32, word: u32) {
@@ -365,9 +375,6 @@ fn notify_exclusive(
     }
     let next = notify_one(exclusive & contexts, TURN.load(Ordering::Relaxed), |context| {
         let bitmap = mapped.region.event_bitmap(1 - side, context);
-        if !bitmap.is_posted(slot) {
-            mapped.region.lines(slot, 1 - side).raised.store(sys::ticks(), Ordering::Relaxed);
-        }
         bitmap.post(slot);
         bitmap.must_notify() && notify_doorbell(mapped, pair, word, session, context)
     });
@@ -462,15 +469,35 @@ pub fn is_empty(session: &Session, context: u32) -> bool {
     empty
 }
 
-/// Empties this context's bitmaps. `work` gets the time of each event, and this client's slot.
+/// Empties this context's bitmaps. `work` gets this client's slot of each event, and the line of the side that raised it.
 #[inline]
-pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u64, u32)) {
+pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u32, &'static AppLine)) {
     each(session, |mapped, side| {
-        mapped.region.event_bitmap(side, context as usize).take(|slot| {
+        let bitmap = mapped.region.event_bitmap(side, context as usize);
+        // Before the bitmap's own line is taken: all come together.
+        bitmap.first().take(AHEAD).for_each(|slot| mapped.fetch_ahead(session, side, slot));
+        bitmap.take(|slot| {
             if let Some(owner) = mapped.owners[side].get(slot as usize) {
-                let raised = mapped.region.lines(slot, side).raised.load(Ordering::Relaxed);
-                work(raised, owner.load(Ordering::Acquire));
+                work(owner.load(Ordering::Acquire), &mapped.region.lines(slot, 1 - side).line);
             }
         });
     });
+}
+
+impl Mapped {
+    /// Asks for the lines that the call after an event needs: the peer's words, the bytes, and this side's words, which it
+    /// will write.
+    #[inline]
+    fn fetch_ahead(&self, session: &Session, side: usize, slot: u32) {
+        prefetch::to_read(&self.region.lines(slot, 1 - side).line);
+        prefetch::to_write(&self.region.lines(slot, side).line);
+        let owner =
+            self.owners[side].get(slot as usize).and_then(|owner| session.region.slot(owner.load(Ordering::Acquire)));
+        if let Some(owner) = owner
+            && let Some(ring) = self.region.ring(slot, 1 - side)
+            && let Some(bytes) = ring.span(session.region.app(owner).rx_head.load(Ordering::Relaxed), 1)
+        {
+            prefetch::to_read(bytes);
+        }
+    }
 }

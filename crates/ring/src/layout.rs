@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.

@@ -19,6 +19,7 @@
 //! - [`detach`]: the end of a region;
 //! - [`wake`], [`exclusive`]: sleep and wake-up of both sides;
 //! - [`pair`], [`event_bitmap`]: the memory that two clients share for their direct connections;
+//! - [`prefetch`]: hints which cache lines are about to be used;
 //! - [`guest_memory`]: the memory that a guest's kernel shares with this host;
 //! - [`codec`], [`span`]: the words and bytes that cross where the two sides share no memory;
 //! - [`control`]: the messages that set all this up;
@@ -44,6 +45,7 @@ pub mod memory;
 pub mod metrics;
 pub mod options;
 pub mod pair;
+pub mod prefetch;
 pub mod region;
 pub mod report;
 pub mod ring_size;

@@ -61,6 +61,13 @@ impl AppLine {
     pub fn kernel_accepts(&self) -> &AtomicU32 {
         &self.tx_tail
     }
+    /// In a pair region: when this side last put the other side's slot into an event bitmap. The clock is one that all
+    /// processors share, so the other side can tell which event came first. It is in the line that the other side reads
+    /// for the bytes, so that it costs no other one.
+    #[inline]
+    pub fn raised(&self) -> &AtomicU32 {
+        &self.data_seq
+    }
     /// In a client's region: position after the newest record (`MSG_EOR`). Valid with [`app_flags::RECORD`], and stored
     /// before that flag and before the `tx_tail` that covers it.
     #[inline]

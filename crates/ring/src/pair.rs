@@ -79,10 +79,6 @@ pub struct PairLines {
     pub line: AppLine,
     /// Counts events for this side; futex word of its blocking calls. Written by the other side and by the service.
     pub event_seq: AtomicU32,
-    _other: u32,
-    /// When the other side put this side's slot into an event bitmap. The clock is one that all processors share, so
-    /// this side can tell which event came first. Written by the other side.
-    pub raised: AtomicU64,
     /// Bytes of the ring that this side writes which its `SO_SNDBUF` keeps it from using. Written by this side.
     pub send_withheld: AtomicU32,
     /// Bytes of the ring that the other side writes which this side's `SO_RCVBUF` keeps it from using. Written by this
@@ -93,21 +89,21 @@ pub struct PairLines {
 /// The event bitmap of one side for one of its event contexts.
 #[repr(C, align(128))]
 pub struct BitmapWords {
-    /// See [`EventBitmap`].
-    pub summary: AtomicU64,
-    _other: [u64; 7],
     /// 1 while this side wants to be notified.
     pub armed: AtomicU32,
     /// Number of the doorbell, never 0. If it has changed, the writer must ask for the doorbell anew. Written by this
     /// side.
     pub doorbell: AtomicU32,
     _this: [u32; 14],
+    /// See [`EventBitmap`]. It begins a cache line, which the words of the first 448 slots share: an event of theirs
+    /// moves one line between the processors.
+    pub summary: AtomicU64,
     /// See [`EventBitmap`].
     pub words: [AtomicU64; 64],
 }
 
 const _: () = assert!(size_of::<PairLines>() == 256);
-const _: () = assert!(size_of::<BitmapWords>() == 640);
+const _: () = assert!(size_of::<BitmapWords>() == 640 && core::mem::offset_of!(BitmapWords, summary) == 64);
 
 /// A mapped pair region. The service maps what comes before the rings.
 pub struct PairRegion {

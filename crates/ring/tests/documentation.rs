@@ -107,8 +107,8 @@ fn tables_tell_the_offsets_of_all_words() {
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));
-    check("PairLines", fields!(PairLines: line event_seq raised send_withheld receive_withheld));
-    check("BitmapWords", fields!(BitmapWords: summary armed doorbell words));
+    check("PairLines", fields!(PairLines: line event_seq send_withheld receive_withheld));
+    check("BitmapWords", fields!(BitmapWords: armed doorbell summary words));
     let parts = towpath_ring::pair::parts(PairGeometry { slots: 4096, ring_bytes: 262_144 });
     let written: Vec<usize> = rows("Pair region").iter().skip(2).map(|row| row[3].parse().unwrap()).collect();
     assert_eq!(written, parts);

@@ -2,7 +2,7 @@
 
 use crate::io::urgent;
 use core::sync::atomic::Ordering;
-use towpath_client::backend::Lines;
+use towpath_client::backend::{Backend, Lines};
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::view::View;
@@ -96,19 +96,19 @@ fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     }
 }
 
-/// [`events_of_steady`] for a connection that the stack carries.
+/// [`events_of_steady`] on one carrier, whose receive ring has `most` bytes. `None` also if room is asked for.
 #[inline(always)]
-pub fn events_by_stack(lines: &Lines, interest: u32) -> Option<u32> {
-    let &Lines { session, app, stack, private, .. } = lines;
+pub fn events_by(backend: &impl Backend, most: u32, interest: u32) -> Option<u32> {
+    let &Lines { app, stack, private, .. } = backend.lines();
     if interest & (OUT | WRNORM) != 0 {
         return None;
     }
-    let unread = stack.rx_tail.load(Ordering::Acquire).wrapping_sub(app.rx_head.load(Ordering::Relaxed));
-    let steady = stack.status.load(Ordering::Acquire) & ENDED == 0
+    let unread = backend.unread(app.rx_head.load(Ordering::Relaxed));
+    let steady = backend.status() & ENDED == 0
         && app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR == 0
         && private.flags.load(Ordering::Relaxed) & (flag::SHUT_RD | flag::SENT_TO_NOBODY) == 0
         && stack.error.load(Ordering::Acquire) | stack.soft_error.load(Ordering::Acquire) == 0;
-    if !steady || unread > session.geometry.rx_space() {
+    if !steady || unread > most {
         return None;
     }
     let readable = unread > 0 && unread >= private.low_water.load(Ordering::Relaxed);

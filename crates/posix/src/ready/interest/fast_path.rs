@@ -3,20 +3,30 @@
 use super::{ET, Entry, EntryState, Interest, ONESHOT};
 use crate::ready::readiness;
 use libc::epoll_event;
-use towpath_client::backend::Carrier;
+use towpath_client::backend::{Carrier, StackBackend};
 use towpath_client::session::Session;
+use towpath_client::socket::Socket;
 
 impl Entry {
-    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the
-    /// general path is needed.
+    /// The events of a level-triggered connection in its ordinary state. `None`: the general path is needed.
     #[inline(always)]
     fn steady_events(&self, session: &'static Session) -> Option<u32> {
         if self.state != EntryState::Watching || self.events & (ET | ONESHOT) != 0 {
             return None;
         }
-        match Carrier::of(session, session.region.slot(self.slot)?, self.generation) {
-            Carrier::Stack(lines) => readiness::events_by_stack(&lines, self.events),
-            Carrier::Direct | Carrier::Neither => None,
+        let slot = session.region.slot(self.slot)?;
+        match Carrier::of(session, slot, self.generation) {
+            Carrier::Stack(lines) => {
+                readiness::events_by(&StackBackend(&lines), session.geometry.rx_space(), self.events)
+            }
+            Carrier::Direct => {
+                let view = Socket { session, slot, generation: self.generation }.view();
+                let direct = view.direct_backend()?;
+                let events = readiness::events_by(&direct, direct.direct.ring_bytes(), self.events);
+                // Held bytes are due at some time, which the general path looks after.
+                events.filter(|_| !direct.holds_back())
+            }
+            Carrier::Neither => None,
         }
     }
 }
