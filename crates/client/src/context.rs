@@ -165,13 +165,23 @@ impl Context {
     #[inline]
     fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
         let raised = &mut self.raised;
-        direct::drain(session, self.id, |slot, by| raised.push(Raised { slot, by, age: 0 }));
-        // In the order of arrival. Each time is loaded once: a hostile peer may change it.
-        if raised.len() > 1 {
-            let now = direct::stamp();
-            raised.iter_mut().for_each(|event| event.age = now.wrapping_sub(event.by.raised().load(Ordering::Relaxed)));
-            raised.sort_unstable_by_key(|event| (Reverse(event.age), event.slot));
+        let mut newest = None;
+        direct::drain(session, self.id, |slot, by| {
+            if let Some(before) = newest.replace(Raised { slot, by, age: 0 }) {
+                raised.push(before);
+            }
+        });
+        // Most often there is one, which needs no order.
+        let Some(newest) = newest else { return };
+        if raised.is_empty() {
+            session.region.slot(newest.slot).into_iter().for_each(each);
+            return;
         }
+        raised.push(newest);
+        // In the order of arrival. Each time is loaded once: a hostile peer may change it.
+        let now = direct::stamp();
+        raised.iter_mut().for_each(|event| event.age = now.wrapping_sub(event.by.raised().load(Ordering::Relaxed)));
+        raised.sort_unstable_by_key(|event| (Reverse(event.age), event.slot));
         for Raised { slot, .. } in raised.drain(..) {
             if let Some(slot) = session.region.slot(slot) {
                 each(slot);

@@ -347,9 +347,6 @@ pub fn stamp() -> u32 {
     (sys::ticks() >> 5) as u32
 }
 
-/// The most events whose lines are asked for ahead. A processor waits for about as many lines at once.
-const AHEAD: usize = 4;
-
 /// Notifies the peer that there is room.
 #[cold]
 fn notify_room(session: &Session, pair: u32, word: u32) {
@@ -475,7 +472,9 @@ pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u32, &'static
     each(session, |mapped, side| {
         let bitmap = mapped.region.event_bitmap(side, context as usize);
         // Before the bitmap's own line is taken: all come together.
-        bitmap.first().take(AHEAD).for_each(|slot| mapped.fetch_ahead(session, side, slot));
+        if let Some(slot) = bitmap.first() {
+            mapped.fetch_ahead(session, side, slot);
+        }
         bitmap.take(|slot| {
             if let Some(owner) = mapped.owners[side].get(slot as usize) {
                 work(owner.load(Ordering::Acquire), &mapped.region.lines(slot, 1 - side).line);
@@ -491,11 +490,10 @@ impl Mapped {
     fn fetch_ahead(&self, session: &Session, side: usize, slot: u32) {
         prefetch::to_read(&self.region.lines(slot, 1 - side).line);
         prefetch::to_write(&self.region.lines(slot, side).line);
-        let owner =
-            self.owners[side].get(slot as usize).and_then(|owner| session.region.slot(owner.load(Ordering::Acquire)));
-        if let Some(owner) = owner
-            && let Some(ring) = self.region.ring(slot, 1 - side)
-            && let Some(bytes) = ring.span(session.region.app(owner).rx_head.load(Ordering::Relaxed), 1)
+        if let Some(owner) = self.owners[side].get(slot as usize)
+            && let Some(owner) = session.region.slot(owner.load(Ordering::Acquire))
+            && let head = session.region.app(owner).rx_head.load(Ordering::Relaxed)
+            && let Some(bytes) = self.region.byte(slot, 1 - side, head)
         {
             prefetch::to_read(bytes);
         }

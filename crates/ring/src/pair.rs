@@ -196,6 +196,14 @@ impl PairRegion {
         Some(unsafe { ByteRing::over(self.mapping.base.add(at), self.geometry.ring_bytes) })
     }
 
+    /// Where the byte at this position of that ring is, for a hint to the processor. `None` to the service.
+    #[inline]
+    pub fn byte(&self, slot: u32, side: usize, position: u32) -> Option<*const u8> {
+        let ring_bytes = self.geometry.ring_bytes;
+        let at = self.rings?.get() + ring_bytes as usize * (2 * self.index(slot) + (side & 1));
+        Some(self.mapping.base.wrapping_add(at + (position & (ring_bytes - 1)) as usize))
+    }
+
     #[inline]
     fn index(&self, slot: u32) -> usize {
         (slot & (self.geometry.slots - 1)) as usize

@@ -6,6 +6,7 @@ use libc::epoll_event;
 use towpath_client::backend::{Carrier, StackBackend};
 use towpath_client::session::Session;
 use towpath_client::socket::Socket;
+use towpath_ring::Slot;
 
 impl Entry {
     /// The events of a level-triggered connection in its ordinary state. `None`: the general path is needed.
@@ -19,15 +20,19 @@ impl Entry {
             Carrier::Stack(lines) => {
                 readiness::events_by(&StackBackend(&lines), session.geometry.rx_space(), self.events)
             }
-            Carrier::Direct => {
-                let view = Socket { session, slot, generation: self.generation }.view();
-                let direct = view.direct_backend()?;
-                let events = readiness::events_by(&direct, direct.direct.ring_bytes(), self.events);
-                // Held bytes are due at some time, which the general path looks after.
-                events.filter(|_| !direct.holds_back())
-            }
+            Carrier::Direct => self.steady_events_directly(session, slot),
             Carrier::Neither => None,
         }
+    }
+
+    /// [`Entry::steady_events`] of a direct connection. Inlined, it would cost the stack's connections registers.
+    #[inline(never)]
+    fn steady_events_directly(&self, session: &'static Session, slot: Slot) -> Option<u32> {
+        let view = Socket { session, slot, generation: self.generation }.view();
+        let backend = view.direct_backend()?;
+        let events = readiness::events_by(&backend, backend.direct.ring_bytes(), self.events);
+        // Held bytes are due at some time, which the general path looks after.
+        events.filter(|_| !backend.holds_back())
     }
 }
 
