@@ -4,7 +4,7 @@
 use serde_json::Value;
 use towpath_system_tests::guest::kernel_of;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, own_network, require_program, until};
 
 /// Echoes on many connections at once until the file `stop` exists. Compares every byte.
 const ECHO: &str = r#"
@@ -92,6 +92,7 @@ fn threads_of_the_kernel_stack_set_by_hand_under_traffic_harm_no_connection() {
 
 #[test]
 fn threads_of_a_remote_kernel_stack_set_by_hand_under_traffic_harm_no_connection() {
+    own_network();
     let scratch = Scratch::new("sizing-remote");
     let address = format!("unix:{}", scratch.path("server.sock").display());
     let far = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--cores").arg("4").arg("--listen").arg(&address);
