@@ -20,12 +20,15 @@ use towpath_towpathd::network::{HostNetwork, Steer, Watcher};
 use towpath_towpathd::privileges::ServicePrivileges;
 use towpath_towpathd::served::Interface;
 
-const OURS: &str = "service-test-a";
-const PEERS: &str = "service-test-b";
 /// The MTU of AF_XDP with its largest frames.
 const PORT_MTU: u32 = 3826;
 const PEER6: &str = "fd79::2";
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2));
+
+/// The names of the namespaces: ours, and our peers'. Another run of this test may have some at the same time.
+fn names() -> [String; 2] {
+    ["a", "b"].map(|side| format!("service-test-{side}-{}", std::process::id()))
+}
 
 /// The namespaces. Dropping it deletes them.
 struct Lab;
@@ -33,19 +36,19 @@ struct Lab;
 impl Lab {
     fn new() -> Self {
         assert!(rustix::process::geteuid().is_root(), "this test makes network namespaces: run `sudo make test`");
-        let lab = Lab;
+        let (lab, [ours, peers]) = (Lab, names());
         for line in [
-            format!("netns add {OURS}"),
-            format!("netns add {PEERS}"),
-            format!("link add eth1 netns {OURS} address 02:00:00:00:00:01 type veth peer name eth1 netns {PEERS}"),
-            format!("-n {PEERS} link set eth1 address 02:00:00:00:00:02 up"),
-            format!("-n {PEERS} addr add {PEER}/24 dev eth1"),
-            format!("-n {OURS} addr add 10.79.0.1/24 dev eth1"),
-            format!("-n {PEERS} addr add {PEER6}/64 dev eth1 nodad"),
-            format!("-n {OURS} addr add fd79::1/64 dev eth1 nodad"),
-            format!("-n {OURS} link set lo up"),
-            format!("-n {OURS} link set eth1 up"),
-            format!("-n {OURS} route add 10.80.0.0/16 via {PEER} mtu 1400"),
+            format!("netns add {ours}"),
+            format!("netns add {peers}"),
+            format!("link add eth1 netns {ours} address 02:00:00:00:00:01 type veth peer name eth1 netns {peers}"),
+            format!("-n {peers} link set eth1 address 02:00:00:00:00:02 up"),
+            format!("-n {peers} addr add {PEER}/24 dev eth1"),
+            format!("-n {ours} addr add 10.79.0.1/24 dev eth1"),
+            format!("-n {peers} addr add {PEER6}/64 dev eth1 nodad"),
+            format!("-n {ours} addr add fd79::1/64 dev eth1 nodad"),
+            format!("-n {ours} link set lo up"),
+            format!("-n {ours} link set eth1 up"),
+            format!("-n {ours} route add 10.80.0.0/16 via {PEER} mtu 1400"),
         ] {
             ip(&line);
         }
@@ -55,8 +58,8 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for namespace in [OURS, PEERS] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        for namespace in names() {
+            let _ = Command::new("ip").args(["netns", "del", &namespace]).status();
         }
     }
 }
@@ -69,7 +72,8 @@ fn ip(line: &str) -> String {
 
 /// Moves this thread, and those that it starts, into our namespace.
 fn enter() {
-    let file = std::fs::File::open(format!("/run/netns/{OURS}")).unwrap();
+    let [ours, _] = names();
+    let file = std::fs::File::open(format!("/run/netns/{ours}")).unwrap();
     use rustix::fd::AsFd;
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -108,6 +112,7 @@ fn routes_neighbours_and_changes() {
 
 fn in_our_namespace() {
     enter();
+    let [ours, _] = names();
     let steered = Noted::default();
     // The veth is the second interface of a fresh namespace.
     let index: u32 = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
@@ -130,20 +135,20 @@ fn in_our_namespace() {
     let Route::Via { link, source, mtu } = route else { panic!("{route:?}") };
     assert_eq!((link.port, link.source, link.destination), (PortId(1), [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]));
     assert_eq!((source, mtu), (IpAddr::V4(Ipv4Addr::new(10, 79, 0, 1)), 1500));
-    assert!(ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"));
+    assert!(ip(&format!("-n {ours} neigh show {PEER} dev eth1")).contains("managed"));
 
     // The same over IPv6.
     let peer6: IpAddr = PEER6.parse().unwrap();
     let Route::Via { link, source: source6, mtu } = settled(&mut network, peer6) else { panic!("no way to {peer6}") };
     assert_eq!((link.destination, source6, mtu), ([2, 0, 0, 0, 0, 2], "fd79::1".parse().unwrap(), 1500));
-    assert!(ip(&format!("-n {OURS} neigh show {PEER6} dev eth1")).contains("managed"));
+    assert!(ip(&format!("-n {ours} neigh show {PEER6} dev eth1")).contains("managed"));
     assert_eq!(settled(&mut network, "fd79::99".parse().unwrap()), Route::Unreachable(libc::EHOSTUNREACH));
     assert!(network.is_local(source6));
 
     // The operator's own entry stays as it is.
     let permanent = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 50));
-    let is_permanent = || ip(&format!("-n {OURS} neigh show {permanent} dev eth1")).contains("PERMANENT");
-    ip(&format!("-n {OURS} neigh add {permanent} lladdr 02:00:00:00:00:50 dev eth1 nud permanent"));
+    let is_permanent = || ip(&format!("-n {ours} neigh show {permanent} dev eth1")).contains("PERMANENT");
+    ip(&format!("-n {ours} neigh add {permanent} lladdr 02:00:00:00:00:50 dev eth1 nud permanent"));
     let Route::Via { link, .. } = settled(&mut network, permanent) else { panic!("no way to {permanent}") };
     assert_eq!(link.destination, [2, 0, 0, 0, 0, 0x50]);
     assert!(is_permanent(), "used");
@@ -154,9 +159,9 @@ fn in_our_namespace() {
     assert!(is_permanent(), "by a fallen worker");
 
     // The MTU never exceeds the port's.
-    ip(&format!("-n {OURS} link set eth1 mtu 9000"));
+    ip(&format!("-n {ours} link set eth1 mtu 9000"));
     until("the port's limit", || matches!(network.route(PEER, None), Route::Via { mtu: 3826, .. }));
-    ip(&format!("-n {OURS} link set eth1 mtu 1500"));
+    ip(&format!("-n {ours} link set eth1 mtu 1500"));
     until("the interface's MTU", || matches!(network.route(PEER, None), Route::Via { mtu: 1500, .. }));
 
     // A gateway, with the route's MTU.
@@ -177,14 +182,14 @@ fn in_our_namespace() {
     let new = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 77));
     assert!(!network.is_local(new));
     while network.changed() {}
-    ip(&format!("-n {OURS} addr add {new}/32 dev eth1"));
+    ip(&format!("-n {ours} addr add {new}/32 dev eth1"));
     until("the new address is known", || network.is_local(new));
     assert!(network.changed());
 
     // A changed route is noticed although the old one was remembered.
-    ip(&format!("-n {OURS} route change 10.80.0.0/16 via {PEER} mtu 1300"));
+    ip(&format!("-n {ours} route change 10.80.0.0/16 via {PEER} mtu 1300"));
     until("the new MTU is used", || matches!(network.route(behind, None), Route::Via { mtu: 1300, .. }));
-    ip(&format!("-n {OURS} route del 10.80.0.0/16"));
+    ip(&format!("-n {ours} route del 10.80.0.0/16"));
     until("the route is gone", || network.route(behind, None) == Route::NotOurs);
 
     // Listeners stay the kernel's.
@@ -195,10 +200,10 @@ fn in_our_namespace() {
     assert!(network.listens_in_kernel());
 
     drop(network);
-    assert!(!ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"), "restored");
+    assert!(!ip(&format!("-n {ours} neigh show {PEER} dev eth1")).contains("managed"), "restored");
 
     // A worker that dies restores nothing, so its broker does.
-    let is_managed = || ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed");
+    let is_managed = || ip(&format!("-n {ours} neigh show {PEER} dev eth1")).contains("managed");
     let socket = Some("/nonexistent/a.sock".into());
     let config = Config { interface: vec!["eth1".into()], socket, ..Config::default() };
     let mut privileges = ServicePrivileges::new(&config);

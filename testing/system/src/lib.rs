@@ -14,7 +14,7 @@ pub mod wait;
 pub mod wire;
 
 pub use attacker::Attacker;
-pub use namespace::Lab;
+pub use namespace::{Lab, own_network};
 pub use program::{Finished, Program};
 pub use raw::RawClient;
 pub use service::Service;

@@ -1,8 +1,32 @@
-//! Two network namespaces that a veth pair joins: `eth1` on each side, the server at 10.77.0.1, the client at
-//! 10.77.0.2.
+//! Network namespaces of tests: one of the test's own, and two that a veth pair joins. These have `eth1` on each side, the
+//! server at 10.77.0.1, the client at 10.77.0.2.
 
 use crate::program::Program;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Gives the test a network namespace of its own, with a loopback device, unless it has one. Its ports are free there,
+/// whatever runs beside it.
+///
+/// Only this thread enters it, and the threads and programs that it starts from now on. [`crate::Service`] calls this. A
+/// test calls it itself before other sockets that its programs must reach. Without the rights the test stays where it is.
+pub fn own_network() {
+    static FIRST: OnceLock<PathBuf> = OnceLock::new();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let here = std::fs::read_link("/proc/thread-self/ns/net").expect("the network namespace");
+    if FIRST.get_or_init(|| here.clone()) != &here {
+        return;
+    }
+    crate::require_program("ip", "iproute2");
+    // SAFETY: only the network namespace of this thread changes, and no Rust code depends on it.
+    let made = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
+    made.expect("a network namespace of the test's own");
+    run("ip link set lo up");
+}
 
 /// Both namespaces. They are deleted with it.
 pub struct Lab {

@@ -1,5 +1,6 @@
-//! A `towpath serve` or `towpathd` of the test's own, on a socket of its own.
+//! A `towpath serve` or `towpathd` of the test's own, on a socket and in a network namespace of its own.
 
+use crate::namespace::own_network;
 use crate::program::{Program, Running};
 use crate::{Lab, Scratch, bin};
 use serde_json::Value;
@@ -24,7 +25,7 @@ impl Service {
     pub fn direct() -> Self {
         Self::start(|program| program)
     }
-    /// The kernel stack, in the network namespace of the test.
+    /// The kernel stack, in the test's network namespace.
     pub fn kernel() -> Self {
         Self::start(|program| program.arg("--stack").arg("kernel"))
     }
@@ -81,12 +82,12 @@ impl Service {
         self.running = Self::begin(&self.scratch, &self.socket, complete);
     }
     fn begin(scratch: &Scratch, socket: &Path, complete: impl FnOnce(Program) -> Program) -> Running {
+        own_network();
         let program = Program::new(&[bin("towpath")]).arg("serve").arg("--socket").arg(socket);
         let mut running = complete(program).start(scratch.path("service.log"));
-        crate::until("the service's socket", 20, || {
-            assert!(running.alive(), "the service has ended:\n{}", running.output());
-            socket.exists()
-        });
+        // Its socket is there earlier. On a busy machine programs do not wait as long as it may take from then on.
+        running.wait_for("serving version=", 300);
+        assert!(socket.exists(), "it serves elsewhere:\n{}", running.output());
         running
     }
     /// `towpath run -- LINE` against this service, which must accelerate the program (`--require`).

@@ -10,7 +10,7 @@ use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::stats::{CarriedBy, ClassKey, StatsRegion};
 use towpath_ring::wake;
-use towpath_system_tests::{Program, RawClient, Service, bin, until};
+use towpath_system_tests::{Program, RawClient, Service, bin, own_network, until};
 
 /// Sends `m` requests on each of `n` connections.
 const CLIENT: &str = "
@@ -63,6 +63,7 @@ fn measured(service: &Service, script: &str, arguments: &[String]) -> Program {
 
 /// An echo server on the kernel; returns its port.
 fn echo() -> u16 {
+    own_network();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listener");
     let port = listener.local_addr().expect("address").port();
     std::thread::spawn(move || {

@@ -77,8 +77,11 @@ fn nasty(state: &mut u64, old: u32, slots: u32) -> u32 {
     }
 }
 
+/// The least number of words that a scribbler writes.
+const WORDS: u64 = 1_000_000;
+
 /// Writes over every word of the region again and again, most often over the lines and queues, and notifies the stack.
-fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
+fn scribble(client: &Client, seed: u64, end: Instant) {
     let (words, geometry) = (client.words(), client.region.geometry());
     // The data rings come last. The stack does not interpret their bytes.
     let rings = geometry.slots as usize * (geometry.tx_space() + geometry.rx_space()) as usize / 4;
@@ -89,7 +92,8 @@ fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
         word.store(nasty(&mut state, 0, geometry.slots), Ordering::Relaxed);
         written += 1;
     }
-    while Instant::now() < end {
+    // A busy machine may not leave it the time.
+    while written < WORDS || Instant::now() < end {
         for _ in 0..20_000 {
             // Half of the writes go to the lines of the first slots, which are in use.
             let at = random(&mut state) as usize % if state & 1 == 0 { 64 * 64 } else { control };
@@ -99,7 +103,6 @@ fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
         }
         client.ring_all();
     }
-    written
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn a_scribbled_region_harms_nobody_else() {
     let mut load = service.accelerated(load).start(service.scratch.path("load.log"));
     let quiet_clients = 2;
     let end = Instant::now() + Duration::from_secs(4);
-    let written: u64 = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let scribblers: Vec<_> = (1..=3u64)
             .map(|seed| {
                 let service = &service;
@@ -120,20 +123,17 @@ fn a_scribbled_region_harms_nobody_else() {
         // The others get right results meanwhile.
         let checker = scope.spawn(|| {
             let mut rounds = 0;
-            while Instant::now() < end {
+            while rounds == 0 || Instant::now() < end {
                 let value = format!("value-{rounds}-{}", "z".repeat(rounds % 5000));
                 let set = service.accelerated("redis-cli -p 7401 set key").arg(&value).run(20).ok();
                 let get = service.accelerated("redis-cli -p 7401 get key").run(20).ok();
                 assert_eq!((set.trim(), get.trim()), ("OK", value.as_str()));
                 rounds += 1;
             }
-            rounds
         });
-        let written = scribblers.into_iter().map(|s| s.join().expect("scribbler")).sum();
-        assert!(checker.join().expect("checker") > 0);
-        written
+        scribblers.into_iter().for_each(|scribbler| scribbler.join().expect("scribbler"));
+        checker.join().expect("checker");
     });
-    assert!(written > 3_000_000, "only {written} words were written");
     assert!(load.alive() && server.alive());
     until("the scribblers are forgotten", 30, || {
         service.status()["clients"].as_array().expect("clients").len() == quiet_clients

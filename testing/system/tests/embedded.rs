@@ -1,7 +1,7 @@
 //! Unmodified programs over an embedded service: no interface, no privileges, packets through the in-memory port.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, own_network, require_program, until};
 
 /// An ordinary user's id; the tests themselves may run as root.
 const NOBODY: u32 = 65534;
@@ -164,24 +164,26 @@ fn iperf3_both_ways() {
 fn a_closed_listener_gives_its_port_back_at_once() {
     let service = Service::embedded();
     // Without SO_REUSEADDR. socket.create_server and most servers set it.
-    let script = "import socket,time\nstart=time.monotonic()\n\
+    let script = "import socket,time\ntook=[]\n\
                   for i in range(200):\n\
+                  \x20start=time.monotonic()\n\
                   \x20s=socket.socket();s.bind(('127.0.0.1',7109));s.listen(5)\n\
                   \x20if i%20==0:\n\
                   \x20\x20c=socket.create_connection(('127.0.0.1',7109),60);a,_=s.accept();c.close();a.close()\n\
-                  \x20s.close()\n\
-                  print('done',time.monotonic()-start)";
+                  \x20s.close();took.append(time.monotonic()-start)\n\
+                  print('done',sorted(took)[100])";
     carried(&service, 10, || {
         let out = service.accelerated("python3 -c").arg(script).run(60).ok();
         let seconds: f64 = out.trim().strip_prefix("done ").expect("done").parse().expect("seconds");
-        // Each wait that fails would take 100 ms.
-        assert!(seconds < 10.0, "{seconds} s for 200 listeners");
+        // Each wait that fails would take 100 ms. A busy machine may hold up some listeners as long, but not half of them.
+        assert!(seconds < 0.1, "{seconds} s for the one in the middle");
     });
 }
 
 #[test]
 fn service_starts_by_itself_and_goes_when_idle() {
     require_program("redis-cli", "redis-tools");
+    own_network();
     let scratch = Scratch::new("auto");
     let as_user = |program: Program| if rustix::process::geteuid().is_root() { program.user(NOBODY) } else { program };
     let runtime = scratch.path("runtime");

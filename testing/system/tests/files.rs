@@ -1,6 +1,7 @@
 //! `sendfile` behind the ring: the program names a part of a file, and the stack's kernel reads and sends it.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use towpath_system_tests::{Program, Service, bin, require_program, until};
 
@@ -26,6 +27,7 @@ for way in sys.argv[3:]:
             try: os.sendfile(a.fileno(), f.fileno(), at, size); at += 1 << 20
             except BlockingIOError: break
         os.truncate(path, 1000)
+        open(path + '.shrunk', 'w').close()
         a.setblocking(True)
     else:
         a.setblocking(False); e = select.epoll()
@@ -40,10 +42,13 @@ for way in sys.argv[3:]:
     except ConnectionError: pass
 ";
 
-/// Reads to the end. Prints the number of bytes and their hash, or the error.
-const READER: &str = "import hashlib, socket, sys, time
-c = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 90); h = hashlib.md5(); n = 0
-time.sleep(float(sys.argv[2]))
+/// Reads to the end, from so many seconds after connecting or from when a file is there. Prints the number of bytes and
+/// their hash, or the error.
+const READER: &str = "import hashlib, os, socket, sys, time
+c = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 90); h = hashlib.md5(); n = 0; start = sys.argv[2]
+if os.path.isabs(start):
+    while not os.path.exists(start): time.sleep(0.01)
+else: time.sleep(float(start))
 try:
     while got := c.recv(1 << 20): h.update(got); n += len(got)
     print(n, h.hexdigest())
@@ -68,8 +73,8 @@ fn sender(service: &Service, path: &Path, port: u16, ways: &[&str]) -> towpath_s
     sender
 }
 
-fn read(port: u16, delay: &str) -> String {
-    let reader = Program::line("/usr/bin/python3 -c").arg(READER).arg(port.to_string()).arg(delay);
+fn read(port: u16, start: impl AsRef<OsStr>) -> String {
+    let reader = Program::line("/usr/bin/python3 -c").arg(READER).arg(port.to_string()).arg(start);
     reader.run(100).ok().trim().to_owned()
 }
 
@@ -94,7 +99,7 @@ fn the_peer_of_a_file_that_shrinks_while_it_is_sent_gets_a_reset() {
     let service = Service::kernel();
     let (path, _) = file(&service, 40_000_000);
     let _sender = sender(&service, &path, 7632, &["shrinks"]);
-    let read = read(7632, "1");
+    let read = read(7632, path.with_extension("shrunk"));
     assert!(read.starts_with("reset after"), "{read}");
     assert!(service.stage("file_bytes") > 0);
 }

@@ -31,7 +31,7 @@ fn echo(port: u16) -> String {
 /// Says something to each of these addresses on this port, and prints what came back.
 fn ask(port: u16, addresses: &[&str]) -> String {
     format!(
-        "import socket\nfor at in {addresses:?}:\n s=socket.create_connection((at,{port}),timeout=20)\n\
+        "import socket\nfor at in {addresses:?}:\n s=socket.create_connection((at,{port}),timeout=60)\n\
          \x20s.sendall(b'hello\\n');print(s.makefile().readline().strip())"
     )
 }
@@ -138,7 +138,7 @@ fn each_interface_has_a_vlan_of_its_own() {
     // The second interface has the first one's VLAN here, which the server does not serve there.
     let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config("7, 7"))));
     assert_eq!(asked(&client, SERVER).ok().trim(), format!("{CLIENT} hello"));
-    let code = ask(7615, &[SERVER_TOO]).replace("timeout=20", "timeout=3");
+    let code = ask(7615, &[SERVER_TOO]).replace("timeout=60", "timeout=3");
     let unanswered = lab.on_client(client.accelerated("python3 -c").arg(code)).run(40);
     assert!(unanswered.err.contains("TimeoutError"), "{}", unanswered.err);
     assert_eq!(counts(&server), [3, 0]);

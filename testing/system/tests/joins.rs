@@ -199,9 +199,9 @@ fn run(line: &str) {
 
 fn asks(address: &str, port: u16) -> String {
     format!(
-        "import socket,time\ns=socket.create_connection(('{address}',{port}),timeout=20)\n\
+        "import socket,time\ns=socket.create_connection(('{address}',{port}),timeout=60)\n\
          s.sendall(b'hello\\n');line=s.makefile().readline().strip()\n\
-         print(*s.getsockname()[:2],*s.getpeername()[:2],line,'end',flush=True)\ntime.sleep(60)"
+         print(*s.getsockname()[:2],*s.getpeername()[:2],line,'end',flush=True)\ntime.sleep(600)"
     )
 }
 

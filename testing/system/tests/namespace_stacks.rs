@@ -68,7 +68,7 @@ fn echo(port: u16, word: &str) -> String {
 
 fn ask(address: &str, port: u16) -> String {
     format!(
-        "import socket\ns=socket.create_connection(('{address}',{port}),timeout=20)\n\
+        "import socket\ns=socket.create_connection(('{address}',{port}),timeout=60)\n\
          s.sendall(b'hello\\n');print(s.makefile().readline().strip())"
     )
 }
@@ -121,7 +121,7 @@ fn a_socket_belongs_to_the_stack_of_its_own_namespace() {
          def enter(path):\n f=open(path);assert libc.setns(f.fileno(),0x40000000)==0\n\
          import socket\nhome=os.open('/proc/self/ns/net',os.O_RDONLY)\nenter('/run/netns/{}')\ns=socket.socket()\n\
          assert libc.setns(home,0x40000000)==0\n\
-         s.settimeout(20);s.connect(('{SERVER}',7623))\ns.sendall(b'hello\\n');print(s.makefile().readline().strip())",
+         s.settimeout(60);s.connect(('{SERVER}',7623))\ns.sendall(b'hello\\n');print(s.makefile().readline().strip())",
         blue.server
     );
     let program = both.red.on_server(service.accelerated("python3 -c").arg(&code));

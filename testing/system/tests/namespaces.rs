@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::channel;
 use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
 use towpath_system_tests::namespace::SERVER;
-use towpath_system_tests::{Attacker, Lab, Program, RawClient, Service, bin};
+use towpath_system_tests::{Attacker, Lab, Program, RawClient, Service, bin, require_root};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The service serves another namespace.
@@ -47,7 +47,7 @@ libc, NEWNET = ctypes.CDLL(None, use_errno=True), 0x40000000
 def enter(name):
     with open("/run/netns/" + name) as f: assert libc.setns(f.fileno(), NEWNET) == 0
 def connected(s, address, port):
-    s.settimeout(10)
+    s.settimeout(50)
     try: s.connect((address, port))
     except OSError as e: return errno.errorcode.get(e.errno, str(e))
     return s.getsockname()[0] + " " + s.recv(100).decode()
@@ -261,6 +261,30 @@ for of, receiver in (SERVED, OTHER), (OTHER, SERVED):
     print(ended(sender)); os.unlink(path)
 "#;
     as_the_kernel(script);
+}
+
+/// The programs of tests that run side by side may have the same ports.
+#[test]
+fn a_test_has_a_namespace_whatever_runs_beside_it() {
+    require_root();
+    let beside = TcpListener::bind((HERE, 0)).unwrap();
+    let at = beside.local_addr().unwrap();
+    let service = Service::embedded();
+    let serve = format!(
+        "import socket\nl = socket.create_server(('127.0.0.1', {}))\nprint('ready', flush=True)\nl.accept()[0].send(b'ours')",
+        at.port()
+    );
+    let mut server = service.accelerated("/usr/bin/python3 -c").arg(&serve).start(service.scratch.path("server"));
+    server.wait_for("ready", 60);
+    // A second service of the test is in the same namespace, and so are threads.
+    let other = Service::embedded();
+    let asked = std::thread::scope(|scope| {
+        let ask = format!("import socket; print(socket.create_connection(('127.0.0.1', {})).recv(9))", at.port());
+        let ask = || other.accelerated("/usr/bin/python3 -c").arg(ask).run(60).ok();
+        scope.spawn(ask).join().unwrap()
+    });
+    assert_eq!(asked.trim(), "b'ours'");
+    drop(beside);
 }
 
 fn in_namespace<T: Send>(name: &str, make: impl FnOnce() -> T + Send) -> T {

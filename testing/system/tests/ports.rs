@@ -145,8 +145,8 @@ fn who_stops_listening_gets_no_connection_more() {
     let lab = Lab::new();
     let service = Service::on_interface(&lab);
     let mut raw = RawClient::new(&service);
-    let script = "import socket,sys\nc=socket.create_connection((sys.argv[1],int(sys.argv[2])),timeout=20)\n\
-                  c.settimeout(20)\nprint(c.recv(9).decode())";
+    let script = "import socket,sys\nc=socket.create_connection((sys.argv[1],int(sys.argv[2])),timeout=60)\n\
+                  c.settimeout(60)\nprint(c.recv(9).decode())";
     for (number, how) in ["close", "shutdown", "unspec"].into_iter().enumerate() {
         let (socket, port) = on_server(&lab, || listening(EVERYWHERE, 0));
         // A slot for each: the library's part of ending a slot is missing here.
@@ -190,7 +190,7 @@ fn a_listener_that_moves_to_another_port_is_the_kernels_there() {
     rustix::net::bind(&socket, &SocketAddr::new(EVERYWHERE, 7604)).expect("bind");
     rustix::net::listen(&socket, 8).expect("listen");
     assert_eq!(sockopt::socket_cookie(&socket), Ok(cookie));
-    let script = format!("import socket;socket.create_connection(('{SERVER}',7604),timeout=20);print('in')");
+    let script = format!("import socket;socket.create_connection(('{SERVER}',7604),timeout=60);print('in')");
     assert_eq!(lab.on_client(Program::new(&["python3", "-c", &script])).run(40).ok().trim(), "in");
     rustix::net::accept(&socket).expect("the kernel has it");
     until("the listener has ended", 20, || listeners(&service) == 0);

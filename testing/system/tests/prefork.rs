@@ -373,7 +373,8 @@ fn postgresql_on(service: &Service, bin: &std::path::Path, port: u16) {
     let query = |text: &str| client("psql").arg("-At").arg("-c").arg(text).arg("postgres").run(30);
     client("pgbench").arg("-i").arg("-q").arg("postgres").run(60).ok();
     let bench = || {
-        let out = client("pgbench").arg("-c8").arg("-j2").arg("-T3").arg("postgres").run(60).ok();
+        // So many transactions, however long they take: about seven thousand segments.
+        let out = client("pgbench").arg("-c8").arg("-j2").arg("-t60").arg("postgres").run(300).ok();
         assert!(out.contains("number of failed transactions: 0 "), "{out}");
     };
     bench();

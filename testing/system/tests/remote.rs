@@ -4,9 +4,11 @@
 
 use std::path::Path;
 use std::time::Duration;
-use towpath_system_tests::guest::{WAITER, kill_under};
+use towpath_system_tests::guest::{ATTEMPTS, WAITER, kill_under};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Scratch, Service, bin, bin_dir, require_program, require_root, until};
+use towpath_system_tests::{
+    Program, Scratch, Service, bin, bin_dir, own_network, require_program, require_root, until,
+};
 
 /// The server of a remote stack, and a service whose sockets are there.
 struct Remote {
@@ -18,6 +20,7 @@ struct Remote {
 impl Remote {
     /// `complete` decides where the server runs.
     fn start(complete: impl Fn(Program) -> Program) -> Self {
+        own_network();
         let scratch = Scratch::new("remote");
         let address = format!("unix:{}", scratch.path("server.sock").display());
         let server = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--listen").arg(&address);
@@ -125,8 +128,7 @@ fn programs_speak_with_others_where_the_server_is() {
 #[test]
 fn a_server_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
     let mut best = Duration::MAX;
-    // On a busy machine a wake-up alone may take as long.
-    for _ in 0..3 {
+    for _ in 0..ATTEMPTS {
         let remote = Remote::here();
         let log = remote.service.scratch.path("waiter.log");
         let mut waiter = remote.service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
@@ -212,6 +214,7 @@ fn a_server_outlives_its_services_and_ends_their_sockets() {
 
 #[test]
 fn over_tcp_programs_have_their_sockets_and_no_program_runs_there() {
+    own_network();
     let scratch = Scratch::new("remote-tcp");
     let token = scratch.path("token");
     let towpath = || Program::new(&[bin("towpath")]).arg("kernel-stack");

@@ -5,12 +5,13 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::Duration;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, own_network, require_program, until};
 
 /// `CAP_NET_BIND_SERVICE`, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
 const OF_SOCKETS: u64 = 1 << 10 | 1 << 12 | 1 << 13;
 
 fn serve(scratch: &Scratch, complete: impl FnOnce(Program) -> Program) -> (Running, String) {
+    own_network();
     let token = scratch.path("token");
     Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--make-token").arg(&token).run(20).ok();
     let program = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--listen").arg("tcp:127.0.0.1:0");

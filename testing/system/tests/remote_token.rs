@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use towpath_ring::Geometry;
 use towpath_ring::layout::VERSION;
 use towpath_system_tests::program::{Finished, Running};
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, own_network, require_program, require_root, until};
 
 /// A user who is nobody's friend.
 const OTHER: u32 = 23_452;
@@ -34,6 +34,7 @@ struct Server {
 impl Server {
     /// `complete` says how it is protected.
     fn start(complete: impl FnOnce(Program, &Scratch) -> Program) -> Self {
+        own_network();
         let scratch = Scratch::new("remote-token");
         let program = complete(kernel_stack().arg("--listen").arg("tcp:127.0.0.1:0"), &scratch);
         let mut running = program.start(scratch.path("server.log"));

@@ -1,8 +1,10 @@
 //! OpenSSH: a server that executes itself anew for each connection, gives up its rights step by step, and uses seccomp.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use std::net::TcpListener;
 use towpath_system_tests::{Program, Scratch, Service, require_program, require_root};
+
+/// A port that the kernel gives to no client: one that tries before the server listens would else reach itself.
+const PORT: &str = "7022";
 
 /// The server on `$PORT`, and commands and copies by root and by an ordinary user. (nobody gets a shell in this
 /// namespace only.)
@@ -57,9 +59,8 @@ fn sshd_serves_root_and_an_ordinary_user() {
     require_program("ssh", "openssh-client");
     let service = Service::start(|program| program.arg("--direct").arg("false").arg("--admit").arg("all"));
     let run = |scratch: Scratch, program: Program| {
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number").port();
         let program = program.arg(SCRIPT).under(&["unshare", "--mount"]);
-        program.env("DIR", scratch.path("")).env("PORT", port.to_string()).run(120).ok()
+        program.env("DIR", scratch.path("")).env("PORT", PORT).run(120).ok()
     };
     let kernel = run(Scratch::new("ssh-kernel"), Program::line("sh -c"));
     let ours = run(Scratch::new("ssh"), service.accelerated("sh -c"));

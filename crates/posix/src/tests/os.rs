@@ -6,7 +6,6 @@ use crate::handler::Posix;
 use core::ffi::{c_int, c_void};
 use libc::{epoll_event, pollfd, sockaddr_in, socklen_t};
 use std::sync::Once;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use towpath_hook::{Answer, Failure, Handler, Usual, outcome, real};
 use towpath_ring::Geometry;
@@ -297,10 +296,10 @@ pub fn later<R: Send + 'static>(ms: u64, work: impl FnOnce() -> R + Send + 'stat
     })
 }
 
-/// A port without a listener: the kernel has just assigned it and got it back.
-pub fn unused_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed);
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    probe.local_addr().expect("its address").port()
+/// A port without a listener. A client has it, so that nobody listens there while the client is held.
+pub fn unused_port() -> (std::net::TcpStream, u16) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = std::net::TcpStream::connect(listener.local_addr().expect("its address")).expect("a client");
+    let port = client.local_addr().expect("its address").port();
+    (client, port)
 }

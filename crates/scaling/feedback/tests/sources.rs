@@ -158,7 +158,10 @@ fn whatever_a_server_does_nobody_waits_for_it_and_it_is_named() {
     assert!(problem(&format!("http://{absent}/metrics#name=requests_total")).contains("404"));
     let other = web("HTTP/1.1 200 OK", |_| "something_else 1\n".into());
     assert!(problem(&format!("http://{other}/metrics#name=requests_total")).contains("no metric requests_total"));
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A client has the port, so that nobody listens there.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let unused = client.local_addr().unwrap();
     assert!(problem(&format!("memcached://{unused}")).contains("refused"));
 }
 

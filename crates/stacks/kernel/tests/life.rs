@@ -157,8 +157,7 @@ fn what_came_before_a_reset_is_there_for_one_who_was_sending() {
 fn what_the_kernel_says_of_a_connect_is_its_error() {
     let world = World::new();
     // Bound and not listening: the connect is refused.
-    let nobody = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
-    assert_eq!(world.app.connect(LOCAL, nobody).err(), Some(libc::ECONNREFUSED));
+    assert_eq!(world.app.connect(LOCAL, port()).err(), Some(libc::ECONNREFUSED));
     assert_eq!(world.app.connect("192.0.2.1".parse().unwrap(), 9).err(), Some(-libc::EPERM), "the policy");
     assert_eq!(world.app.listen(LOCAL, world.port, 1).err(), Some(-libc::EADDRINUSE));
     world.end();

@@ -1,8 +1,11 @@
 //! A kernel stack on the loopback device.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Mutex;
+use towpath_contract_tests::LOCAL;
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, OrphanLimits, Verdict};
 
@@ -36,12 +39,15 @@ pub fn bounded(cores: usize, orphans: OrphanLimits) -> Kernel {
     Kernel::start(&config, || Box::new(WithinTheHost)).unwrap()
 }
 
-/// A port that no other test of this run uses, and that Linux assigns to no program by itself.
+/// A port that the kernel has chosen, and that it gives to nobody else while this process runs. Nobody listens there.
 pub fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let of_process = (std::process::id() % 90) as u16 * 100;
-    let next = || 20_000 + of_process + NEXT.fetch_add(1, Ordering::Relaxed);
-    // Another test program may run at the same time with the same ports.
-    let is_unused = |port: &u16| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, *port)).is_ok();
-    std::iter::repeat_with(next).find(is_unused).unwrap()
+    static HELD: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let held = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&held, &SocketAddr::new(LOCAL, 0)).unwrap();
+    // The kernel binds the stack's socket beside this one, as beside those that reserve the ports of applications. It
+    // would also choose such a port twice: so this is set only now.
+    sockopt::set_socket_reuseaddr(&held, true).unwrap();
+    let port = SocketAddr::try_from(rustix::net::getsockname(&held).unwrap()).unwrap().port();
+    HELD.lock().unwrap().push(held);
+    port
 }
