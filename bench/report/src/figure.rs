@@ -80,6 +80,10 @@ pub enum Unit {
     Ns,
     /// ms of CPU time for 10⁹ bytes.
     MsPerGb,
+    /// Bytes of memory.
+    Memory,
+    /// A part of another value, in percent.
+    Share,
     /// A plain number.
     Number,
 }
@@ -106,6 +110,8 @@ pub enum Target {
     Ratio(f64),
     /// At most this value, in the metric's unit.
     AtMost(f64),
+    /// At least this value, in the metric's unit.
+    AtLeast(f64),
 }
 
 /// One row of the report.

@@ -209,6 +209,16 @@ fn shapes(options: &Options, scratch: &Path) -> io::Result<Vec<Shape>> {
             read: Box::new(echo::measured),
         });
     }
+    // Linux keeps a port for a second after its connection, so one address has too few.
+    let short = format!("{rpc} short 127.0.0.1:9101 --addresses 8 --at-once 1 --bytes 64 --seconds {seconds}");
+    shapes.push(Shape {
+        name: "rpc-per-connection",
+        server: format!("{rpc} server 0.0.0.0:9101"),
+        ready: "ready",
+        client: Box::new(move |_| short.clone()),
+        can_spin: true,
+        read: Box::new(echo::measured),
+    });
     for (name, depth, per_second) in REDIS {
         shapes.push(Shape {
             name,

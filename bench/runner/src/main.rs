@@ -24,6 +24,7 @@ mod redis;
 mod report;
 mod rxcpus;
 mod service_cores;
+mod service_memory;
 mod side_by_side;
 mod throughput;
 mod veth_pair;
@@ -68,6 +69,8 @@ enum Benchmark {
     Connections(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// What an idle connection takes of the service's memory, when its rings have been given back (root).
+    Memory(service_memory::Options),
     /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
     /// was due.
     Latency(latency::Options),
@@ -127,6 +130,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
             side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Memory(options) => return service_memory::run(options),
         Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),

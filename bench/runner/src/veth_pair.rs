@@ -34,12 +34,18 @@ pub struct VethPair {
 
 impl VethPair {
     /// Services have this `port` from now on.
-    pub fn with_port(mut self, port: Option<&str>) -> io::Result<Self> {
-        if let Some(port) = port {
-            let file = self.dir().join("towpath.toml");
-            std::fs::write(&file, format!("port = {port:?}\n"))?;
-            self.config = Some(file);
+    pub fn with_port(self, port: Option<&str>) -> io::Result<Self> {
+        match port {
+            Some(port) => self.with_config(&format!("port = {port:?}\n")),
+            None => Ok(self),
         }
+    }
+
+    /// Services have these lines of configuration from now on.
+    pub fn with_config(mut self, lines: &str) -> io::Result<Self> {
+        let file = self.dir().join("towpath.toml");
+        std::fs::write(&file, lines)?;
+        self.config = Some(file);
         Ok(self)
     }
 

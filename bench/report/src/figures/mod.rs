@@ -42,7 +42,7 @@ mod tests {
         for figure in all() {
             assert!(seen.insert((figure.benchmark, figure.shape, figure.way, figure.metric.key)), "{figure:?}");
             assert!(!figure.what.is_empty() && !figure.limit.is_empty(), "{figure:?}");
-            if let Target::Ratio(ratio) | Target::AtMost(ratio) = figure.target {
+            if let Target::Ratio(ratio) | Target::AtMost(ratio) | Target::AtLeast(ratio) = figure.target {
                 assert!(ratio > 0.0, "{figure:?}");
             }
         }

@@ -37,9 +37,10 @@ const BULK: [&str; 2] = ["receive", "send"];
 /// Shapes of requests with work, over two stacks each.
 const WORKS: f64 = 16.0;
 /// With the number of ways: only programs of ours can spin.
-const DIRECT: [(&str, f64); 6] = [
+const DIRECT: [(&str, f64); 7] = [
     ("ping-pong-64B", 5.0),
     ("ping-pong-1KB", 5.0),
+    ("rpc-per-connection", 5.0),
     ("redis-get-c50-P1", 4.0),
     ("redis-get-c50-P16", 4.0),
     ("bulk", 4.0),
