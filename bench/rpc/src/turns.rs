@@ -49,7 +49,9 @@ struct Turns {
 /// a window, whose report is one JSON object. It ends with its input.
 pub fn run(options: &Options) -> io::Result<()> {
     if options.connections == 0 || options.bytes == 0 || !(1..=options.connections).contains(&options.at_once) {
-        return Err(io::Error::other("at least one connection, byte and request, and no more requests than connections"));
+        return Err(io::Error::other(
+            "at least one connection, byte and request, and no more requests than connections",
+        ));
     }
     sys::raise_limit();
     let mut turns = Turns {
@@ -61,17 +63,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         next: 0,
         outstanding: 0,
     };
-    for index in 0..options.connections {
-        let fd = sys::connect(options.server)?;
-        sys::watch(turns.epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, index as u64)?;
-        turns.fds.push(fd);
-    }
-    let mut left = options.connections - options.at_once;
-    turns.window(options.at_once, |_, _| {
-        let more = left > 0;
-        left = left.saturating_sub(1);
-        more
-    })?;
+    turns.open(options)?;
     println!("ready");
     for line in io::stdin().lock().lines() {
         line?;
@@ -89,6 +81,59 @@ pub fn run(options: &Options) -> io::Result<()> {
 }
 
 impl Turns {
+    /// Opens all connections, some at a time, and has a request answered on each.
+    fn open(&mut self, options: &Options) -> io::Result<()> {
+        let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
+        let mut buffer = vec![0; 65536];
+        let (mut done, mut newest) = (0, Instant::now());
+        while done < options.connections {
+            while self.fds.len() < options.connections && self.fds.len() - done < options.at_once {
+                let (fd, index) = (sys::begin_to_connect(options.server)?, self.fds.len());
+                sys::watch(self.epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLOUT, index as u64)?;
+                self.fds.push(fd);
+            }
+            let ready = sys::wait(self.epoll, &mut events, 100)?;
+            self.patience(&mut newest, ready)?;
+            for event in &events[..ready] {
+                let index = event.u64 as usize;
+                if self.sent_at[index].is_none() {
+                    sys::is_connected(self.fds[index])?;
+                    sys::watch(self.epoll, libc::EPOLL_CTL_MOD, self.fds[index], libc::EPOLLIN, index as u64)?;
+                    self.send(index)?;
+                } else if self.reply(index, &mut buffer)?.is_some() {
+                    done += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if nothing has come for long.
+    fn patience(&self, newest: &mut Instant, ready: usize) -> io::Result<()> {
+        if ready > 0 {
+            *newest = Instant::now();
+        } else if newest.elapsed() > PATIENCE {
+            return Err(io::Error::other(format!("{} replies did not come", self.outstanding)));
+        }
+        Ok(())
+    }
+
+    /// Reads from a connection. When the reply is whole, it says when its request left.
+    fn reply(&mut self, index: usize, buffer: &mut [u8]) -> io::Result<Option<Instant>> {
+        match sys::read(self.fds[index], buffer)? {
+            None => return Ok(None),
+            Some(0) => return Err(io::Error::other("the server has closed a connection")),
+            Some(n) => self.received[index] += n,
+        }
+        if self.received[index] < self.request.len() {
+            return Ok(None);
+        }
+        self.received[index] = 0;
+        let began = self.sent_at[index].take();
+        self.outstanding -= usize::from(began.is_some());
+        Ok(began)
+    }
+
     /// Keeps requests outstanding for as long as `answered` wants more, and waits for the last of them. It is told when
     /// each request left, and when its reply was there.
     fn window(&mut self, at_once: usize, mut answered: impl FnMut(Instant, Instant) -> bool) -> io::Result<()> {
@@ -100,25 +145,10 @@ impl Turns {
         let mut newest = Instant::now();
         while self.outstanding > 0 {
             let ready = sys::wait(self.epoll, &mut events, 100)?;
+            self.patience(&mut newest, ready)?;
             let now = Instant::now();
-            if ready > 0 {
-                newest = now;
-            } else if now - newest > PATIENCE {
-                return Err(io::Error::other(format!("{} replies did not come", self.outstanding)));
-            }
             for event in &events[..ready] {
-                let index = event.u64 as usize;
-                match sys::read(self.fds[index], &mut buffer)? {
-                    None => continue,
-                    Some(0) => return Err(io::Error::other("the server has closed a connection")),
-                    Some(n) => self.received[index] += n,
-                }
-                if self.received[index] < self.request.len() {
-                    continue;
-                }
-                self.received[index] = 0;
-                let Some(began) = self.sent_at[index].take() else { continue };
-                self.outstanding -= 1;
+                let Some(began) = self.reply(event.u64 as usize, &mut buffer)? else { continue };
                 if answered(began, now) {
                     self.ask()?;
                 }
@@ -135,6 +165,10 @@ impl Turns {
         }
         let index = self.next;
         self.next = (index + 1) % self.fds.len();
+        self.send(index)
+    }
+
+    fn send(&mut self, index: usize) -> io::Result<()> {
         self.sent_at[index] = Some(Instant::now());
         if sys::write(self.fds[index], &self.request)? != Some(self.request.len()) {
             return Err(io::Error::other("no room for a whole request: fewer --bytes"));

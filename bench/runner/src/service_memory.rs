@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use towpath_bench_report::{median, print_json};
 
 /// Connections that are there before, so that nothing is counted which the first ones bring along.
 const BEFORE: usize = 1000;
+/// Bytes of the request and of the reply that each has carried.
+const BYTES: &str = "16384";
 /// After this time without data a connection gives back what its rings hold.
 const IDLE: Duration = Duration::from_millis(500);
 /// A sum that does not change for this long is the last one.
@@ -20,13 +23,13 @@ const STILL: Duration = Duration::from_millis(1500);
 /// How long it may go on changing.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the connections may take.
-const OPENING: Duration = Duration::from_secs(120);
+const OPENING: Duration = Duration::from_secs(180);
 
 /// Arguments of `towpath bench memory`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Root. One program under the service has 1,000 connections of a Linux client, and then so many more. Each carries one \
-    request of 64 bytes. Then all are idle, and the service's memory is looked at when it has stopped to change: what its processes \
+    request of 16 KiB. Then all are idle, and the service's memory is looked at when it has stopped to change: what its processes \
     have for themselves, and the regions that it shares with programs. The growth is divided by the connections. Descriptors and page \
     tables are the kernel's; the latter stand in a column of their own.\n\n\
     Examples:\n  towpath bench memory\n  towpath bench memory --connections 4000 --rounds 1 --json"
@@ -39,7 +42,7 @@ pub struct Options {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Connections that are counted
-    #[arg(long, default_value_t = 14_000, value_parser = clap::value_parser!(u32).range(100..=15_000))]
+    #[arg(long, default_value_t = 6000, value_parser = clap::value_parser!(u32).range(100..=7000))]
     connections: u32,
 }
 
@@ -97,7 +100,10 @@ pub fn run(options: &Options) -> io::Result<()> {
     let row = Row { shape, stack, connections, median, rounds };
     if !print_json(options.json, &row) {
         println!("bytes for one of {connections} idle connections; median of {} rounds", options.rounds);
-        println!("{:>10} {:>14} {:>14} {:>14} {:>20}", "idle", "of that own", "of regions", "page tables", "before giving back");
+        println!(
+            "{:>10} {:>14} {:>14} {:>14} {:>20}",
+            "idle", "of that own", "of regions", "page tables", "before giving back"
+        );
         println!(
             "{:>8.0} B {:>12.0} B {:>12.0} B {:>12.0} B {:>18.0} B",
             median.bytes, median.own_bytes, median.region_bytes, median.page_table_bytes, median.busy_bytes
@@ -107,7 +113,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 }
 
 fn one(connections: u32) -> io::Result<Round> {
-    let idle = format!("idle_memory = \"{}ms\"\nsockets_per_client = 32768\n", IDLE.as_millis());
+    let idle = format!("idle_memory = \"{}ms\"\n", IDLE.as_millis());
     let pair = VethPair::new()?.with_config(&idle)?;
     let (rpc, address) = (rpc()?, format!("{SERVER}:9000"));
     let (service, socket) = pair.serve()?;
@@ -116,7 +122,7 @@ fn one(connections: u32) -> io::Result<Round> {
     let _server = pair.start(pair.command(Side::Server, &words), "server.log", "ready")?;
     let open = |count: usize, name: &str| {
         let mut client = pair.command(Side::Client, &[rpc.as_os_str(), "turns".as_ref(), address.as_ref()]);
-        client.args(["--connections", &count.to_string(), "--at-once", "64"]).stdin(std::process::Stdio::piped());
+        client.args(["--connections", &count.to_string(), "--at-once", "64", "--bytes", BYTES]).stdin(Stdio::piped());
         Process::start_within(OPENING, client, &pair.dir().join(name), |text| text.contains("ready"))
     };
     let _before = open(BEFORE, "before.log")?;

@@ -33,12 +33,7 @@ pub const FIGURES: &[Figure] = &[
         Target::Ratio(2.0),
         NOT_EXAMINED,
     ),
-    RATE.figure(
-        "one RPC per connection, direct: requests/s",
-        "rpc-per-connection",
-        Target::Ratio(1.5),
-        NOT_EXAMINED,
-    ),
+    RATE.figure("one RPC per connection, direct: requests/s", "rpc-per-connection", Target::Ratio(1.5), NOT_EXAMINED),
     STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, NOT_EXAMINED),
     STACK.figure(
         "redis GET, 50 connections, over the stack: requests/s",
