@@ -87,6 +87,11 @@ fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // Frames count until the target's kernel has looked at them. A flood does not wait for that.
+    let room: libc::c_int = 64 << 20;
+    let (value, length) = ((&raw const room).cast(), size_of_val(&room) as u32);
+    // SAFETY: `room` outlives the call and has the length given.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value, length) })?;
     // SAFETY: the structure consists of integers, so all zero is valid.
     let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     (at.sll_family, at.sll_ifindex) = (libc::AF_PACKET as u16, index as i32);

@@ -26,6 +26,7 @@ mod rxcpus;
 mod service_cores;
 mod service_memory;
 mod side_by_side;
+mod syn_flood;
 mod throughput;
 mod veth_pair;
 mod work;
@@ -69,6 +70,8 @@ enum Benchmark {
     Connections(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// An established transfer while its listener is flooded with SYNs (root).
+    Flood(syn_flood::Options),
     /// What an idle connection takes of the service's memory, when its rings have been given back (root).
     Memory(service_memory::Options),
     /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
@@ -130,6 +133,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
             side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Flood(options) => return syn_flood::run(options),
         Benchmark::Memory(options) => return service_memory::run(options),
         Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),

@@ -102,6 +102,8 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     plan.extend(CONNECTIONS.into_iter().map(|name| short(name, effort)));
     plan.push(short("connect", fewer));
     plan.extend(BULK.into_iter().map(|name| shape("bulk", name, 2.0)));
+    // The transfer begins before the flood, and the flood ends after what is measured.
+    plan.push(Planned { besides: 1.8, ..Planned::new("flood", &[], (effort, 2.0)) });
     // Its own rounds. What takes time are the connections, and the wait until all of them are idle.
     plan.push(Planned { rounds: None, seconds: 25.0, ..Planned::new("memory", &[], (effort, 1.0)) });
     // A round measures two rates and then three loads over each stack.
