@@ -15,6 +15,7 @@ mod incast;
 mod instructions;
 mod latency;
 mod loss;
+mod many_connections;
 mod many_flows;
 mod modules;
 mod offload;
@@ -70,6 +71,8 @@ enum Benchmark {
     Connections(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// 100,000 connections that take turns, beside 1,000 (root).
+    Many(many_connections::Options),
     /// An established transfer while its listener is flooded with SYNs (root).
     Flood(syn_flood::Options),
     /// What an idle connection takes of the service's memory, when its rings have been given back (root).
@@ -133,6 +136,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
             side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Many(options) => return many_connections::run(options),
         Benchmark::Flood(options) => return syn_flood::run(options),
         Benchmark::Memory(options) => return service_memory::run(options),
         Benchmark::Latency(options) => return latency::run(options),

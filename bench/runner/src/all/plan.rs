@@ -102,6 +102,9 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     plan.extend(CONNECTIONS.into_iter().map(|name| short(name, effort)));
     plan.push(short("connect", fewer));
     plan.extend(BULK.into_iter().map(|name| shape("bulk", name, 2.0)));
+    // Before the rounds, twice as many connections are opened.
+    let half = Effort { seconds: effort.seconds / 2.0, ..effort };
+    plan.push(Planned { besides: 0.2, before: 40.0, ..Planned::new("many", &[], (half, 4.0)) });
     // The transfer begins before the flood, and the flood ends after what is measured.
     plan.push(Planned { besides: 1.8, ..Planned::new("flood", &[], (effort, 2.0)) });
     // Its own rounds. What takes time are the connections, and the wait until all of them are idle.
