@@ -65,6 +65,7 @@ pub fn target(figure: &Figure) -> String {
     match figure.target {
         Target::None => "–".to_owned(),
         Target::Ratio(wanted) => format!("{} {wanted}x", if figure.metric.higher { "≥" } else { "≤" }),
+        Target::AtMost(most) if most >= 1000.0 => format!("≤ {}", value(most, figure.metric.unit)),
         Target::AtMost(most) => format!("≤ {most}{unit}"),
         Target::AtLeast(least) => format!("≥ {}", value(least, figure.metric.unit)),
     }

@@ -13,6 +13,8 @@ const P50: Kind = Kind { metric: lower("p50_us", Unit::Us, ""), ..RATE };
 const BULK: Kind = Kind { metric: higher("per_s", Unit::Bytes, "to_best_linux"), ..RATE };
 const STACK: Kind = RATE.by("stack");
 
+const STACK_CPU: Kind = Kind { metric: lower("cpu_ns_per_request", Unit::Ns, ""), ..STACK };
+
 const LIBRARY: &str = "the library's instructions in both programs: no stack works for them";
 
 pub const FIGURES: &[Figure] = &[
@@ -39,6 +41,18 @@ pub const FIGURES: &[Figure] = &[
         "redis GET, 50 connections, over the stack: requests/s",
         "redis-get-c50-P1",
         Target::None,
+        NOT_EXAMINED,
+    ),
+    STACK.figure(
+        "64-byte echo, 64 connections, port in memory: requests/s",
+        "echo-64B-c64",
+        Target::None,
+        NOT_EXAMINED,
+    ),
+    STACK_CPU.figure(
+        "64-byte echo, 64 connections, port in memory: CPU per request, both ends",
+        "echo-64B-c64",
+        Target::Ratio(0.5),
         NOT_EXAMINED,
     ),
 ];

@@ -1,7 +1,7 @@
 //! Figures over a veth and over a relay.
 
 use super::{NOT_EXAMINED, higher, lower};
-use crate::figure::{Figure, Kind, Metric, Section, Target, Unit, Unmeasured};
+use crate::figure::{Figure, Kind, Metric, Section, Target, Unit};
 
 const RATE: Metric = higher("requests_per_s", Unit::Requests, "ratio");
 const CPU: Metric = lower("server_cpu_ns_per_request", Unit::Ns, "");
@@ -155,12 +155,3 @@ pub const FIGURES: &[Figure] = &[
     INCAST.figure("incast of 64 x 64 KiB, CUBIC: p99", "64-cubic", Target::None, NOT_EXAMINED),
     INCAST.figure("incast of 64 x 64 KiB, CUBIC with ECN: p99", "64-cubic-ecn", Target::None, NOT_EXAMINED),
 ];
-
-const NO_BENCHMARK: &str = "no benchmark measures it yet";
-
-const fn unmeasured(what: &'static str, target: &'static str) -> Unmeasured {
-    Unmeasured { section: Section::Wire, what, target, why: NO_BENCHMARK }
-}
-
-pub const UNMEASURED: &[Unmeasured] =
-    &[unmeasured("server's CPU per request where the port is not the limit", "≤ 0.5x")];
