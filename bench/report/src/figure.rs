@@ -55,9 +55,9 @@ impl Section {
                  `towpath bench cores`, docs/figures/cores.svg."
             }
             Self::Instructions => {
-                "Counted by callgrind for a 64-byte request, in the stages of the fast path, in the library or in the native API. \
-                 They hardly depend on the machine's load. A growth over the recorded counts fails the run. Linux's path has no \
-                 such count."
+                "Counted by callgrind for a 64-byte request, in the stages of the fast path, in a core's whole turns, in the \
+                 library or in the native API. They hardly depend on the machine's load. A growth over the recorded counts fails the \
+                 run. Linux's path has no such count."
             }
         }
     }

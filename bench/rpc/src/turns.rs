@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// A reply that has not come in this time never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
 struct Turns {
     epoll: i32,
@@ -93,7 +93,7 @@ impl Turns {
                 self.fds.push(fd);
             }
             let ready = sys::wait(self.epoll, &mut events, 100)?;
-            self.patience(&mut newest, ready)?;
+            self.heard(&mut newest, ready)?;
             for event in &events[..ready] {
                 let index = event.u64 as usize;
                 if self.sent_at[index].is_none() {
@@ -109,10 +109,10 @@ impl Turns {
     }
 
     /// Fails if nothing has come for long.
-    fn patience(&self, newest: &mut Instant, ready: usize) -> io::Result<()> {
+    fn heard(&self, newest: &mut Instant, ready: usize) -> io::Result<()> {
         if ready > 0 {
             *newest = Instant::now();
-        } else if newest.elapsed() > PATIENCE {
+        } else if newest.elapsed() > LONGEST_SILENCE {
             return Err(io::Error::other(format!("{} replies did not come", self.outstanding)));
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Turns {
         let mut newest = Instant::now();
         while self.outstanding > 0 {
             let ready = sys::wait(self.epoll, &mut events, 100)?;
-            self.patience(&mut newest, ready)?;
+            self.heard(&mut newest, ready)?;
             let now = Instant::now();
             for event in &events[..ready] {
                 let Some(began) = self.reply(event.u64 as usize, &mut buffer)? else { continue };

@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// A sum that does not change for this long is the last one.
 const STILL: Duration = Duration::from_millis(1500);
 /// How long it may go on changing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LONGEST_CHANGE: Duration = Duration::from_secs(30);
 /// How long the connections may take.
 const OPENING: Duration = Duration::from_secs(180);
 
@@ -151,7 +151,7 @@ fn settled(service: u32) -> io::Result<Memory> {
             (last, since) = (now, Instant::now());
         }
         // What the rings hold is given back after some time, and stays the same until then.
-        if since.elapsed() > STILL && begun.elapsed() > IDLE + STILL || begun.elapsed() > PATIENCE {
+        if since.elapsed() > STILL && begun.elapsed() > IDLE + STILL || begun.elapsed() > LONGEST_CHANGE {
             return Ok(last);
         }
     }

@@ -46,7 +46,7 @@ const RECEIVED: &str = "each byte is copied three times on the server's CPU: out
     once";
 const SENT: &str = "each byte is copied three times on the server's CPU: into the ring, out of it, into the packet socket; Linux copies it once";
 const LIMITS: &str = "descriptors and memory of this machine";
-const REGION: &str = "the region: pages of both rings for the next 16 KiB that come, which stay there";
+const REGION: &str = "the region: 16 KiB of the receive ring for what comes next, which stay there";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
 const TIMEOUT: &str = "a retransmission time-out, whose length the p99 has: CUBIC without ECN overflows the queue";
 
