@@ -18,6 +18,8 @@ const BEFORE: usize = 1000;
 const BYTES: &str = "16384";
 /// After this time without data a connection gives back what its rings hold.
 const IDLE: Duration = Duration::from_millis(500);
+/// A connection asks whether it may, in waits that come within a second, so nothing is over before this time.
+const LEAST: Duration = Duration::from_secs(4);
 /// A sum that does not change for this long is the last one.
 const STILL: Duration = Duration::from_millis(1500);
 /// How long it may go on changing.
@@ -151,7 +153,7 @@ fn settled(service: u32) -> io::Result<Memory> {
             (last, since) = (now, Instant::now());
         }
         // What the rings hold is given back after some time, and stays the same until then.
-        if since.elapsed() > STILL && begun.elapsed() > IDLE + STILL || begun.elapsed() > LONGEST_CHANGE {
+        if since.elapsed() > STILL && begun.elapsed() > LEAST || begun.elapsed() > LONGEST_CHANGE {
             return Ok(last);
         }
     }
