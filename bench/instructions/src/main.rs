@@ -1,9 +1,10 @@
-//! Programs for callgrind: `stages BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
+//! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
 //! `sends ADDRESS PORT SENDS SERVICE` and `module ingress|egress none|null|OBJECT CODE FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
 
+mod engine;
 mod library;
 mod modules;
 mod native;
@@ -16,7 +17,8 @@ fn main() {
     // Of modules, whose turns are also timed, without callgrind.
     let mut time = String::new();
     let done = match words[..] {
-        ["stages", batch, requests] => match (batch.parse(), requests.parse()) {
+        [what @ ("stages" | "engine"), batch, requests] => match (batch.parse(), requests.parse()) {
+            (Ok(batch), Ok(requests)) if what == "engine" => Some(engine::run(batch, requests)),
             (Ok(batch), Ok(requests)) => Some(stages::run(batch, requests)),
             _ => None,
         },
@@ -55,7 +57,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAME FRAMES"
+                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAME FRAMES"
             );
             std::process::exit(2);
         }

@@ -15,11 +15,11 @@ use towpath_wire::offload::{RxChecksum, TxOffload};
 use towpath_wire::segment::{Options, Timestamps, flags};
 
 /// Most flows per turn.
-const MOST: usize = 64;
-const REQUEST_BYTES: usize = 64;
-const RING_BYTES: usize = 8192;
+pub const MOST: usize = 64;
+pub const REQUEST_BYTES: usize = 64;
+pub const RING_BYTES: usize = 8192;
 /// Room for the largest frame of an echo.
-const FRAME_BYTES: usize = 256;
+pub const FRAME_BYTES: usize = 256;
 const PORT: PortId = PortId(0);
 
 /// The applications' memory: two rings for each flow.
@@ -129,7 +129,10 @@ pub fn run(batch: usize, requests: u64) -> io::Result<u64> {
         stack.now = stack.now.after(20);
         stack.received.count = 0;
         for setup in &setups {
-            ask(setup, &mut stack)?;
+            let received = &mut stack.received;
+            let frame = &mut received.frames[received.count];
+            received.lengths[received.count] = request(setup, stack.position, stack.now, frame)?;
+            received.count += 1;
         }
         stack.out.count = 0;
         stack.position = stack.position.wrapping_add(REQUEST_BYTES as u32);
@@ -165,7 +168,8 @@ extern "C" fn stages_turn(stack: &mut Stack) {
 const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 7000);
 const REMOTE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
 
-fn setup(number: u32) -> FlowSetup {
+/// A flow that is established.
+pub fn setup(number: u32) -> FlowSetup {
     FlowSetup {
         flow: FlowId(number),
         owner: Owner(0),
@@ -200,9 +204,10 @@ fn setup(number: u32) -> FlowSetup {
     }
 }
 
-/// The next request of a flow's peer, which acknowledges the reply before.
-fn ask(setup: &FlowSetup, stack: &mut Stack) -> io::Result<()> {
-    let time = (stack.now.0 / 1000) as u32;
+/// The next request of a flow's peer, which acknowledges the reply before. `position` is what has come in each direction
+/// so far. It returns the length of the frame.
+pub fn request(setup: &FlowSetup, position: u32, now: Micros, frame: &mut [u8]) -> io::Result<usize> {
+    let time = (now.0 / 1000) as u32;
     let header = Header {
         vlan: None,
         source_mac: setup.link.destination,
@@ -211,8 +216,8 @@ fn ask(setup: &FlowSetup, stack: &mut Stack) -> io::Result<()> {
         destination: setup.tuple.local,
         source_port: setup.tuple.remote_port,
         destination_port: setup.tuple.local_port,
-        seq: setup.rcv_start.add(stack.position).0,
-        ack: setup.snd_start.add(stack.position).0,
+        seq: setup.rcv_start.add(position).0,
+        ack: setup.snd_start.add(position).0,
         flags: flags::ACK | flags::PSH,
         window: 512,
         ident: 0,
@@ -221,11 +226,8 @@ fn ask(setup: &FlowSetup, stack: &mut Stack) -> io::Result<()> {
         urgent: 0,
         options: Options { timestamps: Some(Timestamps { value: time, echo: time }), ..Options::default() },
     };
-    let frame = &mut stack.received.frames[stack.received.count];
     let payload = emit(&header, REQUEST_BYTES, frame).ok_or_else(|| io::Error::other("the frame does not fit"))?;
     let end = payload + REQUEST_BYTES;
     frame[payload..end].fill(b'x');
-    stack.received.lengths[stack.received.count] = end;
-    stack.received.count += 1;
-    Ok(())
+    Ok(end)
 }

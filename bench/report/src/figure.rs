@@ -55,9 +55,9 @@ impl Section {
                  `towpath bench cores`, docs/figures/cores.svg."
             }
             Self::Instructions => {
-                "Counted by callgrind for a 64-byte request, in the stages of the fast path, in the library or in the native API. \
-                 They hardly depend on the machine's load. A growth over the recorded counts fails the run. Linux's path has no \
-                 such count."
+                "Counted by callgrind for a 64-byte request, in the stages of the fast path, in a core's whole turns, in the \
+                 library or in the native API. They hardly depend on the machine's load. A growth over the recorded counts fails the \
+                 run. Linux's path has no such count."
             }
         }
     }
@@ -80,6 +80,10 @@ pub enum Unit {
     Ns,
     /// ms of CPU time for 10⁹ bytes.
     MsPerGb,
+    /// Bytes of memory.
+    Memory,
+    /// A part of another value, in percent.
+    Share,
     /// A plain number.
     Number,
 }
@@ -106,6 +110,8 @@ pub enum Target {
     Ratio(f64),
     /// At most this value, in the metric's unit.
     AtMost(f64),
+    /// At least this value, in the metric's unit.
+    AtLeast(f64),
 }
 
 /// One row of the report.

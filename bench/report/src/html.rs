@@ -146,7 +146,7 @@ fn missing(section: Section, outcomes: &[Outcome<'_>], out: &mut String) {
 fn ratio_target(outcome: &Outcome<'_>) -> Option<f64> {
     match outcome.figure.target {
         Target::Ratio(target) => Some(target),
-        Target::None | Target::AtMost(_) => None,
+        Target::None | Target::AtMost(_) | Target::AtLeast(_) => None,
     }
 }
 

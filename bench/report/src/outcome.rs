@@ -53,6 +53,7 @@ impl Outcome<'_> {
         let met = match self.figure.target {
             Target::None => return Verdict::NoTarget,
             Target::AtMost(most) => measured.ours <= most,
+            Target::AtLeast(least) => measured.ours >= least,
             Target::Ratio(wanted) => match measured.ratio {
                 None => return Verdict::NotMeasured,
                 Some(ratio) => reaches(&self.figure.metric, ratio.median, wanted),
@@ -104,6 +105,7 @@ fn measured<'a>(figure: &Figure, run: &'a Run) -> Result<Measured<'a>, String> {
     measured.rounds = Some(rounds.len());
     measured.reached = match figure.target {
         Target::AtMost(most) => Some(rounds.iter().filter(|value| **value <= most).count()),
+        Target::AtLeast(least) => Some(rounds.iter().filter(|value| **value >= least).count()),
         _ => None,
     };
     let of_linux: Vec<Vec<f64>> = linux.iter().filter_map(|row| self::rounds(row, key)).collect();
@@ -215,6 +217,8 @@ mod tests {
         assert_eq!(verdict(RATE, Target::Ratio(4.1)), Verdict::NotMet);
         assert_eq!(verdict(TIME, Target::AtMost(12.0)), Verdict::Met);
         assert_eq!(verdict(TIME, Target::AtMost(11.9)), Verdict::NotMet);
+        assert_eq!(verdict(RATE, Target::AtLeast(12.0)), Verdict::Met);
+        assert_eq!(verdict(RATE, Target::AtLeast(12.1)), Verdict::NotMet);
         assert_eq!(verdict(RATE, Target::None), Verdict::NoTarget);
     }
 

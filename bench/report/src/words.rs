@@ -14,6 +14,8 @@ pub fn value(value: f64, unit: Unit) -> String {
         Unit::Us => format!("{} µs", number(value)),
         Unit::Ns => format!("{} ns", number(value)),
         Unit::MsPerGb => format!("{} ms", number(value)),
+        Unit::Memory => format!("{} B", number(value)),
+        Unit::Share => format!("{} %", number(value * 100.0)),
         Unit::Number => number(value),
     }
 }
@@ -63,7 +65,9 @@ pub fn target(figure: &Figure) -> String {
     match figure.target {
         Target::None => "–".to_owned(),
         Target::Ratio(wanted) => format!("{} {wanted}x", if figure.metric.higher { "≥" } else { "≤" }),
+        Target::AtMost(most) if most >= 1000.0 => format!("≤ {}", value(most, figure.metric.unit)),
         Target::AtMost(most) => format!("≤ {most}{unit}"),
+        Target::AtLeast(least) => format!("≥ {}", value(least, figure.metric.unit)),
     }
 }
 
@@ -135,6 +139,8 @@ mod tests {
         assert_eq!(words(metric(Unit::Ns, false), Target::Ratio(0.6)), "≤ 0.6x");
         assert_eq!(words(metric(Unit::Us, false), Target::AtMost(0.5)), "≤ 0.5 µs");
         assert_eq!(words(metric(Unit::Number, false), Target::AtMost(850.0)), "≤ 850");
+        assert_eq!(words(metric(Unit::Memory, false), Target::AtMost(512.0)), "≤ 512 B");
+        assert_eq!(words(metric(Unit::Share, true), Target::AtLeast(0.95)), "≥ 95.0 %");
     }
 
     #[test]

@@ -4,11 +4,13 @@
 pub mod bulk;
 pub mod client;
 pub mod files;
+pub mod flood;
 pub mod many;
 pub mod sends;
 pub mod server;
 pub mod short;
 mod sys;
+pub mod turns;
 pub mod values;
 pub mod work;
 

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
-use towpath_rpc::{bulk, client, files, many, print, sends, server, short, values, work};
+use towpath_rpc::{bulk, client, files, flood, many, print, sends, server, short, turns, values, work};
 
 /// Load generator for side-by-side benchmarks.
 #[derive(Parser)]
@@ -20,6 +20,11 @@ enum Role {
     Client(client::Options),
     /// Echo client with a connection for each request; prints one JSON object.
     Short(short::Options),
+    /// Opens very many connections, which take turns with requests. Prints `ready`; each line of standard input begins a
+    /// window, whose report is one JSON object.
+    Turns(turns::Options),
+    /// Sends SYNs of forged sources out of an interface (root), until the time is up; prints one JSON object: how many.
+    Flood(flood::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
     Sink(bulk::Options),
     /// Sends as fast as it can until the other end has had enough.
@@ -57,6 +62,8 @@ fn main() {
         Role::Server(options) => server::run(&options),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
         Role::Short(options) => short::run(&options).map(|report| print(&report)),
+        Role::Turns(options) => turns::run(&options),
+        Role::Flood(options) => flood::run(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),

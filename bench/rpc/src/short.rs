@@ -4,7 +4,7 @@ use crate::client::{self, Tally};
 use crate::sys;
 use serde::Serialize;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
 /// Arguments of the client.
@@ -24,6 +24,12 @@ pub struct Options {
     /// Seconds before measuring.
     #[arg(long, default_value_t = 0.3)]
     warm_up_seconds: f64,
+    /// The server's addresses in turn, from the first on. Each has the ports of its own, which last longer.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    addresses: u32,
+    /// Ask for events again and again instead of sleeping.
+    #[arg(long)]
+    spin: bool,
 }
 
 /// The client's report. A request lasts from `connect` to the whole reply.
@@ -46,9 +52,11 @@ struct Short {
     received: usize,
 }
 
-fn begin(epoll: i32, server: SocketAddrV4, index: usize) -> io::Result<Short> {
+fn begin(epoll: i32, options: &Options, number: &mut u32, index: usize) -> io::Result<Short> {
+    *number = (*number + 1) % options.addresses;
+    let address = Ipv4Addr::from_bits(options.server.ip().to_bits() + *number);
     let began = Instant::now();
-    let fd = sys::begin_to_connect(server)?;
+    let fd = sys::begin_to_connect(SocketAddrV4::new(address, options.server.port()))?;
     sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLOUT, index as u64)?;
     Ok(Short { fd, began, connected: false, received: 0 })
 }
@@ -62,12 +70,14 @@ pub fn run(options: &Options) -> io::Result<Report> {
     let (epoll, request) = (sys::epoll()?, vec![b'x'; options.bytes]);
     let tally = || Tally::of_seconds(options.warm_up_seconds, options.seconds);
     let (mut requests, mut connects) = (tally()?, tally()?);
+    let mut number = 0;
     let mut open: Vec<Short> =
-        (0..options.at_once).map(|index| begin(epoll, options.server, index)).collect::<io::Result<_>>()?;
+        (0..options.at_once).map(|index| begin(epoll, options, &mut number, index)).collect::<io::Result<_>>()?;
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
+    let wait_ms = if options.spin { 0 } else { 100 };
     loop {
-        let ready = sys::wait(epoll, &mut events, 100)?;
+        let ready = sys::wait(epoll, &mut events, wait_ms)?;
         let now = Instant::now();
         if now >= requests.end {
             let connects = connects.report(now);
@@ -99,7 +109,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
             if short.received >= options.bytes {
                 sys::close(short.fd);
                 requests.done(short.began, now);
-                *short = begin(epoll, options.server, index)?;
+                *short = begin(epoll, options, &mut number, index)?;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Two programs of one host: over Linux's loopback device in each way that may be its best, over the stack
 //! (`direct = false`) and joined directly, in turn.
 
+use crate::cpu_time::busy_ns;
 use crate::process::{Process, wait};
 use crate::programs::{ScratchDir, rpc, run_on, towpath};
 use crate::side_by_side::Measured;
@@ -68,8 +69,9 @@ const REDIS: [(&str, u32, [f64; 3]); 2] = [
     ("redis-get-c50-P1", 1, [80_000.0, 250_000.0, 800_000.0]),
     ("redis-get-c50-P16", 16, [1_200_000.0, 1_200_000.0, 2_500_000.0]),
 ];
-/// Bytes of a request and of its reply.
-const ECHOES: [(&str, usize); 2] = [("ping-pong-64B", 64), ("ping-pong-1KB", 1024)];
+/// Bytes of a request and of its reply, connections, and whether ends that spin are compared, too.
+const ECHOES: [(&str, usize, usize, bool); 3] =
+    [("ping-pong-64B", 64, 1, true), ("ping-pong-1KB", 1024, 1, true), ("echo-64B-c64", 64, 64, false)];
 /// Connections of `wrk`.
 const WRK_CONNECTIONS: usize = 32;
 
@@ -94,6 +96,8 @@ struct Round {
     per_s: f64,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
+    /// Busy time of all CPUs for a request, of both ends and of what is between them; for `bulk` of a byte.
+    cpu_ns_per_request: Option<f64>,
 }
 
 /// Reads a client's report.
@@ -117,8 +121,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     if !options.json {
         println!("two programs of one host; median of {} interleaved rounds of {} s", options.rounds, options.seconds);
         println!(
-            "{:18} {:16} {:>14} {:>9} {:>9} {:>14} {:>9}",
-            "shape", "way", "per second", "p50 µs", "p99 µs", "to best linux", "to stack"
+            "{:18} {:16} {:>14} {:>9} {:>9} {:>11} {:>14} {:>9}",
+            "shape", "way", "per second", "p50 µs", "p99 µs", "CPU ns/req", "to best linux", "to stack"
         );
     }
     for shape in shapes(options, &bench.scratch.0)? {
@@ -130,7 +134,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         for round in 0..options.rounds.max(1) {
             for (way, runs) in ways.iter().zip(&mut runs) {
                 eprint!("\r{}: round {} of {}, {}        ", shape.name, round + 1, options.rounds, way.name);
-                runs.push(bench.one(&shape, *way)?.into());
+                runs.push(bench.one(&shape, *way)?);
             }
         }
         eprint!("\r{:60}\r", "");
@@ -141,10 +145,16 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-impl From<Measured> for Round {
-    fn from(measured: Measured) -> Self {
+impl Round {
+    /// With the busy time of all CPUs meanwhile.
+    fn new(measured: Measured, busy_ns: f64) -> Self {
         let known = |value: f64| Some(value).filter(|value| value.is_finite());
-        Self { per_s: measured.requests_per_s, p50_us: known(measured.p50_us), p99_us: known(measured.p99_us) }
+        Self {
+            per_s: measured.requests_per_s,
+            p50_us: known(measured.p50_us),
+            p99_us: known(measured.p99_us),
+            cpu_ns_per_request: known(busy_ns / measured.requests_total),
+        }
     }
 }
 
@@ -157,7 +167,7 @@ fn rows(shape: &'static str, ways: &[Way], runs: &[Vec<Round>]) -> Vec<Row> {
     };
     let row = |(way, own): (&Way, &Vec<Round>)| {
         let ratio = |to| median(own.iter().enumerate().map(|(round, run)| run.per_s / best(to, round)));
-        let time = |field: fn(&Round) -> Option<f64>| {
+        let middle = |field: fn(&Round) -> Option<f64>| {
             Some(median(own.iter().map(|run| field(run).unwrap_or(f64::NAN)))).filter(|value| value.is_finite())
         };
         Row {
@@ -165,8 +175,9 @@ fn rows(shape: &'static str, ways: &[Way], runs: &[Vec<Round>]) -> Vec<Row> {
             way: way.name,
             median: Round {
                 per_s: median(own.iter().map(|run| run.per_s)),
-                p50_us: time(|run| run.p50_us),
-                p99_us: time(|run| run.p99_us),
+                p50_us: middle(|run| run.p50_us),
+                p99_us: middle(|run| run.p99_us),
+                cpu_ns_per_request: middle(|run| run.cpu_ns_per_request),
             },
             to_best_linux: ratio(Carrier::Linux),
             to_stack: ratio(Carrier::Stack),
@@ -182,12 +193,13 @@ fn print(options: &Options, row: &Row) {
     }
     let time = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
     println!(
-        "{:18} {:16} {:>14.0} {:>9} {:>9} {:>13.2}x {:>8.2}x",
+        "{:18} {:16} {:>14.0} {:>9} {:>9} {:>11} {:>13.2}x {:>8.2}x",
         row.shape,
         row.way,
         row.median.per_s,
         time(row.median.p50_us),
         time(row.median.p99_us),
+        time(row.median.cpu_ns_per_request),
         row.to_best_linux,
         row.to_stack
     );
@@ -197,18 +209,29 @@ fn shapes(options: &Options, scratch: &Path) -> io::Result<Vec<Shape>> {
     let (rpc, seconds) = (rpc()?, options.seconds);
     let rpc = rpc.display();
     let mut shapes = Vec::new();
-    for (name, bytes) in ECHOES {
-        let client =
-            format!("{rpc} client 127.0.0.1:9101 --connections 1 --depth 1 --bytes {bytes} --seconds {seconds}");
+    for (name, bytes, connections, can_spin) in ECHOES {
+        let client = format!(
+            "{rpc} client 127.0.0.1:9101 --connections {connections} --depth 1 --bytes {bytes} --seconds {seconds}"
+        );
         shapes.push(Shape {
             name,
             server: format!("{rpc} server 127.0.0.1:9101"),
             ready: "ready",
             client: Box::new(move |_| client.clone()),
-            can_spin: true,
+            can_spin,
             read: Box::new(echo::measured),
         });
     }
+    // Linux keeps a port for a second after its connection, so one address has too few.
+    let short = format!("{rpc} short 127.0.0.1:9101 --addresses 8 --at-once 1 --bytes 64 --seconds {seconds}");
+    shapes.push(Shape {
+        name: "rpc-per-connection",
+        server: format!("{rpc} server 0.0.0.0:9101"),
+        ready: "ready",
+        client: Box::new(move |_| short.clone()),
+        can_spin: true,
+        read: Box::new(echo::measured),
+    });
     for (name, depth, per_second) in REDIS {
         shapes.push(Shape {
             name,
@@ -295,7 +318,7 @@ impl Bench {
         Ok(Self { scratch: ScratchDir::new("direct")? })
     }
 
-    fn one(&self, shape: &Shape, way: Way) -> io::Result<Measured> {
+    fn one(&self, shape: &Shape, way: Way) -> io::Result<Round> {
         let socket = self.scratch.0.join("towpath.sock");
         let (linux, direct) = (way.carrier == Carrier::Linux, way.carrier == Carrier::Direct);
         let _service = if linux { None } else { Some(self.serve(&socket, direct)?) };
@@ -311,7 +334,9 @@ impl Bench {
         };
         let log = self.scratch.0.join("server.log");
         let _server = Process::start(command(&shape.server, SERVER_CPU), &log, |text| text.contains(shape.ready))?;
-        (shape.read)(&command(&(shape.client)(way), way.client_cpu).output()?)
+        let busy = busy_ns()?;
+        let output = command(&(shape.client)(way), way.client_cpu).output()?;
+        Ok(Round::new((shape.read)(&output)?, busy_ns()? - busy))
     }
 
     fn serve(&self, socket: &Path, direct: bool) -> io::Result<Process> {
@@ -333,7 +358,9 @@ mod tests {
 
     #[test]
     fn the_best_of_linuxs_ways_in_a_round_is_what_counts() {
-        let rounds = |rates: [f64; 2]| rates.map(|per_s| Round { per_s, p50_us: None, p99_us: None }).to_vec();
+        let rounds = |rates: [f64; 2]| {
+            rates.map(|per_s| Round { per_s, p50_us: None, p99_us: None, cpu_ns_per_request: None }).to_vec()
+        };
         let runs =
             [rounds([1.0, 4.0]), rounds([2.0, 1.0]), rounds([1.0, 1.0]), rounds([5.0, 5.0]), rounds([20.0, 40.0])];
         let rows = rows("echo", &WAYS, &runs);

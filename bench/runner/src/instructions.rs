@@ -36,6 +36,13 @@ struct Counts {
     stages_1: f64,
     /// The same with 64 flows per turn.
     stages_64: f64,
+    /// In a core's two turns for 64 flows, one that takes their requests and one that sends the replies: stages, flow
+    /// group, rings and a port in memory.
+    engine_64: f64,
+    /// Of that, what is not in the stages.
+    engine_and_port: f64,
+    /// `engine_64` and `library`: what the server's side does for a request.
+    together_64: f64,
     /// In the socket library and libc, over the stack: `epoll_wait`, `read`, `write`.
     library: f64,
     /// In the native API, over the stack: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
@@ -57,10 +64,15 @@ pub fn run(options: &Options) -> io::Result<()> {
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
     let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
     let (module_ingress, module_egress) = modules::null(&program, &scratch.0)?;
+    let stepped = |what, batch| stepped(what, &program, &scratch.0, batch, options.requests);
+    let (stages_64, engine_64, library) = (stepped("stages", 64)?, stepped("engine", 64)?, server("library", false)?);
     let counts = Counts {
-        stages_1: stages(&program, &scratch.0, 1, options.requests)?,
-        stages_64: stages(&program, &scratch.0, 64, options.requests)?,
-        library: server("library", false)?,
+        stages_1: stepped("stages", 1)?,
+        stages_64,
+        engine_64,
+        engine_and_port: engine_64 - stages_64,
+        together_64: engine_64 + library,
+        library,
         native: server("native", false)?,
         library_direct: server("library", true)?,
         native_direct: server("native", true)?,
@@ -74,6 +86,9 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("instructions per 64-byte echo request ({} requests, callgrind)", options.requests);
         println!("  stages, 1 flow       {:>8.1}", counts.stages_1);
         println!("  stages, 64 flows     {:>8.1}", counts.stages_64);
+        println!("  core's turns, 64     {:>8.1}", counts.engine_64);
+        println!("    without stages     {:>8.1}", counts.engine_and_port);
+        println!("    with the library   {:>8.1}", counts.together_64);
         println!("  library over stack   {:>8.1}", counts.library);
         println!("  native over stack    {:>8.1}", counts.native);
         println!("  library directly     {:>8.1}", counts.library_direct);
@@ -87,13 +102,13 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// The instructions of the stages, with a request of each of `batch` flows per turn. One thread takes every step, so two
-/// runs are equal to the instruction.
-fn stages(program: &Path, dir: &Path, batch: u64, requests: u64) -> io::Result<f64> {
-    let out = dir.join(format!("stages-{batch}.out"));
-    let output = callgrind("stages_turn", &out)
+/// The instructions of the stages, or of a core's turns (`engine`), with a request of each of `batch` flows per turn. One
+/// thread takes every step, so two runs are equal to the instruction.
+fn stepped(what: &str, program: &Path, dir: &Path, batch: u64, requests: u64) -> io::Result<f64> {
+    let out = dir.join(format!("{what}-{batch}.out"));
+    let output = callgrind(&format!("{what}_turn"), &out)
         .arg(program)
-        .args(["stages", &batch.to_string(), &requests.to_string()])
+        .args([what, &batch.to_string(), &requests.to_string()])
         .output()
         .map_err(absent)?;
     per_request(&out, &output)

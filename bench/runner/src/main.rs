@@ -15,6 +15,7 @@ mod incast;
 mod instructions;
 mod latency;
 mod loss;
+mod many_connections;
 mod many_flows;
 mod modules;
 mod offload;
@@ -24,7 +25,9 @@ mod redis;
 mod report;
 mod rxcpus;
 mod service_cores;
+mod service_memory;
 mod side_by_side;
+mod syn_flood;
 mod throughput;
 mod veth_pair;
 mod work;
@@ -68,6 +71,12 @@ enum Benchmark {
     Connections(side_by_side::Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// 100,000 connections that take turns, beside 1,000 (root).
+    Many(many_connections::Options),
+    /// An established transfer while its listener is flooded with SYNs (root).
+    Flood(syn_flood::Options),
+    /// What an idle connection takes of the service's memory, when its rings have been given back (root).
+    Memory(service_memory::Options),
     /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
     /// was due.
     Latency(latency::Options),
@@ -127,6 +136,9 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
             side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
         Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Many(options) => return many_connections::run(options),
+        Benchmark::Flood(options) => return syn_flood::run(options),
+        Benchmark::Memory(options) => return service_memory::run(options),
         Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),

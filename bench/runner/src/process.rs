@@ -1,6 +1,6 @@
 //! Background processes of a benchmark.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -30,6 +30,17 @@ impl Process {
         let mut process = Self { child: command.stdout(file.try_clone()?).stderr(file).spawn()? };
         wait_within(time, log, &mut process, || std::fs::read_to_string(log).is_ok_and(|text| ready(&text)))?;
         Ok(process)
+    }
+
+    /// Waits until `ready` accepts the output in its log.
+    pub fn wait_for(&mut self, time: Duration, log: &Path, mut ready: impl FnMut(&str) -> bool) -> io::Result<()> {
+        wait_within(time, log, self, || std::fs::read_to_string(log).is_ok_and(|text| ready(&text)))
+    }
+
+    /// Writes to its standard input, which the command has made a pipe.
+    pub fn tell(&mut self, text: &str) -> io::Result<()> {
+        let input = self.child.stdin.as_mut().ok_or_else(|| io::Error::other("the program has no input"))?;
+        input.write_all(text.as_bytes())
     }
 
     /// Waits until it ends by itself.

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address of the server side.
 pub const SERVER: &str = "10.77.0.1";
@@ -34,12 +35,18 @@ pub struct VethPair {
 
 impl VethPair {
     /// Services have this `port` from now on.
-    pub fn with_port(mut self, port: Option<&str>) -> io::Result<Self> {
-        if let Some(port) = port {
-            let file = self.dir().join("towpath.toml");
-            std::fs::write(&file, format!("port = {port:?}\n"))?;
-            self.config = Some(file);
+    pub fn with_port(self, port: Option<&str>) -> io::Result<Self> {
+        match port {
+            Some(port) => self.with_config(&format!("port = {port:?}\n")),
+            None => Ok(self),
         }
+    }
+
+    /// Services have these lines of configuration from now on.
+    pub fn with_config(mut self, lines: &str) -> io::Result<Self> {
+        let file = self.dir().join("towpath.toml");
+        std::fs::write(&file, lines)?;
+        self.config = Some(file);
         Ok(self)
     }
 
@@ -53,8 +60,12 @@ impl VethPair {
         if !rustix::process::geteuid().is_root() {
             return Err(io::Error::other("the side-by-side benchmarks make network namespaces: run them as root"));
         }
-        let (id, scratch) = (std::process::id(), ScratchDir::new("bench")?);
-        let pair = Self { server: format!("tpbs-{id}"), client: format!("tpbc-{id}"), scratch, config: None };
+        // A benchmark may have several at a time.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let (id, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let scratch = ScratchDir::new(&format!("bench{number}"))?;
+        let (server, client) = (format!("tpbs{number}-{id}"), format!("tpbc{number}-{id}"));
+        let pair = Self { server, client, scratch, config: None };
         pair.build(queues)?;
         Ok(pair)
     }

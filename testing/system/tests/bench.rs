@@ -1,5 +1,4 @@
-//! The benchmarks of core allocation and of modules run, and print the keys that are read from them. No test judges their
-//! speed.
+//! Benchmarks run, and print the keys that are read from them. No test judges their speed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -59,6 +58,48 @@ fn modules_are_counted_and_timed_beside_the_kernel() {
         assert!(counts[0] > 0.0 && counts.is_sorted_by(|less, more| less < more), "{side}: {counts:?}");
     }
     assert!(rows.iter().all(|row| row["kernel_ns"]["median"].as_f64() > Some(0.0)), "{rows:?}");
+}
+
+/// The rows of a benchmark that has one shape: each stack's, with these figures of at least one round.
+fn each_stack(line: &str, stacks: &[&str], figures: &[&str]) {
+    let rows = rows(line, 300);
+    let found: Vec<&str> = rows.iter().filter_map(|row| row["stack"].as_str().or(row["way"].as_str())).collect();
+    assert_eq!(found, stacks, "{rows:?}");
+    for row in &rows {
+        for figure in figures {
+            assert!(row[figure].as_f64() > Some(0.0), "{figure}: {row}");
+            assert!(row["rounds"][0][figure].as_f64() > Some(0.0), "{figure} of a round: {row}");
+        }
+    }
+}
+
+#[test]
+fn many_connections_take_turns_beside_few() {
+    let line = "many --connections 600 --few 64 --rounds 1 --seconds 0.3";
+    each_stack(line, &["linux", "towpath"], &["to_few", "many_per_s", "few_per_s", "many_p50_us", "few_p50_us"]);
+}
+
+#[test]
+fn a_transfer_goes_on_under_a_flood() {
+    let line = "flood --rounds 1 --seconds 0.5 --per-second 10000";
+    each_stack(line, &["linux", "towpath"], &["bytes_per_s", "longest_stall_ms", "syns_per_s"]);
+}
+
+#[test]
+fn an_idle_connection_has_given_back_what_its_rings_held() {
+    let rows = rows("memory --connections 300 --rounds 1", 300);
+    let of = |figure: &str| rows[0][figure].as_f64().expect("a figure");
+    assert!(of("own_bytes") > 0.0 && of("bytes") > of("own_bytes") && of("busy_bytes") >= of("bytes"), "{rows:?}");
+}
+
+#[test]
+fn a_connection_for_each_request_is_compared_on_one_host() {
+    let ways = ["linux", "linux, spinning", "linux, one CPU", "stack", "direct"];
+    each_stack(
+        "direct --shape rpc-per-connection --rounds 1 --seconds 0.5",
+        &ways,
+        &["per_s", "p50_us", "cpu_ns_per_request"],
+    );
 }
 
 #[test]

@@ -13,6 +13,8 @@ const P50: Kind = Kind { metric: lower("p50_us", Unit::Us, ""), ..RATE };
 const BULK: Kind = Kind { metric: higher("per_s", Unit::Bytes, "to_best_linux"), ..RATE };
 const STACK: Kind = RATE.by("stack");
 
+const STACK_CPU: Kind = Kind { metric: lower("cpu_ns_per_request", Unit::Ns, ""), ..STACK };
+
 const LIBRARY: &str = "the library's instructions in both programs: no stack works for them";
 
 pub const FIGURES: &[Figure] = &[
@@ -33,6 +35,7 @@ pub const FIGURES: &[Figure] = &[
         Target::Ratio(2.0),
         NOT_EXAMINED,
     ),
+    RATE.figure("one RPC per connection, direct: requests/s", "rpc-per-connection", Target::Ratio(1.5), NOT_EXAMINED),
     STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, NOT_EXAMINED),
     STACK.figure(
         "redis GET, 50 connections, over the stack: requests/s",
@@ -40,19 +43,23 @@ pub const FIGURES: &[Figure] = &[
         Target::None,
         NOT_EXAMINED,
     ),
+    STACK.figure(
+        "64-byte echo, 64 connections, port in memory: requests/s",
+        "echo-64B-c64",
+        Target::None,
+        NOT_EXAMINED,
+    ),
+    STACK_CPU.figure(
+        "64-byte echo, 64 connections, port in memory: CPU per request, both ends",
+        "echo-64B-c64",
+        Target::Ratio(0.5),
+        NOT_EXAMINED,
+    ),
 ];
 
-pub const UNMEASURED: &[Unmeasured] = &[
-    Unmeasured {
-        section: Section::Host,
-        what: "memcached, direct",
-        target: "≥ 2x",
-        why: "no load generator for it is among the packages that `make setup` installs",
-    },
-    Unmeasured {
-        section: Section::Host,
-        what: "one RPC per connection, direct",
-        target: "≥ 1.5x",
-        why: "no benchmark measures it yet",
-    },
-];
+pub const UNMEASURED: &[Unmeasured] = &[Unmeasured {
+    section: Section::Host,
+    what: "memcached, direct",
+    target: "≥ 2x",
+    why: "no load generator for it is among the packages that `make setup` installs",
+}];

@@ -1,7 +1,7 @@
 //! Figures over a veth and over a relay.
 
 use super::{NOT_EXAMINED, higher, lower};
-use crate::figure::{Figure, Kind, Metric, Section, Target, Unit, Unmeasured};
+use crate::figure::{Figure, Kind, Metric, Section, Target, Unit};
 
 const RATE: Metric = higher("requests_per_s", Unit::Requests, "ratio");
 const CPU: Metric = lower("server_cpu_ns_per_request", Unit::Ns, "");
@@ -22,6 +22,13 @@ const LATENCY_P50: Kind = kind("latency", lower("p50_us", Unit::Us, ""));
 const LATENCY_P99: Kind = kind("latency", lower("p99_us", Unit::Us, ""));
 const LATENCY_P999: Kind = kind("latency", lower("p999_us", Unit::Us, ""));
 const WORK: Kind = kind("work", RATE);
+const TO_FEW: Kind = kind("many", higher("to_few", Unit::Share, ""));
+const MANY: Kind = kind("many", higher("many_per_s", Unit::Requests, ""));
+const OPEN: Kind = kind("many", higher("connections", Unit::Number, ""));
+const FLOOD: Kind = kind("flood", higher("bytes_per_s", Unit::Bytes, "ratio"));
+const FLOOD_RATE: Kind = kind("flood", higher("syns_per_s", Unit::Requests, ""));
+const MEMORY: Kind = kind("memory", lower("bytes", Unit::Memory, ""));
+const OWN_MEMORY: Kind = kind("memory", lower("own_bytes", Unit::Memory, ""));
 const LOSS: Kind = kind("loss", higher("goodput_mbit", Unit::Mbit, "ratio"));
 const FAIRNESS: Kind = kind("fairness", higher("jain", Unit::Number, ""));
 const INCAST: Kind = kind("incast", lower("p99_us", Unit::Us, ""));
@@ -38,6 +45,8 @@ const CALLS: &str =
 const RECEIVED: &str = "each byte is copied three times on the server's CPU: out of the packet socket, into the ring, out of it; Linux copies it \
     once";
 const SENT: &str = "each byte is copied three times on the server's CPU: into the ring, out of it, into the packet socket; Linux copies it once";
+const LIMITS: &str = "descriptors and memory of this machine";
+const REGION: &str = "the region: 16 KiB of the receive ring for what comes next, which stay there";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
 const TIMEOUT: &str = "a retransmission time-out, whose length the p99 has: CUBIC without ECN overflows the queue";
 
@@ -86,6 +95,43 @@ pub const FIGURES: &[Figure] = &[
     WORK.figure("one-way requests of 512 B, 1,000 cycles of work", "512B-1000", Target::None, NOT_EXAMINED),
     WORK.figure("one-way requests of 2 KiB, 250 cycles of work", "2048B-250", Target::None, NOT_EXAMINED),
     WORK.figure("one-way requests of 2 KiB, 1,000 cycles of work", "2048B-1000", Target::None, NOT_EXAMINED),
+    TO_FEW.figure(
+        "rate with 100,000 connections, to that with 1,000",
+        "many-connections",
+        Target::AtLeast(0.95),
+        NOT_EXAMINED,
+    ),
+    MANY.figure(
+        "64-byte echo, 100,000 connections in turn: requests/s",
+        "many-connections",
+        Target::None,
+        NOT_EXAMINED,
+    ),
+    OPEN.figure("connections that were open for it", "many-connections", Target::AtLeast(100_000.0), LIMITS),
+    FLOOD.figure(
+        "an established transfer under a flood of SYNs",
+        "transfer-under-syns",
+        Target::Ratio(1.0),
+        NOT_EXAMINED,
+    ),
+    FLOOD_RATE.figure(
+        "SYNs that were sent meanwhile",
+        "transfer-under-syns",
+        Target::None,
+        "what was asked for, 50,000 /s",
+    ),
+    MEMORY.figure(
+        "service memory of an idle connection, with its region",
+        "idle-connection",
+        Target::AtMost(512.0),
+        REGION,
+    ),
+    OWN_MEMORY.figure(
+        "service memory of an idle connection, without its region",
+        "idle-connection",
+        Target::None,
+        NOT_EXAMINED,
+    ),
     LOSS.figure("one bulk sender, clean path", "clean", Target::None, PATH),
     LOSS.figure("one bulk sender, 0.01 % lost", "loss-0.01%", Target::None, PATH),
     LOSS.figure("one bulk sender, 0.1 % lost", "loss-0.1%", Target::None, PATH),
@@ -108,17 +154,4 @@ pub const FIGURES: &[Figure] = &[
     INCAST.figure("incast of 32 x 64 KiB, CUBIC: p99", "32-cubic", Target::None, TIMEOUT),
     INCAST.figure("incast of 64 x 64 KiB, CUBIC: p99", "64-cubic", Target::None, NOT_EXAMINED),
     INCAST.figure("incast of 64 x 64 KiB, CUBIC with ECN: p99", "64-cubic-ecn", Target::None, NOT_EXAMINED),
-];
-
-const NO_BENCHMARK: &str = "no benchmark measures it yet";
-
-const fn unmeasured(what: &'static str, target: &'static str) -> Unmeasured {
-    Unmeasured { section: Section::Wire, what, target, why: NO_BENCHMARK }
-}
-
-pub const UNMEASURED: &[Unmeasured] = &[
-    unmeasured("service memory of an idle connection", "≤ 512 B"),
-    unmeasured("rate with 100,000 connections, to that with 1,000", "≥ 0.95x"),
-    unmeasured("an established transfer's rate under a flood of SYNs, to Linux's", "≥ 1.0x"),
-    unmeasured("server's CPU per request where the port is not the limit", "≤ 0.5x"),
 ];

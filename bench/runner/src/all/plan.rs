@@ -37,9 +37,11 @@ const BULK: [&str; 2] = ["receive", "send"];
 /// Shapes of requests with work, over two stacks each.
 const WORKS: f64 = 16.0;
 /// With the number of ways: only programs of ours can spin.
-const DIRECT: [(&str, f64); 6] = [
+const DIRECT: [(&str, f64); 8] = [
     ("ping-pong-64B", 5.0),
     ("ping-pong-1KB", 5.0),
+    ("echo-64B-c64", 4.0),
+    ("rpc-per-connection", 5.0),
     ("redis-get-c50-P1", 4.0),
     ("redis-get-c50-P16", 4.0),
     ("bulk", 4.0),
@@ -56,7 +58,7 @@ impl Planned {
             rounds: Some(effort.rounds),
             seconds: effort.seconds,
             runs,
-            besides: 0.9,
+            besides: 0.7,
             before: 0.5,
         }
     }
@@ -93,23 +95,33 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     let fewer = Effort { rounds: effort.rounds.div_ceil(2).min(3), ..effort };
     let shape = |benchmark, shape, runs| Planned::new(benchmark, &["--shape", shape], (effort, runs));
     let mut plan: Vec<Planned> = ECHO.into_iter().map(|name| shape("echo", name, 2.0)).collect();
-    plan.extend(REDIS.into_iter().map(|name| shape("redis", name, 2.0)));
+    plan.extend(REDIS.into_iter().map(|name| Planned { besides: 0.4, ..shape("redis", name, 2.0) }));
     // A second has thousands of connections.
     let short = |name, effort: Effort| {
         Planned::new("connections", &["--shape", name], (Effort { seconds: effort.seconds / 2.0, ..effort }, 2.0))
     };
     plan.extend(CONNECTIONS.into_iter().map(|name| short(name, effort)));
     plan.push(short("connect", fewer));
-    plan.extend(BULK.into_iter().map(|name| shape("bulk", name, 2.0)));
+    plan.extend(BULK.into_iter().map(|name| Planned { besides: 0.5, ..shape("bulk", name, 2.0) }));
+    // Before the rounds, twice as many connections are opened.
+    let half = Effort { seconds: effort.seconds / 2.0, ..effort };
+    plan.push(Planned { besides: 0.2, before: 35.0, ..Planned::new("many", &[], (half, 4.0)) });
+    // The transfer begins before the flood, and the flood ends after what is measured.
+    plan.push(Planned { besides: 1.8, ..Planned::new("flood", &[], (effort, 2.0)) });
+    // Its own rounds. What takes time are the connections, and the wait until all of them are idle.
+    plan.push(Planned { rounds: None, seconds: 35.0, ..Planned::new("memory", &[], (effort, 1.0)) });
     // A round measures two rates and then three loads over each stack.
-    plan.push(Planned { besides: 0.6, ..Planned::new("latency", &[], (effort, 8.0)) });
-    plan.push(Planned::new("work", &[], (Effort { seconds: effort.seconds / 2.0, ..fewer }, WORKS)));
-    plan.extend(DIRECT.into_iter().map(|(name, ways)| shape("direct", name, ways)));
+    plan.push(Planned { besides: 0.5, ..Planned::new("latency", &[], (effort, 8.0)) });
+    plan.push(Planned {
+        besides: 0.4,
+        ..Planned::new("work", &[], (Effort { seconds: effort.seconds / 2.0, ..fewer }, WORKS))
+    });
+    plan.extend(DIRECT.into_iter().map(|(name, ways)| Planned { besides: 0.5, ..shape("direct", name, ways) }));
     let sends = SENDS.map(|bytes| Planned::new("offload", &["--bytes", &bytes.to_string()], (fewer, 7.0)));
-    plan.extend(sends.map(|planned| Planned { besides: 0.4, ..planned }));
-    for (part, ways) in [("sendfile", 4.0), ("tls", 3.0)] {
+    plan.extend(sends.map(|planned| Planned { besides: 0.2, ..planned }));
+    for (part, ways, besides) in [("sendfile", 4.0, 0.5), ("tls", 3.0, 2.5)] {
         let files = Planned::new("offload", &["--only", part], (fewer, ways));
-        plan.push(Planned { besides: 2.5, before: 8.0, ..files });
+        plan.push(Planned { besides, before: 2.0, ..files });
     }
     // Each doubling of CPUs adds Linux and one more split.
     let doublings = (effort.cpus / 2).max(1).ilog2();

@@ -1,25 +1,20 @@
 //! One flow group, turned by hand.
 #![allow(clippy::unwrap_used)]
 
+use crate::by_hand::ByHand;
 use crate::clients::ClientShared;
-use crate::group::{FlowGroup, Scratch};
-use crate::mailbox::{Doorbell, Receiver, Sender, mailbox};
+use crate::group::FlowGroup;
+use crate::mailbox::{Receiver, Sender};
 use crate::messages::{FromGroup, ToGroup};
-use crate::metrics::Metrics;
 use crate::owner::owner;
-use crate::portset::PortSet;
-use crate::rings::Endpoints;
-use crate::thread::epoll_with;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use towpath_ports::memory::Loopback;
 use towpath_ring::lines::app_flags;
-use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
 use towpath_runtime::workers::{Group, Idle};
-use towpath_runtime::{ClientId, ClientSetup};
-use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
+use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, PortId, Window, flow_flags};
 use towpath_tcp::messages::{ToFast, ToSlow};
 use towpath_tcp::seq::Seq;
@@ -56,38 +51,9 @@ impl Bench {
             contexts: 1,
             flow_groups: 1,
         };
-        let (region, _memfd) = Region::create(geometry).unwrap();
-        let doorbells = (0..2).map(|_| doorbell().unwrap()).collect();
-        let setup = ClientSetup {
-            region: Arc::new(region),
-            doorbells,
-            uid: 0,
-            pid: 0,
-            name: String::new(),
-            remote_waker: None,
-            namespace: Default::default(),
-            lease: None,
-        };
-        let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
-        let (doorbell, slow_doorbell) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
-        let (mut to, inbox) = mailbox(64, Arc::clone(&doorbell));
-        let (outbox, from) = mailbox(64, slow_doorbell);
         let table = Arc::new(FlowTable::new(16));
-        let flow_group = FlowGroup {
-            number: 0,
-            fast: FastPath::new(0, FastConfig::default(), Arc::clone(&table)),
-            ports: PortSet::new(vec![Box::new(Loopback::new())]),
-            rings: Endpoints::default(),
-            inbox,
-            outbox,
-            epoll: epoll_with(&doorbell).unwrap(),
-            doorbell,
-            panics: Arc::new(AtomicU64::new(0)),
-            metrics: Metrics::new(vec![1]).unwrap(),
-            scratch: Scratch::default(),
-            slow: None,
-        };
-        to.send(ToGroup::AddClient(Arc::clone(&client)));
+        let ByHand { flow_group, to, from, client, .. } =
+            ByHand::of(geometry, Box::new(Loopback::new()), Arc::clone(&table)).unwrap();
         Self { flow_group, to, from, client, table, now: Micros(1_000_000), tail: 0 }
     }
     /// A slot in its first use, as the application has seen it.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod by_hand;
 mod capture;
 mod client;
 mod commands;
