@@ -70,7 +70,7 @@ pub enum Command {
         #[serde(default)]
         set: Option<SetCores>,
     },
-    /// Moves all clients to another kernel of the stack: `host`, `uml` (the service's own user and root only).
+    /// Moves all clients to another kernel of the stack: `host`, `uml`, `qemu` (the service's own user and root only).
     Move {
         /// The kernel.
         to: String,
@@ -174,7 +174,7 @@ pub struct Stopping {
 pub struct OtherStackStatus {
     /// Its name.
     pub name: String,
-    /// `fast`, `kernel` or `uml`.
+    /// `fast`, `kernel`, `uml`, `qemu` or `remote`.
     pub kind: String,
     /// Its registration socket.
     pub socket: PathBuf,
