@@ -22,7 +22,7 @@ pub use module::{
 };
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};
-pub use sizing::{CoreChange, Seen, Sizing};
+pub use sizing::{Seen, Sizing, WorkerChange};
 pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
@@ -64,7 +64,7 @@ pub enum Command {
         /// The program and its arguments.
         program: Vec<String>,
     },
-    /// Reports the number of cores that the stack uses, with reasons and changes.
+    /// Reports how many workers the stack runs, with reasons and changes.
     Cores {
         /// Fix the number, or leave it to the configuration (`auto`); the service's own user and root only.
         #[serde(default)]
