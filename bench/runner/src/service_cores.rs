@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_bench_report::print_json_rows;
-use towpath_service::api::{self, Command, CoreChange, Sizing};
+use towpath_service::api::{self, Command, Sizing, WorkerChange};
 
 /// How often cores and latency are sampled.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -123,7 +123,7 @@ fn sampled<T>(socket: &Path, what: impl FnOnce() -> io::Result<T>) -> io::Result
         let sampling = scope.spawn(|| {
             let mut seen = Vec::new();
             while !done.load(Ordering::Acquire) {
-                if let Ok(Sizing { cores, .. }) = api::ask(socket, Command::Cores { set: None }) {
+                if let Ok(Sizing { workers: cores, .. }) = api::ask(socket, Command::Cores { set: None }) {
                     seen.push(Sample { ns: now_ns(), running: cores });
                 }
                 std::thread::sleep(WINDOW / 2);
@@ -166,7 +166,7 @@ fn rows(report: &Value, seen: &[Sample], most: usize, cpus: usize) -> Vec<Row> {
     report["windows"].as_array().into_iter().flatten().map(row).collect()
 }
 
-fn print(report: &Value, rows: &[Row], changes: &[CoreChange]) {
+fn print(report: &Value, rows: &[Row], changes: &[WorkerChange]) {
     println!(
         "{:14} {:>12} {:>9} {:>9} {:>9} {:>10} {:>6} {:>6} {:>6}",
         "load", "requests/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req", "cores", "least", "most"

@@ -18,9 +18,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>)
     send_with(socket, bytes, descriptor, SendFlags::empty())
 }
 
-/// Sends an answer without waiting: whoever asks takes the answers. One with a descriptor is sent again without it once
-/// the copy here is closed, so the receiver has the only one when it goes on. Others of this user may have as many
-/// descriptors under way as it may have. Then the answer is EAGAIN.
+/// Sends an answer without waiting. A descriptor is followed by a second answer once our copy is closed. EAGAIN: the user
+/// has too many descriptors in transit.
 pub fn answer(socket: impl AsFd, answer: &Answer, descriptor: Option<OwnedFd>) -> io::Result<()> {
     let sent = send_with(&socket, &answer.encode(), descriptor.as_ref().map(AsFd::as_fd), SendFlags::DONTWAIT);
     if descriptor.is_some() && sent.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ETOOMANYREFS)) {
@@ -65,7 +64,7 @@ pub fn peek(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Option<(usize, bo
     Ok((received.bytes > 0 || shown).then_some((received.bytes, shown)))
 }
 
-/// Takes the next message. Nobody receives its descriptors.
+/// Drops the next message with its descriptors.
 pub fn skip(socket: impl AsFd) -> io::Result<()> {
     recvmsg(&socket, &mut [], &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)?;
     Ok(())

@@ -249,7 +249,7 @@ fn answer(socket: &OwnedFd, number: u32, longest: Duration) -> io::Result<(Answe
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         let answer = Answer::decode(&bytes[..length]).ok_or(io::ErrorKind::InvalidData)?;
-        // Others are answers to requests that nobody waits for any more.
+        // Skip answers to abandoned requests.
         if answer.number != number {
             continue;
         }

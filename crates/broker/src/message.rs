@@ -395,6 +395,7 @@ impl Answer {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use towpath_rng::Rng;
 
     fn requests() -> Vec<Request> {
         let mut all = vec![Request::ReservePorts, Request::StartStack { number: 7 }, Request::Serving];
@@ -473,23 +474,19 @@ mod tests {
         }
     }
 
-    /// A generator of numbers that is the same in each run (xorshift).
-    fn noise(seed: &mut u64) -> u8 {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        (*seed >> 32) as u8
+    fn noise(rng: &mut Rng) -> u8 {
+        rng.next_u64() as u8
     }
 
     #[test]
     fn fuzz_messages_of_a_fallen_worker_and_broker() {
-        let mut seed = 0x1234_5678_9abc_def1;
+        let mut rng = Rng::new(0x1234_5678_9abc_def1);
         for round in 0..200_000u32 {
-            let mut bytes: [u8; REQUEST] = std::array::from_fn(|_| noise(&mut seed));
+            let mut bytes: [u8; REQUEST] = std::array::from_fn(|_| noise(&mut rng));
             if round % 2 == 0 {
                 // A known kind, few bits beside it.
-                bytes = std::array::from_fn(|at| if at < 4 || noise(&mut seed) > 8 { 0 } else { noise(&mut seed) });
-                bytes[0] = noise(&mut seed) % 21;
+                bytes = std::array::from_fn(|at| if at < 4 || noise(&mut rng) > 8 { 0 } else { noise(&mut rng) });
+                bytes[0] = noise(&mut rng) % 21;
             }
             if let Some(message) = Numbered::decode(&bytes) {
                 assert_eq!(message.encode(), bytes);
@@ -497,7 +494,7 @@ mod tests {
         }
         for _ in 0..2000 {
             let mut bytes = vec![0; ANSWER];
-            bytes.iter_mut().take(40).for_each(|byte| *byte = if noise(&mut seed) > 60 { 0 } else { noise(&mut seed) });
+            bytes.iter_mut().take(40).for_each(|byte| *byte = if noise(&mut rng) > 60 { 0 } else { noise(&mut rng) });
             if let Some(answer) = Answer::decode(&bytes) {
                 assert!(answer.text.len() <= MOST_TEXT);
             }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// So many deaths of workers within [`WITHIN`] are the end.
+/// After this many deaths within [`WITHIN`] the service ends.
 const MOST_DEATHS: usize = 3;
 /// See [`MOST_DEATHS`].
 const WITHIN: Duration = Duration::from_secs(60);

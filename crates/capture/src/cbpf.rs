@@ -10,7 +10,7 @@ use std::fmt;
 pub const MAX_INSTRUCTIONS: usize = 4096;
 /// Words of a program's own memory.
 const MEMORY: usize = 16;
-/// Loads from here on ask for what does not lie in the frame.
+/// Loads at or above this offset read metadata, not the frame.
 const AD_OFF: u32 = 0xffff_f000;
 const AD_PROTOCOL: u32 = AD_OFF;
 const AD_PKTTYPE: u32 = AD_OFF + 4;
@@ -281,7 +281,7 @@ fn is_memory(code: u16) -> bool {
     matches!(code & CLASS, ST | STX) || code & MODE == MEM
 }
 
-/// Is each word of memory written on every way to where it is read?
+/// True if every memory word is written before it is read, on every path.
 fn check_memory(instructions: &[Instruction]) -> Result<(), Refused> {
     // The words that are certainly written, before each instruction.
     let mut known = vec![u16::MAX; instructions.len()];

@@ -47,8 +47,7 @@ impl Conversation {
         }
     }
 
-    /// A side has sent this many bytes that nobody saw. `like` gets a frame with the headers that theirs would have,
-    /// and how many frames there would be.
+    /// A side sent `bytes` that were not captured. `like` receives their headers and frame count.
     pub fn lost(&mut self, side: usize, bytes: u32, mut like: impl FnMut(&[u8], u64)) {
         let frames = u64::from(bytes).div_ceil(MOST_BYTES as u64);
         self.make(side, flags::ACK | flags::PSH, Options::default(), &[], &mut |frame| like(frame, frames));

@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// Whose one end of a connection is. Of a listener the remote end is 0.
+/// The owner of one end of a connection. A listener's remote end is 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The end.

@@ -56,7 +56,7 @@ enum Command {
     KernelStack(kernel_stack::Arguments),
     /// List sockets, as `ss -ti` does
     Sockets(sockets::Arguments),
-    /// Show the service's cores, counters and clients
+    /// Show the service's workers, counters and clients
     Status(status::Arguments),
     /// Capture the frames of a service's connections
     Capture(capture::Arguments),

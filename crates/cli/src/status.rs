@@ -11,13 +11,13 @@ use towpath_service::api::{self, Command, InterfaceStatus, NamedCounts, NamedPor
 /// The time over which busy shares are measured.
 const WATCH: Duration = Duration::from_millis(250);
 
-/// Shows version, cores, connections, clients, ports and counters.
+/// Shows version, workers, connections, clients, ports and counters.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath status
   towpath status --json | jq '.flow_groups[0].drops'
 
-The human form shows only counters that are not zero and watches the cores for 250 ms for their busy share; the JSON
+The human form shows only counters that are not zero and watches the workers for 250 ms for their busy share; the JSON
 form has every counter since the start.")]
 pub struct Arguments {
     #[command(flatten)]
@@ -55,7 +55,7 @@ fn page(first: &Status, s: &Status) -> String {
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
     s.interfaces.iter().for_each(|interface| link(&mut out, interface));
     let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
-    cores(&mut out, s);
+    sizing(&mut out, s);
     workers(&mut out, first, s);
     for group in &s.flow_groups {
         let before = first.flow_groups.get(group.flow_group).map_or((0, 0), |b| (b.status.busy_us, b.status.idle_us));
@@ -180,13 +180,13 @@ fn listeners(out: &mut String, s: &Status) {
     }
 }
 
-/// The number of cores, if it can change.
-fn cores(out: &mut String, s: &Status) {
-    let Sizing { cores, most, configured, why, since_us, .. } = &s.sizing;
+/// The number of workers, if it can change.
+fn sizing(out: &mut String, s: &Status) {
+    let Sizing { workers, most, configured, why, since_us, .. } = &s.sizing;
     if *most > 1 {
         let since = age(s.uptime_us.saturating_sub(*since_us));
-        let run = if *cores == 1 { "runs" } else { "run" };
-        let _ = writeln!(out, "{cores} of {most} cores {run}, cores = {configured}, for {since}: {why}");
+        let run = if *workers == 1 { "runs" } else { "run" };
+        let _ = writeln!(out, "{workers} of {most} workers {run}, cores = {configured}, for {since}: {why}");
     }
 }
 
@@ -232,7 +232,7 @@ fn tally(out: &mut String, t: &Tally) {
         ("SYN cookies sent", t.syn_cookies_sent),
         ("SYN cookies accepted", t.syn_cookies_accepted),
         ("connects without a port", t.out_of_ports),
-        ("segments handed on to another core", t.relayed_segments),
+        ("segments handed on to another flow group", t.relayed_segments),
     ];
     named(out, "events", &events.into_iter().collect());
     named(out, "drops", &t.drops);
@@ -299,10 +299,10 @@ mod tests {
             flow_groups: vec![group],
             workers: vec![WorkerStatus { flow_groups: vec![0], ..WorkerStatus::default() }],
             sizing: Sizing {
-                cores: 2,
+                workers: 2,
                 most: 4,
                 configured: "1-4".into(),
-                why: "its cores have more to do than they should".into(),
+                why: "the stack's cores are busier than they should be".into(),
                 since_us: 3_597_000_000,
                 ..Sizing::default()
             },
@@ -343,7 +343,7 @@ mod tests {
 towpath 0.1.0, fast stack, pid 7, up 1 h 0 min
 socket /run/towpath/towpath.sock, interface none (inside this machine)
 sandbox: seccomp on
-2 of 4 cores run, cores = 1-4, for 3 s: its cores have more to do than they should
+2 of 4 workers run, cores = 1-4, for 3 s: the stack's cores are busier than they should be
 flow group 0: 25 % busy, 1 connection, 3 sleeps
   stages: pre 12
   events: opened 4

@@ -17,7 +17,7 @@ const HELD_MS: u32 = 200;
 const MARGIN: Duration = Duration::from_millis(5);
 
 thread_local! {
-    /// When the held bytes that this thread has seen are due; 0 = it has seen none.
+    /// The due time of the held bytes last seen; 0 = none.
     static DUE_MS: Cell<u32> = const { Cell::new(0) };
 }
 

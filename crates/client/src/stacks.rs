@@ -75,8 +75,7 @@ struct Reached {
 pub enum WantedBy {
     /// A call that cannot go on without it. It waits until the stack answers.
     Call,
-    /// A look for a service, in a call that has nothing to do with it. A stack that hangs holds it up for half a second at
-    /// each step.
+    /// An incidental check for a service. A hung stack delays it by half a second per step.
     Look,
 }
 
@@ -98,7 +97,7 @@ pub fn session(home: &Session, stack: u32, by: WantedBy) -> Option<&'static Sess
 /// A namespace that no stack of the service serves, and until when that is believed (monotonic clock, ms).
 static UNSERVED: AtomicU64 = AtomicU64::new(0);
 static UNSERVED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
-/// For as long the service is not asked for such a namespace again, ms.
+/// How long the answer "no stack serves it" is believed, ms.
 const UNSERVED_FOR_MS: u64 = 500;
 
 /// Why there is no session with the stack of a network namespace.

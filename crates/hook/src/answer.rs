@@ -7,7 +7,7 @@ use libc::{c_int, c_long, ssize_t};
 /// errno.
 pub type Answer<T> = Option<Result<T, i32>>;
 
-/// The value by which a C function of this return type tells that it has failed.
+/// The value with which a C function of this return type reports a failure.
 pub trait Failure: Copy {
     /// The value.
     const FAILED: Self;

@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-/// What a module may take at once of what it was given over time: its share of this time, ns.
+/// Most time that a module may save up, ns.
 const SAVED_NS: u64 = 100_000_000;
 /// Average distance of two timed runs of a chain without suspicion, frames.
 const USUAL_GAP: u32 = 128;
@@ -144,7 +144,7 @@ impl Sampling {
         let Some(usual) = &mut self.usual else { return *self = Self::none() };
         *usual = if all { 1 } else { (2 * *usual).min(USUAL_GAP) };
         let spread = u64::from(2 * *usual - 1);
-        // Marsaglia's xorshift.
+        // Marsaglia's xorshift, and not testing/rng: the fewest instructions, on the way of each frame.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

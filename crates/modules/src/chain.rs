@@ -194,8 +194,7 @@ fn now() -> Now {
     Now { thread_ns: clock::clock(libc::CLOCK_THREAD_CPUTIME_ID), wall_ns: clock::clock(libc::CLOCK_MONOTONIC) }
 }
 
-/// A frame that does not pass. What cannot be done with it counts as aborted, too: nothing is redirected here, and what is
-/// sent already goes back nowhere.
+/// Counts a frame that did not pass. Redirected and already sent frames count as aborted.
 #[cold]
 #[inline(never)]
 fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Verdict {

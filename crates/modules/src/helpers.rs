@@ -162,7 +162,7 @@ pub const PRINTERS: [i32; 2] = [6, 177];
 unsafe extern "C" fn get_prandom_u32(run: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as the contract of helpers says.
     let state = unsafe { &mut (*run).random };
-    // xorshift64* (Vigna 2016): for samples, and for no secrets.
+    // xorshift64* (Vigna 2016): for samples, and for no secrets. Not testing/rng: it is the modules' own helper.
     *state ^= *state >> 12;
     *state ^= *state << 25;
     *state ^= *state >> 27;

@@ -69,8 +69,8 @@ impl Module {
     /// code of these same programs and the offsets of its functions, it runs that.
     ///
     /// # Safety
-    /// With `compiled`, the kernel's verifier has accepted each program of the object with these maps, and the code is
-    /// what a compiler has made of the programs by the rules of [`crate::abi`].
+    /// With `compiled`, the kernel's verifier has accepted each program of the object with these maps. The code is what a
+    /// compiler has made of the programs by the rules of [`crate::abi`].
     pub unsafe fn new(
         object: &Object,
         main: usize,

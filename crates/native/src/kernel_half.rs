@@ -1,8 +1,8 @@
 //! The kernel's own listening socket of a listener. The stack takes SYNs from it, so the kernel decides who listens.
 //!
-//! Connections of this interface are of the stack only. Those that the kernel has accepted, of programs without the
-//! library on this host, are reset as soon as this program looks: at an `accept`, and while a stack that watches the
-//! listener waits.
+//! Connections of this interface are of the stack only. The kernel accepts those of this host's programs without the
+//! library. They are reset as soon as this program looks: at an `accept`, and while a stack that watches the listener
+//! waits.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::ioctl_fionbio;

@@ -3,6 +3,7 @@
 use crate::error::errno;
 use crate::event::{Event, Readiness, Source};
 use crate::kernel_half::KernelHalf;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,8 +45,8 @@ struct Entry {
 /// region.
 pub struct Stack {
     session: &'static Session,
-    /// `None` only while it is dropped.
-    context: Option<Context>,
+    /// `Drop` takes it out, and nothing else.
+    context: ManuallyDrop<Context>,
     /// By slot; as long as the slot table.
     entries: Box<[Entry]>,
     /// Slots to look at before any new event.
@@ -80,7 +81,7 @@ impl Stack {
         let (later, held) = (VecDeque::new(), Vec::new());
         Ok(Self {
             session,
-            context: Some(context),
+            context: ManuallyDrop::new(context),
             entries,
             later,
             held,
@@ -95,15 +96,11 @@ impl Stack {
         self.session
     }
 
-    fn context(&self) -> io::Result<&Context> {
-        self.context.as_ref().ok_or_else(|| errno(libc::EBADF))
-    }
-
     /// Reports events of `source` here from now on, as `token`. Each change is reported once, and the present state
     /// now if there is anything to report. Take everything there is, or remember that there is more.
     pub fn watch(&mut self, source: &impl Source, token: u64) -> io::Result<()> {
         let socket = source.socket();
-        let bit = self.context()?.bit();
+        let bit = self.context.bit();
         let Some(entry) = self.entries.get_mut(socket.slot.index()) else { return Err(errno(libc::EINVAL)) };
         let connecting = source.is_awaited();
         let (queued, told) = (entry.queued, entry.told);
@@ -121,7 +118,7 @@ impl Stack {
     /// Ends reporting of `source` here. Not needed before it is dropped. Events that were reported stay reported.
     pub fn unwatch(&mut self, source: &impl Source) -> io::Result<()> {
         let socket = source.socket();
-        let bit = self.context()?.bit();
+        let bit = self.context.bit();
         match self.entries.get_mut(socket.slot.index()) {
             Some(entry) if entry.watched && entry.generation == socket.generation => {
                 entry.watched = false;
@@ -139,7 +136,7 @@ impl Stack {
             return Err(errno(libc::EINVAL));
         }
         if self.armed {
-            self.disarm()?;
+            self.disarm();
         }
         let (mut deadline, mut in_vain) = (None, false);
         loop {
@@ -149,7 +146,7 @@ impl Stack {
             }
             let deadline =
                 *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
-            let id = self.context()?.id;
+            let id = self.context.id;
             // A hostile peer of a direct connection can raise events for ever that show nothing. The clock, which costs
             // a tenth of a request, is asked after the first of them.
             let is_over = || in_vain && deadline.is_some_and(|deadline: Instant| Instant::now() >= deadline);
@@ -170,21 +167,18 @@ impl Stack {
     /// peer holds back by `TCP_CORK`.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.armed = true;
-        let context = self.context()?;
-        context.arm();
-        let nothing = context::is_empty(self.session, context.id);
+        self.context.arm();
+        let nothing = context::is_empty(self.session, self.context.id);
         Ok(nothing && self.later.is_empty())
     }
 
-    fn disarm(&mut self) -> io::Result<()> {
+    fn disarm(&mut self) {
         self.armed = false;
-        let context = self.context()?;
-        context.disarm();
-        towpath_ring::wake::drain(sys::borrow(&context.wake));
+        self.context.disarm();
+        towpath_ring::wake::drain(self.as_fd());
         if !self.session.check_alive_if_due() {
             self.look_at_the_end();
         }
-        Ok(())
     }
 
     fn look_later(&mut self, slot: Slot) {
@@ -231,7 +225,7 @@ impl Stack {
         }
         self.collection = self.collection.wrapping_add(1);
         let mut found = 0;
-        let Self { session, context: Some(context), entries, later, held, collection, .. } = self else { return 0 };
+        let Self { session, context, entries, later, held, collection, .. } = self;
         let mut tell = |slot: Slot, entry: &mut Entry| {
             if found == events.len() || entry.told == *collection {
                 return false;
@@ -273,7 +267,7 @@ impl Stack {
             left.map_or(longest, |left| left.min(longest))
         };
         let woken = if self.arm()? { self.sleep_armed(time) } else { Ok(true) };
-        self.disarm()?;
+        self.disarm();
         if woken? {
             return Ok(true);
         }
@@ -333,19 +327,14 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec
 
 impl AsFd for Stack {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.context {
-            Some(context) => sys::borrow(&context.wake),
-            None => sys::borrow(&NO_DESCRIPTOR),
-        }
+        sys::borrow(&self.context.wake)
     }
 }
 
-/// In the place of a descriptor while the stack is dropped.
-const NO_DESCRIPTOR: i32 = i32::MAX;
-
 impl Drop for Stack {
     fn drop(&mut self) {
-        let Some(context) = self.context.take() else { return };
+        // SAFETY: the field is not used after this.
+        let context = unsafe { ManuallyDrop::take(&mut self.context) };
         for (raw, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.watched) {
             if let Some(slot) = self.session.region.slot(raw as u32) {
                 let socket = Socket { session: self.session, slot, generation: entry.generation };

@@ -306,7 +306,7 @@ impl Attachment {
         has_program && self.following.is_none() && self.queues.iter().all(XskSocket::is_bound)
     }
 
-    /// Has it the sockets of the interface that it was attached to, which has all that it needs but for the program?
+    /// True if only the program is missing: the sockets are still bound.
     pub fn has_sockets(&self) -> bool {
         self.following.is_none() && !self.queues.is_empty() && self.queues.iter().all(XskSocket::is_bound)
     }

@@ -20,7 +20,7 @@ use std::io;
 
 /// Bytes of every message.
 pub const MESSAGE_BYTES: usize = 128;
-/// Most descriptors that one message carries: those of `Welcome` with all cores.
+/// Most descriptors that one message carries: those of `Welcome` with all flow groups.
 const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
 /// Application to service.
@@ -144,7 +144,7 @@ pub enum Request {
 /// Service to application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Answer to `Hello` or `Region`: descriptors are the region memfd, then one doorbell eventfd per data queue (core), then the
+    /// Answer to `Hello` or `Region`: descriptors are the region memfd, then one doorbell eventfd per data queue, then the
     /// command queue's doorbell eventfd.
     Welcome {
         /// The region's sizes.

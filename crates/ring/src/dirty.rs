@@ -62,9 +62,7 @@ impl<'a, W: Word> DirtySet<'a, W> {
         if ack.load(Ordering::Acquire) != sequence {
             return false;
         }
-        // An honest reader that has acknowledged all but `n` entries has popped all but `n`, so this cannot be. A
-        // dishonest one that acknowledges entries which it has not popped loses them, and does not make us overwrite
-        // others.
+        // Impossible for an honest reader. A dishonest one loses its own entries; nothing is overwritten.
         if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
             return false;
         }

@@ -303,7 +303,7 @@ impl Layout {
         slot.0 < self.geometry.app_slots
     }
 
-    /// Threads of the stack that raise events: the cores, then the slow path.
+    /// Sources of events in the stack: the flow groups, then the slow path.
     #[inline]
     pub fn threads(&self) -> usize {
         self.geometry.flow_groups as usize + 1

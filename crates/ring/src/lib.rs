@@ -1,8 +1,8 @@
 //! The contract between applications and stacks.
 //!
-//! A *region* is the shared memory of one client: a sealed memfd. Each word of it has one writing side, and both sides
-//! use only loads and stores on it. Each side treats the other's words as hostile: it loads a word once, checks it and
-//! clamps it.
+//! A *region* is the shared memory of one client: a sealed memfd. Each word of it has one writing side, whose processes
+//! change shared flags by read-modify-write; the other side only loads. Each side treats the other's words as hostile: it
+//! loads a word once, checks it and clamps it.
 //!
 //! Two kinds of words of a [`pair`] region have two writers, and are changed by read-modify-write: the
 //! [`event_bitmap`]s, and [`pair::PairLines::event_seq`]. Both clients run on this host's processors, so that is cheap

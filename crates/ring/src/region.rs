@@ -281,8 +281,8 @@ impl Region {
     /// Application side: gives back what is free of a slot's rings, but for the first `kept` bytes of each (send, receive). It
     /// reads as zeros afterwards. Nobody may use the slot's rings meanwhile but the stack, which goes on with what is queued.
     ///
-    /// The service never does this to the memory of a client: the call waits for a lock of the file, which any process that
-    /// has the file can keep for ever.
+    /// The service never does this to the memory of a client. The call waits for a lock of the file, and any process that
+    /// has the file can keep that for ever.
     pub fn give_back_rings(&self, slot: Slot, kept: (u32, u32)) {
         self.give_back(slot, kept, 0);
     }
@@ -323,7 +323,7 @@ impl Region {
         (self.at(self.layout.private()), self.layout.private_bytes())
     }
 
-    /// Data doorbells of core `queue` (`0..cores`; a higher number is taken as the last core), application to stack.
+    /// Data doorbells of flow group `queue` (a higher number is taken as the last one), application to stack.
     /// Sequence words: `AppLine::data_seq`, `StackLine::data_ack`.
     #[inline]
     pub fn data_queue(&self, queue: usize) -> DirtySet<'_> {
@@ -342,8 +342,8 @@ impl Region {
     pub fn commands(&self) -> DirtySet<'_> {
         self.queue(self.layout.data_queue(self.geometry().flow_groups as usize))
     }
-    /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`. Higher
-    /// numbers are taken as the last ones.
+    /// Events raised by `thread` for `context`: first the flow groups, then the slow path. Higher numbers are taken as
+    /// the last ones.
     #[inline]
     pub fn events(&self, context: usize, thread: usize) -> DirtySet<'_> {
         self.queue(self.layout.event(context, thread))

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use towpath_ring::dirty::{DirtySet, acknowledge};
 use towpath_ring::{Geometry, Region, Slot};
+use towpath_rng::Rng;
 
 const GEOMETRY: Geometry = Geometry {
     slots: 16,
@@ -181,11 +182,9 @@ fn garbage_while_working_harms_nobody() {
         scope.spawn(|| {
             // SAFETY: the words that `World::words` gave; the mapping outlives the scope.
             let words: &[AtomicU32] = unsafe { std::slice::from_raw_parts(first as *const AtomicU32, count) };
-            let mut random = 0x9e37_79b9_u32;
+            let mut rng = Rng::new(0x9e37_79b9);
             while working.load(Relaxed) {
-                random ^= random << 13;
-                random ^= random >> 17;
-                random ^= random << 5;
+                let random = rng.next_u64() as u32;
                 let value = if random & 1 == 0 { random } else { random >> 27 };
                 words[random as usize % count].store(value, Relaxed);
             }

@@ -134,8 +134,8 @@ impl ClientShared {
     /// Takes the next slot of a flow group's data queue, whose reader stands at `head`. `Some(None)` = an invalid
     /// number, which is counted.
     #[inline]
-    pub fn next_data(&self, core: usize, head: &mut u32) -> Option<Option<Slot>> {
-        let raw = self.region.data_queue(core).pop(head)?;
+    pub fn next_data(&self, flow_group: usize, head: &mut u32) -> Option<Option<Slot>> {
+        let raw = self.region.data_queue(flow_group).pop(head)?;
         let slot = self.known(raw);
         if let Some(slot) = slot {
             acknowledge(&self.region.app(slot).data_seq, &self.region.stack(slot).data_ack);

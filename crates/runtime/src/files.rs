@@ -20,7 +20,7 @@ pub enum Files {
 pub struct SharedFile {
     /// The number of its process: the file is forgotten with it.
     pub process: u32,
-    /// The number of another file of this process that it no longer needs; 0 = none.
+    /// The file of this process in whose place it comes, by number; 0 = none.
     pub replaces: u32,
     /// The open file.
     pub file: OwnedFd,

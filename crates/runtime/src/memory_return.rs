@@ -1,7 +1,7 @@
 //! Gives memory that clients have a descriptor of back to the kernel, in threads that may wait.
 //!
-//! Punching a hole takes the lock of the file. Whoever writes to the file holds that lock, for as long as the memory takes
-//! that he writes from: for ever, if it is of a file system of his own. So no thread that serves anybody does it.
+//! Punching a hole takes the file's lock. A writer holds that lock as long as its source blocks, which may be for ever. So
+//! no thread that serves anybody punches holes.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -86,6 +86,7 @@ impl Placement {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use towpath_rng::Rng;
 
     /// Numbers of groups per running thread.
     fn sizes(placement: &Placement) -> Vec<usize> {
@@ -105,12 +106,11 @@ mod tests {
 
     #[test]
     fn groups_are_shared_evenly_with_the_fewest_moves_whatever_came_before() {
-        let mut random = 1u64;
+        let mut rng = Rng::new(1);
         for most in 1..=16 {
             let mut placement = Placement::new(most);
             for step in 0..500 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let running = 1 + (random >> 33) as usize % most;
+                let running = 1 + rng.below(most as u64) as usize;
                 let before = placement.clone();
                 let moves = placement.resize(running);
                 let case = format!("{most} groups, step {step}: {before:?} to {running}");

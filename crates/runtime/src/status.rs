@@ -143,9 +143,9 @@ pub struct Tally {
     pub syn_cookies_accepted: u64,
     /// Connects of unbound sockets that got EADDRNOTAVAIL: the range or the user's share of it is used up.
     pub out_of_ports: u64,
-    /// Segments that came to another queue than that of their connection's core, or before the core had the connection. They
-    /// were handed on to it. Many: the device deals the segments of a connection out to several of its receive queues, or
-    /// has changed how it does it.
+    /// Segments handed on to their connection's flow group: they came to another's queue, or before it had the connection.
+    /// Many: the device deals the segments of a connection out to several of its receive queues, or has changed how it
+    /// does it.
     pub relayed_segments: u64,
 }
 

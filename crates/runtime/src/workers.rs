@@ -216,7 +216,7 @@ impl<G: Group> Worker<G> {
         if let Some(cpu) = self.cpu
             && let Err(error) = pin(cpu)
         {
-            tracing::warn!(core = self.number, cpu, %error, "cannot pin a core's thread");
+            tracing::warn!(worker = self.number, cpu, %error, "cannot pin a worker");
         }
         let mut last = now_us();
         let (mut worked, mut spinning) = (last, false);
@@ -262,7 +262,7 @@ impl<G: Group> Worker<G> {
         let (mut work, mut last) = (0, began);
         for (number, group) in &mut self.groups {
             let done = catch_unwind(AssertUnwindSafe(|| group.turn(last))).unwrap_or_else(|_| {
-                tracing::error!(core = *number, "a core panicked; it goes on");
+                tracing::error!(flow_group = *number, "a flow group panicked; it goes on");
                 group.panicked();
                 1
             });

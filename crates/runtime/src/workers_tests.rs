@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use towpath_rng::Rng;
 
 /// State that the test and a group share.
 #[derive(Default)]
@@ -136,10 +137,9 @@ fn work(known: &[Known], turns: u64) {
 fn a_group_is_in_one_thread_at_a_time_misses_no_doorbell_and_its_time_never_goes_back() {
     for spin_us in [0, 20] {
         let (workers, known) = workers(5, spin_us);
-        let mut random = 1u64;
+        let mut rng = Rng::new(1);
         for _ in 0..300 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            workers.set_workers(1 + (random >> 33) as usize % 5).unwrap();
+            workers.set_workers(1 + rng.below(5) as usize).unwrap();
             work(&known, 3);
         }
         assert_eq!(known.iter().map(|(s, _)| s.wrong.load(Ordering::Relaxed)).sum::<u64>(), 0);
@@ -178,11 +178,11 @@ fn watched(set: &OwnedFd) -> usize {
 #[test]
 fn a_group_that_has_gone_is_not_woken_by_the_thread_that_had_it() {
     let (workers, known, sets) = workers_and_sets(3, 0);
-    for cores in [1, 3, 2, 1, 2, 3] {
-        workers.set_workers(cores).unwrap();
+    for running in [1, 3, 2, 1, 2, 3] {
+        workers.set_workers(running).unwrap();
         work(&known, 1);
         let watched: Vec<_> = sets.iter().map(watched).collect();
-        assert_eq!(watched, [2, 2, 2], "its own doorbell and that of the thread which has it, with {cores} threads");
+        assert_eq!(watched, [2, 2, 2], "its own doorbell and that of the thread which has it, with {running} threads");
     }
 }
 

@@ -32,8 +32,7 @@ mod reserve;
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How often a new connection may ask where a socket lives before Hello. It repeats a question that came too early.
 const QUESTIONS_BEFORE_HELLO: u32 = 1024;
-/// How long a client without a process keeps listeners whose sockets still listen: a program that another one has replaced
-/// (`exec`) comes back, and one that gets the socket in a message comes soon. Others accept at the kernel half only.
+/// How long a client without a process keeps its listeners. An `exec` or a passed socket brings a process soon.
 const SUCCESSOR_COMES: Duration = Duration::from_secs(10);
 /// Requests handled before hang-ups are looked at again.
 const REQUESTS_PER_TURN: usize = 64;

@@ -138,7 +138,7 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Move { .. }) => error("only the service's own user and root may move its clients".into()),
         Ok(Command::Cores { set: None }) => good(&state.threads.sizing(state.stack.name(), true)),
         Ok(Command::Cores { set: Some(set) }) if operator => set_cores(state, set),
-        Ok(Command::Cores { .. }) => error("only the service's own user and root may set its cores".into()),
+        Ok(Command::Cores { .. }) => error("only the service's own user and root may set how many workers run".into()),
         Ok(Command::Policy(request)) if operator => policy(state, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Stack { name, start }) => stack(state, &name, start),
@@ -209,11 +209,11 @@ fn move_to(state: &ServiceState, to: &str) -> String {
 }
 
 fn set_cores(state: &ServiceState, set: api::SetCores) -> String {
-    let cores = match set {
+    let workers = match set {
         api::SetCores::Auto => None,
-        api::SetCores::To(cores) => Some(cores),
+        api::SetCores::To(workers) => Some(workers),
     };
-    state.threads.fix(&*state.stack, cores).map_or_else(error, |sizing| good(&sizing))
+    state.threads.fix(&*state.stack, workers).map_or_else(error, |sizing| good(&sizing))
 }
 
 fn policy(state: &ServiceState, request: &PolicyRequest) -> String {

@@ -1,8 +1,8 @@
 //! A thread that a close cannot keep.
 //!
-//! The last close of a socket waits for its peer as long as `SO_LINGER` says, and so does the close of whatever holds the
-//! last descriptor of it: a message that nobody has received, in a socket in a message. The kernel ends such a wait when
-//! the thread gets a signal. So a timer sends this thread one each millisecond, which does nothing else.
+//! The last close of a socket waits for its peer as long as `SO_LINGER` says. The last descriptor may lie in a message that
+//! nobody has received, and closing that socket waits, too. A signal ends the wait. So a timer sends this thread one each
+//! millisecond, whose handler does nothing.
 
 use std::ptr::null_mut;
 use std::sync::OnceLock;

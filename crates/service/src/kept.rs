@@ -1,7 +1,7 @@
-//! Memory that outlives a worker process. What one has written there, the next one reads.
+//! Memory that passes one text from a dead serving process to the next.
 //!
-//! The memory has two halves. A text is written to the half that is not in force. Then one short write puts it in force, so
-//! that a worker that dies meanwhile leaves the old text.
+//! It has two halves. A text is written to the half that is not in force, and one short write puts it in force. A process
+//! that dies meanwhile leaves the old text.
 
 use rustix::fd::OwnedFd;
 use std::io;

@@ -2,10 +2,12 @@
 //!
 //! The stack is a `dyn Stack`, which a [`stack_factory::StackFactory`] builds. `towpathd` puts the stacks in.
 //!
-//! Threads beside the stack's: the main loop ([`server`]), one per client process ([`client_connection`]), the
-//! descriptor broker ([`descriptor_broker`]), the sizer of the stack's threads ([`threads`]), the affinity guard
-//! ([`affinity_guard`]), one per control conversation ([`control`]), and the network watcher of a stack that needs one
-//! ([`daemon`]).
+//! Threads beside the stack's:
+//!
+//! - the main loop ([`server`]), one per client process ([`client_connection`]), one per control conversation ([`control`]);
+//! - the descriptor broker ([`descriptor_broker`]), the sizer of the stack's threads ([`threads`]), the affinity guard
+//!   ([`affinity_guard`]);
+//! - the network watcher of a stack that needs one ([`daemon`]).
 //!
 //! A question of the stack about a connection goes to [`guard`], and from there to the [`policy`].
 

@@ -132,8 +132,8 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     }
 }
 
-/// Has the stack run these, without those that were detached. The lock is held meanwhile, so that the last change is the one in force. What the stack refuses
-/// is no change.
+/// Has the stack run these modules, but for detached ones. The caller holds the lock, so the last change is in force.
+/// What the stack refuses changes nothing.
 fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
     let runs = |module: &Entry, hook| module.hook == hook && module.attached.budget.overrun().is_none();
     let of = |hook| modules.iter().filter(move |one| runs(one, hook)).map(|module| module.attached.clone());

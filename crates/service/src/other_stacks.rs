@@ -42,8 +42,7 @@ pub struct OtherStacks {
     stacks: Vec<OtherStack>,
     /// The configuration file that names them.
     file: Option<PathBuf>,
-    /// The last failure of each, by number. Locked while that one is started, so that one which takes its time holds up
-    /// nobody who asks for another.
+    /// Last failure of each stack. One lock each, so a slow start delays only its own callers.
     failed: Vec<Mutex<Option<(Instant, String)>>>,
 }
 

@@ -45,7 +45,7 @@ impl Drop for HeldSocket {
 }
 
 /// Closes a connection for its peer, and whatever it still holds. What has been sent to the peer arrives. Descriptors in
-/// it are not received: the close of a received one may wait for the server of its file system, the end of one that
+/// it are not received. The close of a received one may wait for the server of its file system; the end of one that
 /// nobody has received does not.
 pub fn finish(connection: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(connection, Shutdown::Both);

@@ -1,4 +1,4 @@
-//! What the process that serves keeps, by its stack. `SECURITY.md` has this as a table.
+//! What the process that serves keeps, by its stack. `docs/internals/sandbox.md` has this as a table.
 
 use crate::config::{Config, SandboxSetting, StackKind};
 use rustix::thread::CapabilitySet;

@@ -48,7 +48,7 @@ pub struct StartedStack {
 
 /// An interface that a stack serves.
 pub trait ServedInterface: Send + Sync + fmt::Debug {
-    /// The name that it has now. Of one that has gone: that in the configuration.
+    /// Its name now; of an interface that has gone, the configured one.
     fn name(&self) -> String;
     /// Its state now.
     fn status(&self) -> InterfaceStatus;

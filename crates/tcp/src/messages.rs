@@ -40,15 +40,15 @@ pub enum ToFast {
     /// Nothing was outstanding when the slow path last looked. Clear `ACTIVE` if that is still so, else leave the flow
     /// on the list and answer [`ToSlow::Active`] again.
     Deactivate(FlowId),
-    /// End the flow: send RST if `rst`, show the application this errno (positive), discard what is queued. `Remove`
+    /// End the flow: send RST if `rst`, show the application the errno (positive), discard what is queued. `Remove`
     /// follows.
     Abort {
         /// The flow.
         flow: FlowId,
         /// Send RST.
         rst: bool,
-        /// errno for the application; 0 = none (it has closed already).
-        errno: i32,
+        /// errno for the application; `None` = it has closed already.
+        errno: Option<i32>,
     },
     /// The next hop has another MAC address.
     Relink(FlowId, Link),
@@ -135,7 +135,7 @@ pub struct AppView {
     pub tx_head: u32,
     /// Position up to which the receive ring holds in-order data.
     pub rx_tail: u32,
-    /// errno, 0 = none.
+    /// errno, 0 = none: the word of the line, as it is shown.
     pub errno: i32,
     /// The peer's FIN has come.
     pub eof: bool,

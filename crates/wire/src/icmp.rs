@@ -147,7 +147,7 @@ fn v6(bytes: &[u8]) -> Option<IcmpError> {
         (1, 1 | 5 | 6) => IcmpKind::Prohibited,
         (1, 4) => IcmpKind::PortUnreachable,
         (1, 2 | 3) => IcmpKind::HostUnreachable,
-        // As Linux treats a reason that it does not know.
+        // Linux treats an unknown code so.
         (1, _) => IcmpKind::ParameterProblem,
         (2, _) => IcmpKind::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
         (3, _) => IcmpKind::TimeExceeded,

@@ -3,7 +3,7 @@
 
 // SLEEPS: the looks in a row that find a thread asleep. A library sleeps shortly for other things than its caller's call.
 // QUIET_MS: the kernel's first zero-window probe, 200 ms after the window has closed, still makes room in the sender's buffer.
-enum { PATIENCE_MS = 5000, SLEEPS = 5, QUIET_MS = 500, QUIET_LOOKS = 50 };
+enum { LONGEST_MS = 5000, SLEEPS = 5, QUIET_MS = 500, QUIET_LOOKS = 50 };
 
 int tcp(void) { return (int)MUST(socket(AF_INET, SOCK_STREAM, 0)); }
 int tcp6(void) { return (int)MUST(socket(AF_INET6, SOCK_STREAM, 0)); }
@@ -80,7 +80,7 @@ unsigned events_of(int fd) {
 
 unsigned wait_events(int fd, unsigned wanted) {
     unsigned events = 0;
-    for (long end = now_ms() + PATIENCE_MS; now_ms() < end; rest(1)) {
+    for (long end = now_ms() + LONGEST_MS; now_ms() < end; rest(1)) {
         events = events_of(fd);
         if ((events & wanted) == wanted) break;
     }
@@ -88,7 +88,7 @@ unsigned wait_events(int fd, unsigned wanted) {
 }
 
 bool wait_unread(int fd, int count) {
-    for (long end = now_ms() + PATIENCE_MS; now_ms() < end; rest(1)) {
+    for (long end = now_ms() + LONGEST_MS; now_ms() < end; rest(1)) {
         int unread = 0;
         MUST(ioctl(fd, FIONREAD, &unread));
         if (unread >= count) return true;
@@ -97,7 +97,7 @@ bool wait_unread(int fd, int count) {
 }
 
 bool wait_sent(int fd) {
-    for (long end = now_ms() + PATIENCE_MS; now_ms() < end; rest(1)) {
+    for (long end = now_ms() + LONGEST_MS; now_ms() < end; rest(1)) {
         int queued = 0;
         MUST(ioctl(fd, SIOCOUTQ, &queued));
         if (queued == 0) return true;
@@ -168,7 +168,7 @@ static bool sleeps(pid_t pid, pid_t tid) {
 
 void wait_asleep(pid_t pid, pid_t tid) {
     int found = 0;
-    for (long end = now_ms() + PATIENCE_MS; found < SLEEPS && now_ms() < end; rest(3)) found = sleeps(pid, tid) ? found + 1 : 0;
+    for (long end = now_ms() + LONGEST_MS; found < SLEEPS && now_ms() < end; rest(3)) found = sleeps(pid, tid) ? found + 1 : 0;
 }
 
 // What is done `ms` later, or once `sleeper` sleeps: `signal` goes to `thread` if there is one, and then comes the work, if any.

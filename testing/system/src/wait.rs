@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 /// The least time that any wait gets. Limits only tell a hang from a success, and a machine that does other work may
 /// stop for many seconds.
-const PATIENCE_S: u64 = 90;
+const LEAST_S: u64 = 90;
 
 /// The end of a wait for `seconds` that begins now.
 pub(crate) fn in_vain_at(seconds: u64) -> Instant {
-    Instant::now() + Duration::from_secs(seconds.max(PATIENCE_S))
+    Instant::now() + Duration::from_secs(seconds.max(LEAST_S))
 }
 
 /// Polls `condition` every 10 ms. Panics with `what` if it is not true after `seconds`, or after as long as a busy

@@ -6,6 +6,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use towpath_ring::{Region, wake};
+use towpath_rng::Rng;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{RawClient, Service, require_program, until};
 
@@ -55,17 +56,9 @@ impl Client {
     }
 }
 
-/// xorshift64*.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-}
-
 /// Random numbers that may do harm: any, small ones, those near a slot number, and those near the present value.
-fn nasty(state: &mut u64, old: u32, slots: u32) -> u32 {
-    let value = random(state) as u32;
+fn nasty(rng: &mut Rng, old: u32, slots: u32) -> u32 {
+    let value = rng.next_u64() as u32;
     match value >> 29 {
         0 | 1 => value,
         2 => value & 7,
@@ -87,18 +80,19 @@ fn scribble(client: &Client, seed: u64, end: Instant) {
     let rings = geometry.slots as usize * (geometry.tx_space() + geometry.rx_space()) as usize / 4;
     let control = words.len().saturating_sub(rings);
     assert!(control > 1000, "{control} words before the rings of {}", words.len());
-    let (mut state, mut written) = (seed, 0);
+    let (mut rng, mut written) = (Rng::new(seed), 0);
     for word in &words[..control] {
-        word.store(nasty(&mut state, 0, geometry.slots), Ordering::Relaxed);
+        word.store(nasty(&mut rng, 0, geometry.slots), Ordering::Relaxed);
         written += 1;
     }
     // A busy machine may not leave it the time.
     while written < WORDS || Instant::now() < end {
         for _ in 0..20_000 {
             // Half of the writes go to the lines of the first slots, which are in use.
-            let at = random(&mut state) as usize % if state & 1 == 0 { 64 * 64 } else { control };
+            let words_of = if rng.below(2) == 0 { 64 * 64 } else { control };
+            let at = rng.below(words_of as u64) as usize;
             let old = words[at].load(Ordering::Relaxed);
-            words[at].store(nasty(&mut state, old, geometry.slots), Ordering::Relaxed);
+            words[at].store(nasty(&mut rng, old, geometry.slots), Ordering::Relaxed);
             written += 1;
         }
         client.ring_all();

@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use towpath_rng::Rng;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, bin, until};
 
@@ -180,20 +181,8 @@ fn queues_that_are_made_anew_are_steered_again_and_anothers_value_is_left_after_
     assert_eq!(host.all(), before, "all else is as it was");
 }
 
-/// A pseudo-random sequence (xorshift64*).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % most
-    }
-}
-
 /// Runs `enforce`, and at a random moment kills its worker, its watcher, or both, or ends it in order.
-fn cycle(host: &Host, dice: &mut Dice) -> &'static str {
+fn cycle(host: &Host, dice: &mut Rng) -> &'static str {
     let mut running = host.enforce(if dice.below(2) == 0 { " --way threads" } else { "" });
     // The first decision comes after a second, so most moments are those of the first changes.
     std::thread::sleep(Duration::from_millis(match dice.below(4) {
@@ -240,7 +229,7 @@ fn whoever_is_killed_at_any_moment_leaves_every_setting_as_it_was() {
     let cycles = number("TOWPATH_ROLLBACK_CYCLES").unwrap_or(10);
     let seed = number("TOWPATH_ROLLBACK_SEED").unwrap_or(1);
     println!("seed {seed}, {cycles} cycles");
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut dice = Rng::new(seed);
     let host = Host::new("cores-rollback");
     let before = host.all();
     let mut left = 0;

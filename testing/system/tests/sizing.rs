@@ -67,7 +67,7 @@ fn harms_nobody(service: &Service, port: u16, least: u64, carried: impl Fn() -> 
         let before = carried();
         for cores in ["4", "1", "3", "2"] {
             let sizing = has(service, cores);
-            let (running, most) = (sizing["cores"].as_u64(), sizing["most"].as_u64());
+            let (running, most) = (sizing["workers"].as_u64(), sizing["most"].as_u64());
             assert_eq!((running, most), (cores.parse().ok(), Some(4)), "{round}: {sizing}");
             assert!(client.alive(), "{}", client.output());
         }
@@ -130,10 +130,10 @@ fn a_service_that_decides_takes_cores_away_that_nobody_uses_and_is_quiet_under_n
     client.wait_for("12 unharmed", 60);
     assert_eq!(has(&service, "2")["set"], 2);
     // The number stays as it was set, with nothing to do.
-    assert_eq!(service.status()["sizing"]["cores"], 2);
+    assert_eq!(service.status()["sizing"]["workers"], 2);
     let before = has(&service, "auto");
     assert_eq!((&before["set"], &before["configured"]), (&Value::Null, &Value::from("1-4")));
-    until("the core that nobody uses is parked", 60, || service.status()["sizing"]["cores"] == 1);
+    until("the core that nobody uses is parked", 60, || service.status()["sizing"]["workers"] == 1);
     let sizing = service.status()["sizing"].clone();
     assert!(sizing["tick"].as_u64() > Some(0) && sizing["why"].is_string(), "{sizing}");
     // All changes are listed, and are in the log.
@@ -181,13 +181,13 @@ fn threads_that_nobody_pins_stay_where_they_are_put() {
 fn a_number_in_the_configuration_is_kept_and_what_cannot_be_is_refused() {
     let service = Service::start(|program| program.arg("--cores").arg("2"));
     let sizing = service.status()["sizing"].clone();
-    assert_eq!((&sizing["cores"], &sizing["reason"]), (&Value::from(2), &Value::from("configured")));
-    for (cores, why) in [("3", "3 is outside 1 to 2"), ("0", "0 is outside 1 to 2"), ("many", "a number of cores")] {
+    assert_eq!((&sizing["workers"], &sizing["reason"]), (&Value::from(2), &Value::from("configured")));
+    for (cores, why) in [("3", "3 is outside 1 to 2"), ("0", "0 is outside 1 to 2"), ("many", "a number of workers")] {
         let refused = set(&service, cores).run(20);
         assert!(refused.code != 0 && refused.err.contains(why), "{cores}: {}", refused.err);
     }
-    assert_eq!(has(&service, "1")["cores"], 1);
-    assert_eq!(has(&service, "auto")["cores"], 2, "as the configuration says");
+    assert_eq!(has(&service, "1")["workers"], 1);
+    assert_eq!(has(&service, "auto")["workers"], 2, "as the configuration says");
     let refused = Program::new(&[bin("towpath")]).arg("serve").arg("--cores").arg("4-1").run(20);
     assert!(refused.code != 0 && refused.err.contains("no range"), "{}", refused.err);
 }

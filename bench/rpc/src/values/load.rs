@@ -3,6 +3,7 @@
 use super::seconds;
 use std::str::FromStr;
 use std::time::Duration;
+use towpath_rng::Rng;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,21 +68,16 @@ impl FromStr for Step {
 }
 
 /// Distances between requests of an open loop: exponential, from a seed.
-pub struct Arrivals(u64);
+pub struct Arrivals(Rng);
 
 impl Arrivals {
     /// The same for the same seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Rng::new(seed))
     }
     /// Until the next request, ns.
     pub fn next_ns(&mut self, rate: f64) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
-        let uniform = (bits as f64 + 1.0) / (1u64 << 53) as f64;
+        let uniform = ((self.0.next_u64() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         (-uniform.ln() / rate * 1e9) as u64
     }
 }

@@ -180,7 +180,11 @@ fn sandbox(status: &api::Status) -> Check {
     } else if status.sandbox.missing.is_empty() {
         ok("sandbox", line)
     } else {
-        warn("sandbox", line, "`sandbox = \"on\"`, and a kernel that has what is missing; see SECURITY.md")
+        warn(
+            "sandbox",
+            line,
+            "`sandbox = \"on\"`, and a kernel that has what is missing; see docs/internals/sandbox.md",
+        )
     }
 }
 

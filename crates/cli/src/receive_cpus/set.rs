@@ -5,7 +5,7 @@ use clap::Args;
 use towpath_scaling::counted;
 use towpath_service::api::{self, Command, SetCores, Sizing};
 
-/// Sets the number of cores of a service's stack.
+/// Sets the number of workers of a service's stack.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -22,7 +22,7 @@ fn cores(text: &str) -> Result<SetCores, String> {
     if text == "auto" {
         return Ok(SetCores::Auto);
     }
-    text.parse().map(SetCores::To).map_err(|_| "a number of cores, or auto".into())
+    text.parse().map(SetCores::To).map_err(|_| "a number of workers, or auto".into())
 }
 
 /// Sets it.
@@ -33,5 +33,5 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     if arguments.json {
         return Ok(serde_json::to_string(&sizing).unwrap_or_default() + "\n");
     }
-    Ok(format!("{} of at most {}: {}\n", counted(sizing.cores, "core"), sizing.most, sizing.why))
+    Ok(format!("{} of at most {}: {}\n", counted(sizing.workers, "worker"), sizing.most, sizing.why))
 }

@@ -284,6 +284,7 @@ fn near(address: u64, length: u64, bytes: u64) -> Option<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use towpath_rng::Rng;
 
     fn code(parts: &[&[u8]]) -> Vec<u8> {
         parts.concat()
@@ -342,11 +343,8 @@ mod tests {
 
     #[test]
     fn what_is_found_among_many_jumps_is_what_the_plain_rule_finds() {
-        let mut state = 1u64;
-        let mut next = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut rng = Rng::new(1);
+        let mut next = |below| rng.below(below);
         let (mut kept, mut left) = (0, 0);
         for _ in 0..300 {
             let mut code = Vec::new();

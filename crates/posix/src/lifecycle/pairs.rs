@@ -2,8 +2,8 @@
 //!
 //! For a short connection a fifth of the server's CPU time went into them: to make a pair, to hand its other end over, and to
 //! destroy both. So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
-//! A pair is kept only if nobody else can have a copy of the descriptor, and only if the program has changed nothing of its open
-//! file by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
+//! A pair is kept only if nobody else can have a copy of the descriptor. Nor is one kept of whose open file the program has
+//! changed something by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -377,7 +377,7 @@ fn clock_ns() -> u64 {
     })
 }
 
-/// Random numbers (xorshift32).
+/// Random numbers (xorshift32). Not testing/rng, which is no part of a program: a word of this thread is all it needs.
 fn random() -> u32 {
     let mut x = match RANDOM.get() {
         0 => sys::ticks() as u32 | 1,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use towpath_client::direct::Direct;
 use towpath_client::socket::Socket;
 use towpath_ring::pair::PairLines;
+use towpath_rng::Rng;
 
 /// All direct connections of this process share one pair region, and these tests write over it.
 fn alone() -> MutexGuard<'static, ()> {
@@ -47,14 +48,15 @@ fn words() -> &'static [AtomicU32] {
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(begin), bytes / 4) }
 }
 
-struct Random(u32);
+struct Random(Rng);
 
 impl Random {
+    fn new(seed: u32) -> Self {
+        Self(Rng::new(seed.into()))
+    }
+
     fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        self.0
+        self.0.next_u64() as u32
     }
 
     fn below(&mut self, most: usize) -> usize {
@@ -219,7 +221,7 @@ fn check_bystander((ours, theirs): (c_int, c_int)) {
 fn fuzz_garbage_in_every_word_of_a_pair_harms_nobody() {
     let _alone = alone();
     let bystander = pair();
-    let mut random = Random(0x1234_5678);
+    let mut random = Random::new(0x1234_5678);
     for round in 0..60 {
         let (ours, theirs) = joined();
         let (waiting, words) = (epoll(), words());
@@ -257,7 +259,7 @@ fn fuzz_garbage_in_every_word_of_a_pair_harms_nobody() {
 fn garbage_in_a_pair_while_it_is_used_harms_nobody() {
     let _alone = alone();
     let bystander = pair();
-    let mut random = Random(0x9e37_79b9);
+    let mut random = Random::new(0x9e37_79b9);
     for _ in 0..20 {
         let (ours, theirs) = joined();
         let (waiting, words) = (epoll(), words());
@@ -268,7 +270,7 @@ fn garbage_in_a_pair_while_it_is_used_harms_nobody() {
         let (working, seed) = (AtomicBool::new(true), random.next());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 while working.load(Relaxed) {
                     words[lines + random.below(128)].store(random.value(), Relaxed);
                 }

@@ -22,7 +22,7 @@ pub use module::{
 };
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};
-pub use sizing::{CoreChange, Seen, Sizing};
+pub use sizing::{Seen, Sizing, WorkerChange};
 pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
@@ -64,13 +64,13 @@ pub enum Command {
         /// The program and its arguments.
         program: Vec<String>,
     },
-    /// Reports the number of cores that the stack uses, with reasons and changes.
+    /// Reports how many workers the stack runs, with reasons and changes.
     Cores {
         /// Fix the number, or leave it to the configuration (`auto`); the service's own user and root only.
         #[serde(default)]
         set: Option<SetCores>,
     },
-    /// Moves all clients to another kernel of the stack: `host`, `uml` (the service's own user and root only).
+    /// Moves all clients to another kernel of the stack: `host`, `uml`, `qemu` (the service's own user and root only).
     Move {
         /// The kernel.
         to: String,
@@ -174,7 +174,7 @@ pub struct Stopping {
 pub struct OtherStackStatus {
     /// Its name.
     pub name: String,
-    /// `fast`, `kernel` or `uml`.
+    /// `fast`, `kernel`, `uml`, `qemu` or `remote`.
     pub kind: String,
     /// Its registration socket.
     pub socket: PathBuf,

@@ -1,11 +1,11 @@
-//! The number of cores that the stack uses, and its history.
+//! The number of workers that the stack runs, and its history.
 
 use serde::{Deserialize, Serialize};
 
-/// The observations that a decision about the number of cores is based on.
+/// The observations that a decision about the number of workers is based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Cores that had work, on average over the tick.
+    /// Workers that had work, on average over the tick.
     pub busy: f64,
     /// More arrived than was handled.
     pub pressure: bool,
@@ -24,8 +24,8 @@ pub struct Seen {
 pub struct Sizing {
     /// The stack: `fast`, `kernel` ...
     pub stack: String,
-    /// The cores that it uses now, one thread each.
-    pub cores: usize,
+    /// The workers that run now.
+    pub workers: usize,
     /// The fewest that the configuration allows.
     pub fewest: usize,
     /// The most.
@@ -47,12 +47,12 @@ pub struct Sizing {
     pub seen: Seen,
     /// The last changes, oldest first. They are not part of [`super::Command::Status`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<CoreChange>,
+    pub changes: Vec<WorkerChange>,
 }
 
-/// A change of the number of cores.
+/// A change of the number of workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CoreChange {
+pub struct WorkerChange {
     /// The decision's number.
     pub tick: u64,
     /// Since the service's start, µs.

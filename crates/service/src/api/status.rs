@@ -41,9 +41,10 @@ pub struct Status {
     /// were given to another stack.
     #[serde(default)]
     pub kernel: NamedCounts,
-    /// Of listeners that the kernel has, too: first SYNs taken from the kernel (`taken`), left to it because the service
-    /// was stuck or had gone (`passed_stale`) or because too many waited (`passed_full`), or dropped because the
-    /// listener had ended (`unknown_listener`) or the policy refuses the peer to the kernel (`refused`), and connections that the kernel has accepted (`accepted_by_kernel`).
+    /// Listeners that the kernel has, too. `accepted_by_kernel` counts connections, and the others first SYNs. `taken`: by
+    /// the stack. `passed_stale`: left to the kernel, as the service was stuck or gone. `passed_full`: left to it, as too
+    /// many waited. `unknown_listener`: dropped, as the listener had ended. `refused`: dropped, as the policy refuses the
+    /// peer to the kernel.
     #[serde(default)]
     pub listeners: NamedCounts,
     /// The other stacks that the configuration names.

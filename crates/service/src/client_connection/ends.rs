@@ -57,7 +57,7 @@ impl Ends {
         self.by_number.is_empty()
     }
 
-    /// Has a client with so many slots more ends than sockets? Some have hung up then, or their pairs are kept.
+    /// True if the client has more ends than `slots` plus the spare. Some have hung up then, or their pairs are kept.
     pub fn has_more_than(&self, slots: u32) -> bool {
         self.by_number.len() >= slots as usize + SPARE
     }

@@ -52,7 +52,7 @@ impl Namespaces {
         self.serves(other)
     }
 
-    /// The other one of two stacks, one of which is this.
+    /// Of `from` and `to`, the stack that is not this one.
     fn other_of<'a>(&self, from: &'a str, to: &'a str) -> Option<&'a str> {
         if from == self.own { Some(to) } else { Some(from).filter(|_| to == self.own) }
     }

@@ -43,9 +43,9 @@ impl ThreadController {
     /// Lets the stack begin with the configured number of threads.
     pub fn begin(&self, stack: &dyn Stack) {
         let mut sizer = self.sizer();
-        let cores = sizer.cores();
-        if cores < sizer.most() {
-            set(stack, &mut sizer, cores);
+        let workers = sizer.workers();
+        if workers < sizer.most() {
+            set(stack, &mut sizer, workers);
         }
     }
     /// The present number, its reason and its history.
@@ -53,9 +53,9 @@ impl ThreadController {
         self.sizer().sizing(stack, with_changes)
     }
     /// Fixes the number of threads. `None`: the configuration decides again.
-    pub fn fix(&self, stack: &dyn Stack, cores: Option<usize>) -> Result<Sizing, String> {
+    pub fn fix(&self, stack: &dyn Stack, workers: Option<usize>) -> Result<Sizing, String> {
         let mut sizer = self.sizer();
-        let to = sizer.fix(cores, self.now_us())?;
+        let to = sizer.fix(workers, self.now_us())?;
         stack.set_workers(to).map_err(|error| error.to_string())?;
         log_change(&sizer);
         Ok(sizer.sizing(stack.name(), true))
@@ -76,8 +76,8 @@ impl ThreadController {
         if sizer.has_other_cpus(&sample) {
             sizer.set_cpus(cpus());
         }
-        if let Some(cores) = sizer.tick(sample, self.now_us()) {
-            set(stack, &mut sizer, cores);
+        if let Some(workers) = sizer.tick(sample, self.now_us()) {
+            set(stack, &mut sizer, workers);
             log_change(&sizer);
         }
         if sizer.is_quiet() { REST_MS } else { TICK_MS }
@@ -89,10 +89,10 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn set(stack: &dyn Stack, sizer: &mut Sizer, cores: usize) {
-    if let Err(error) = stack.set_workers(cores) {
+fn set(stack: &dyn Stack, sizer: &mut Sizer, workers: usize) {
+    if let Err(error) = stack.set_workers(workers) {
         let has = stack.workers().running;
-        tracing::error!(%error, cores, has, "the stack's cores cannot be changed; they stay as they are");
+        tracing::error!(%error, workers, has, "the number of workers cannot be changed; it stays as it is");
         sizer.refused(has);
     }
 }

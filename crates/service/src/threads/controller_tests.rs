@@ -130,10 +130,10 @@ impl Stack for Waiting {
 }
 
 /// Ticks until the stack runs this many threads.
-fn until(cores: usize, allocator: &ThreadController, stack: &Waiting) {
+fn until(workers: usize, allocator: &ThreadController, stack: &Waiting) {
     let end = Instant::now() + Duration::from_secs(120);
-    while stack.workers().running != cores {
-        assert!(Instant::now() < end, "never {cores}: {:?}", allocator.sizing("waiting", true));
+    while stack.workers().running != workers {
+        assert!(Instant::now() < end, "never {workers}: {:?}", allocator.sizing("waiting", true));
         std::thread::sleep(Duration::from_millis(50));
         allocator.tick(stack, true);
     }

@@ -3,7 +3,7 @@
 
 use super::host_cpu::{HostCpu, ProgramsCpu};
 use super::stack_totals::StackTotals;
-use crate::api::{CoreChange, Seen, Sizing};
+use crate::api::{Seen, Sizing, WorkerChange};
 use crate::config::CoresSetting;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub struct Sizer {
     latency_us: f64,
     /// Ticks without traffic.
     quiet: u32,
-    changes: VecDeque<CoreChange>,
+    changes: VecDeque<WorkerChange>,
 }
 
 impl Sizer {
@@ -109,8 +109,8 @@ impl Sizer {
         }
     }
 
-    /// The number of threads, one per core.
-    pub fn cores(&self) -> usize {
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
         self.state.cores() as usize
     }
     /// The most.
@@ -179,15 +179,17 @@ impl Sizer {
     }
 
     /// Fixes the number. `None`: the configuration decides again. Returns the new number, or why it is refused.
-    pub fn fix(&mut self, cores: Option<usize>, now_us: u64) -> Result<usize, String> {
-        let from = self.cores();
-        let to = match cores {
-            Some(cores) if (1..=self.most).contains(&cores) => cores,
-            Some(cores) => return Err(format!("{cores} is outside 1 to {}, the most that `cores` allows", self.most)),
+    pub fn fix(&mut self, workers: Option<usize>, now_us: u64) -> Result<usize, String> {
+        let from = self.workers();
+        let to = match workers {
+            Some(workers) if (1..=self.most).contains(&workers) => workers,
+            Some(workers) => {
+                return Err(format!("{workers} is outside 1 to {}, the most that `cores` allows", self.most));
+            }
             None if self.wanted.is_chosen() => from.clamp(self.config.min as usize, self.config.most() as usize),
             None => self.most,
         };
-        self.fixed = cores.is_some();
+        self.fixed = workers.is_some();
         self.cause = if self.fixed { Cause::Fixed } else { Cause::Configured };
         self.state = PolicyState::new(to as u32, &self.config);
         (self.before, self.trying) = (None, false);
@@ -202,7 +204,7 @@ impl Sizer {
         if self.changes.len() == CHANGES {
             self.changes.pop_front();
         }
-        self.changes.push_back(CoreChange {
+        self.changes.push_back(WorkerChange {
             tick: self.ticks,
             at_us: now_us,
             from,
@@ -236,10 +238,10 @@ impl Sizer {
     /// For `towpath status` (without the changes) and `towpath cores`.
     pub fn sizing(&self, stack: &str, with_changes: bool) -> Sizing {
         let changes = self.changes.iter().filter(|_| with_changes).cloned().collect();
-        let set = self.fixed.then_some(self.cores());
+        let set = self.fixed.then_some(self.workers());
         Sizing {
             stack: stack.into(),
-            cores: self.cores(),
+            workers: self.workers(),
             fewest: self.config.min as usize,
             most: self.most,
             configured: self.wanted.to_string(),
@@ -253,7 +255,7 @@ impl Sizer {
         }
     }
     /// The last change.
-    pub fn last_change(&self) -> Option<&CoreChange> {
+    pub fn last_change(&self) -> Option<&WorkerChange> {
         self.changes.back()
     }
 }

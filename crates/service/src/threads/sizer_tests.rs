@@ -8,11 +8,11 @@ struct Plant {
     sizer: Sizer,
     sample: Sample,
     now_us: u64,
-    /// The stack's load, in cores, and the CPUs that programs would use.
+    /// The stack's load, in workers, and the CPUs that programs would use.
     load: f64,
     programs: f64,
     cpus: f64,
-    /// Latency of a request with a number of cores, µs.
+    /// Latency of a request with a number of workers, µs.
     latency: fn(usize) -> f64,
 }
 
@@ -24,28 +24,28 @@ impl Plant {
         Self { sizer, sample, now_us, load: 0.0, programs: 0.0, cpus: cpus as f64, latency }
     }
     fn tick(&mut self) {
-        let cores = self.sizer.cores();
-        let busy = self.load.min(cores as f64);
+        let workers = self.sizer.workers();
+        let busy = self.load.min(workers as f64);
         let left = self.cpus - busy;
         let used = self.programs.min(left);
         let s = &mut self.sample;
         s.stack.busy_us += (busy * TICK_US as f64) as u64;
         s.stack.turns += 1000;
-        s.stack.full += if self.load > cores as f64 { 900 } else { 0 };
+        s.stack.full += if self.load > workers as f64 { 900 } else { 0 };
         s.stack.achieved.bytes += (busy * 1e6) as u64;
         let samples = if busy > 0.0 { 100 } else { 0 };
         s.stack.achieved.samples += samples;
-        s.stack.achieved.logarithms += ((self.latency)(cores).log2() * 256.0) as u64 * samples;
+        s.stack.achieved.logarithms += ((self.latency)(workers).log2() * 256.0) as u64 * samples;
         s.host.others_us += (used * TICK_US as f64) as u64;
         s.host.waited_us += if self.programs > left { TICK_US / 2 } else { 0 };
         self.now_us += TICK_US;
-        if let Some(cores) = self.sizer.tick(*s, self.now_us) {
-            assert_eq!(cores, self.sizer.cores());
+        if let Some(workers) = self.sizer.tick(*s, self.now_us) {
+            assert_eq!(workers, self.sizer.workers());
         }
     }
     fn run(&mut self, ticks: u32) -> usize {
         (0..ticks).for_each(|_| self.tick());
-        self.sizer.cores()
+        self.sizer.workers()
     }
     fn reasons(&self) -> Vec<String> {
         self.sizer.sizing("fast", true).changes.into_iter().map(|change| change.reason).collect()
@@ -61,7 +61,7 @@ fn cores_go_up_with_the_load_within_seconds_and_down_after_it() {
     plant.load = 0.02;
     assert_eq!(plant.run(300), 1);
     let sizing = plant.sizer.sizing("fast", true);
-    assert_eq!((sizing.cores, sizing.fewest, sizing.most, sizing.set), (1, 1, 4, None));
+    assert_eq!((sizing.workers, sizing.fewest, sizing.most, sizing.set), (1, 1, 4, None));
     assert_eq!((sizing.stack.as_str(), sizing.configured.as_str()), ("fast", "1-4"));
     let ups = sizing.changes.iter().filter(|change| change.to > change.from);
     assert!(ups.clone().all(|change| ["busy", "pressure"].contains(&change.reason.as_str())), "{:?}", plant.reasons());
@@ -77,17 +77,17 @@ fn a_constant_load_makes_few_changes_and_ever_fewer() {
     plant.run(6000);
     let all = plant.reasons().len();
     assert!(first <= 12 && all - first <= 24, "{first} in the first minute, {all} in eleven: {:?}", plant.reasons());
-    assert_eq!(plant.sizer.cores(), 2);
+    assert_eq!(plant.sizer.workers(), 2);
 }
 
 #[test]
 fn a_core_that_makes_latency_worse_is_given_back() {
     let mut plant = Plant::new(CoresSetting::Range(1, 2), 2, 2);
     plant.load = 0.8;
-    plant.latency = |cores| if cores == 2 { 90.0 } else { 50.0 };
+    plant.latency = |workers| if workers == 2 { 90.0 } else { 50.0 };
     plant.run(40);
     assert!(plant.reasons().contains(&"worse".to_owned()), "{:?}", plant.reasons());
-    assert_eq!(plant.sizer.cores(), 1);
+    assert_eq!(plant.sizer.workers(), 1);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn programs_that_starve_get_a_core_back() {
     assert_eq!(plant.run(20), 2);
     (plant.load, plant.programs) = (0.85, 3.0);
     plant.run(20);
-    assert_eq!(plant.sizer.cores(), 1, "{:?}", plant.reasons());
+    assert_eq!(plant.sizer.workers(), 1, "{:?}", plant.reasons());
     assert!(plant.reasons().contains(&"starved".to_owned()), "{:?}", plant.reasons());
 }
 
@@ -147,14 +147,14 @@ fn a_number_in_the_configuration_is_the_number() {
     assert_eq!(plant.sizer.fix(None, 6), Ok(2));
     // The threads of a remote stack are not in this configuration.
     let remote = Sizer::new(CoresSetting::Fixed(1), 4, 8).sizing("remote", false);
-    assert_eq!((remote.cores, remote.most, remote.configured.as_str()), (4, 4, "4"));
+    assert_eq!((remote.workers, remote.most, remote.configured.as_str()), (4, 4, "4"));
     // A range of one number leaves nothing to decide, nor does a machine with one CPU.
     assert!(
         !Sizer::new(CoresSetting::Range(2, 2), 2, 8).decides()
             && !Sizer::new(CoresSetting::Range(1, 4), 4, 1).decides()
     );
-    assert_eq!(Sizer::new(CoresSetting::Range(1, 4), 4, 2).cores(), 1);
-    assert_eq!(Sizer::new(CoresSetting::Range(3, 4), 4, 2).cores(), 3, "the operator's fewest");
+    assert_eq!(Sizer::new(CoresSetting::Range(1, 4), 4, 2).workers(), 1);
+    assert_eq!(Sizer::new(CoresSetting::Range(3, 4), 4, 2).workers(), 3, "the operator's fewest");
 }
 
 #[test]

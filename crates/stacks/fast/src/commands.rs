@@ -3,7 +3,7 @@
 use crate::host::SlowHost;
 use crate::owner::{owner, split};
 use crate::port_proof::PortProof;
-use crate::route_wait::AWAITS_ROUTE;
+use crate::route_wait::Outcome;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowState;
 use std::net::{IpAddr, SocketAddr};
@@ -85,7 +85,10 @@ impl SlowState {
         }
         let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
             (Ok(remote_port), Ok(local_port), op::CONNECT) => {
-                self.connect(now, index, slot, &command, remote_port, local_port)
+                match self.connect(now, index, slot, &command, remote_port, local_port) {
+                    Outcome::Answer(result) => result,
+                    Outcome::AwaitsRoute => return self.await_route(index, slot, before),
+                }
             }
             (Ok(_), Ok(_), op::JOIN) => self.join_across(now, index, slot),
             (Ok(_), Ok(local_port), op::LISTEN) if local_port != 0 => {
@@ -93,9 +96,6 @@ impl SlowState {
             }
             _ => -libc::EINVAL,
         };
-        if result == AWAITS_ROUTE {
-            return self.await_route(index, slot, before);
-        }
         let result = self.unless_only_accelerated(index, &command, result);
         if result == 0 {
             self.show_congestion(index, slot);
@@ -111,10 +111,10 @@ impl SlowState {
         command: &Command,
         remote_port: u16,
         local_port: u16,
-    ) -> i32 {
+    ) -> Outcome {
         // Rules, addresses and ports are those of one namespace.
         if !self.host.is_of_our_namespace(index) {
-            return self.not_ours(index, slot, not_ours::NAMESPACE);
+            return Outcome::Answer(self.not_ours(index, slot, not_ours::NAMESPACE));
         }
         let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
         // An IPv6 socket that is bound to no address reaches IPv4, too (RFC 3493 §3.7).
@@ -127,20 +127,20 @@ impl SlowState {
         };
         let congestion = match verdict {
             Verdict::Allow(congestion) => congestion,
-            Verdict::Refuse(errno) => return self.denied(index, slot, errno),
-            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
-            Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
+            Verdict::Refuse(errno) => return Outcome::Answer(self.denied(index, slot, errno)),
+            Verdict::Drop | Verdict::Kernel => return Outcome::Answer(self.not_ours(index, slot, not_ours::POLICY)),
+            Verdict::Stack(stack) => return Outcome::Answer(self.elsewhere(index, slot, stack)),
         };
         if !local.is_unspecified() && !self.host.network.is_local(local) {
-            return self.not_ours(index, slot, not_ours::ELSEWHERE);
+            return Outcome::Answer(self.not_ours(index, slot, not_ours::ELSEWHERE));
         }
         if let Some(elsewhere) = self.joined_elsewhere(index, slot, command, SocketAddr::new(remote, remote_port)) {
-            return elsewhere;
+            return Outcome::Answer(elsewhere);
         }
         if self.route_is_coming(now, (index, slot), (remote, local), congestion) {
-            return AWAITS_ROUTE;
+            return Outcome::AwaitsRoute;
         }
-        let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
+        let Some(client) = self.host.client(index) else { return Outcome::Answer(-libc::ENOTCONN) };
         client.take(slot, Phase::Opening);
         client.slot(slot).own.congestion = congestion;
         // The state is shown before the attempt, because the attempt may fail at once and show that.
@@ -151,10 +151,10 @@ impl SlowState {
         let nodelay = command.flags & app_flags::NODELAY != 0;
         self.early_options(now, index, slot);
         if let Some(result) = self.connect_direct(now, index, slot, (remote, remote_port), bound) {
-            return result;
+            return Outcome::Answer(result);
         }
         let owner = owner(index, slot);
-        match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
+        let result = match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
             Ok(()) => {
                 self.host.spend_token(index);
                 self.name_opening(owner);
@@ -169,7 +169,8 @@ impl SlowState {
                     ConnectError::Errno(errno) => -errno,
                 }
             }
-        }
+        };
+        Outcome::Answer(result)
     }
 
     /// Shows the local end that the slow path has chosen: `getsockname` tells it during the handshake, too.

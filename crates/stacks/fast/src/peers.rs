@@ -57,8 +57,8 @@ impl SlowHost {
         }
     }
 
-    /// A listener has ended. Its rules hold as long as its socket listens: a program that keeps the socket, or this service,
-    /// which may be about to end, must not open it to those whom the rules refuse.
+    /// A listener has ended. Its rules hold as long as its socket listens. Neither a program that keeps the socket nor a
+    /// service that is about to end may open it to those whom the rules refuse.
     pub fn end_rules_of(&mut self, cookie: u64) {
         let Some(proof) = self.kernel_listeners.judged.get(&cookie).copied() else { return };
         if self.network.is_listening(cookie, proof.addr, proof.port) {

@@ -1,6 +1,6 @@
-//! Rings grow with their connection (see `towpath_ring::ring_size`). Of the receive ring this is decided here: it is doubled if
-//! the application has read it once around within two round trips, so that it may be what bounds the peer. Then the window would
-//! be at least half full of what is read in a round trip, which is Linux's measure, too.
+//! Rings grow with their connection (see `towpath_ring::ring_size`). Of the receive ring this is decided here. It is doubled if
+//! the application has read it once around within two round trips: then it may be what bounds the peer. The window would be at
+//! least half full of what is read in a round trip, which is Linux's measure, too.
 //!
 //! An idle application takes the memory of its receive ring away, and brings it back ([`IDLE`]). The flow fills only what is kept
 //! meanwhile. The stack believes that memory is there again: a client could take it away at any time.

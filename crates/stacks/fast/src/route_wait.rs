@@ -8,8 +8,13 @@ use towpath_runtime::Verdict;
 use towpath_tcp::slow::Route;
 use towpath_tcp::time::Micros;
 
-/// Instead of an answer: there is none yet. No answer is positive.
-pub const AWAITS_ROUTE: i32 = i32::MAX;
+/// What has become of a command.
+pub enum Outcome {
+    /// It is carried out, or refused: the answer.
+    Answer(i32),
+    /// It waits for its route, and is looked at again.
+    AwaitsRoute,
+}
 
 impl SlowState {
     /// The policy's verdict, if this command has waited.

@@ -30,7 +30,7 @@ pub const EVENTS: usize = 256;
 /// How long a port reservation waits for its command, and a command for its reservation, µs.
 pub const LOOSE_US: u64 = 2_000_000;
 /// Event data of doorbells. Such an event only says that some queue has entries.
-const A_BELL: u64 = 0;
+const A_DOORBELL: u64 = 0;
 
 /// Counters of a group.
 #[derive(Clone, Debug, Default)]
@@ -198,7 +198,7 @@ impl ClientGroup {
         for (data, flags) in &events {
             // A doorbell event counts as work too: its entry may have arrived after this turn had emptied the queue.
             work += 1;
-            if *data == A_BELL {
+            if *data == A_DOORBELL {
                 continue;
             }
             let (index, raw) = ((data >> 32) as u32 - 1, *data as u32);

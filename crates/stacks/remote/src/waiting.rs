@@ -35,7 +35,7 @@ pub struct WaitingHost {
 }
 
 impl WaitingHosts {
-    /// A place for a host; `None` if there is none yet, because those that had to leave are not gone, or no descriptor.
+    /// A place for a host. `None`: hosts that must leave are still there, or descriptors are used up.
     pub fn enter(&self, host: &ConnectedHost) -> Option<WaitingHost> {
         self.enter_from(host.from, host.socket().ok()?)
     }

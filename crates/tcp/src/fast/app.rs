@@ -91,7 +91,7 @@ fn limited(by: Application, mut turn: FlowTurn<'_>) {
 #[inline(never)]
 fn violated(by: Application, mut turn: FlowTurn<'_>) {
     turn.state.counters.contract_violations += 1;
-    close::kill(Close::from(by), &mut turn, true, CONNECTION_ABORTED);
+    close::kill(Close::from(by), &mut turn, true, Some(CONNECTION_ABORTED));
     turn.tell(by, ToSlow::Aborted(turn.flow));
     turn.store(by);
 }

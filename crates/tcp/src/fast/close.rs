@@ -7,7 +7,7 @@ use crate::table::bits::{ACK_NOW, ACK_OWED, DEAD, PROBE, RESEND, RESET, TIMING};
 use crate::table::stages::{Close, Loss, Post};
 
 /// Ends the flow as far as peer and application are concerned. The slow path removes it.
-pub(super) fn kill(by: Close, turn: &mut FlowTurn<'_>, rst: bool, errno: i32) {
+pub(super) fn kill(by: Close, turn: &mut FlowTurn<'_>, rst: bool, errno: Option<i32>) {
     turn.t.clear(by, ACK_NOW | ACK_OWED);
     turn.t.clear(by, RESEND | PROBE);
     turn.t.clear(Loss::from(by), TIMING);
@@ -17,7 +17,7 @@ pub(super) fn kill(by: Close, turn: &mut FlowTurn<'_>, rst: bool, errno: i32) {
         turn.t.set(by, RESET);
         post::schedule(Post::from(by), turn);
     }
-    if errno != 0 {
+    if let Some(errno) = errno {
         turn.lines.identity.set_errno(by, errno);
         turn.raise(by, event::ERROR);
     }
@@ -33,6 +33,6 @@ pub(super) fn forget(by: Close, turn: &mut FlowTurn<'_>) {
 
 /// Sends RST and ends the flow.
 pub(super) fn abort(by: Close, turn: &mut FlowTurn<'_>) {
-    kill(by, turn, true, 0);
+    kill(by, turn, true, None);
     turn.tell(by, ToSlow::Aborted(turn.flow));
 }

@@ -85,7 +85,7 @@ pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now
             resized(loss, &mut turn, shrinks);
         }
         ToFast::SetService { tos, ttl, .. } => turn.lines.identity.set_service(by, tos, ttl),
-        // In the queue of its old class it keeps its place for one turn.
+        // A flow queued in its old class keeps that place for one turn.
         ToFast::SetClass(_, class) => turn.lines.identity.set_class(by, class),
         ToFast::Deactivate(_) => {
             turn.t.clear(by, ACTIVE);
@@ -122,8 +122,7 @@ pub(super) fn install(
     state.lookup.by(by).insert(&setup.tuple, setup.flow);
 }
 
-/// From now on the flow is not found any more. It is reported when no queue has it any more, so that nothing of it is
-/// left when its number is used again.
+/// Unlinks the flow now. Reports it once no queue holds it, so its number can be reused.
 fn remove(by: Control, table: &FlowTable, state: &mut FastState, now: Micros, flow: FlowId) {
     let post = Post::from(by);
     let Some(mut turn) = FlowTurn::of(table, &mut *state, now, flow) else {
@@ -218,8 +217,7 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     turn.lines.rate.bytes_lost.add(loss, u64::from(lost));
 }
 
-/// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be
-/// lost (F-RTO).
+/// Marks all unreported outstanding bytes for retransmission; returns their count. `doubtful`: F-RTO may undo it.
 fn all_again(by: Loss, turn: &mut FlowTurn<'_>, doubtful: bool) -> u32 {
     let FlowTurn { state, lines, t, .. } = turn;
     let scoreboard = if t.has(TRACKED) { state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) } else { None };

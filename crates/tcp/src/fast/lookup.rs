@@ -258,6 +258,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use towpath_rng::Rng;
 
     /// Odd numbers are IPv6, so that each number is in one table only.
     fn tuple(n: u32) -> FourTuple {
@@ -318,11 +319,10 @@ mod tests {
     #[test]
     fn agrees_with_a_map_under_churn() {
         let (mut lookup, mut map) = (Lookup::new(7), HashMap::new());
-        let mut random = 1u64;
+        let mut rng = Rng::new(1);
         for step in 0..200_000u32 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let n = (random >> 40) as u32 % 3000;
-            if random >> 33 & 1 == 0 {
+            let n = rng.below(3000) as u32;
+            if rng.below(2) == 0 {
                 assert_eq!(lookup.insert(&tuple(n), FlowId(step)), map.insert(n, FlowId(step)));
             } else if let Some(flow) = map.remove(&n) {
                 lookup.remove(&tuple(n), FlowId(flow.0 + 1));

@@ -26,7 +26,7 @@ const RECEIVES: Marks = Marks::mask(DEAD.and(ECN), QueueFlags::EMPTY, DSACK.and(
 const REPAIRS: LossFlags = RECOVERY.and(RECOVER_SET).and(TRACKED).and(SCORED).and(UNDO).and(ECN_REDUCED).and(MARKED);
 
 /// True if this is the segment that is expected next: data in order, within the window, that acknowledge data which
-/// are out, on a flow without losses, marks or an end.
+/// are out. The flow has no losses, marks or end.
 #[inline(always)]
 pub(super) fn expected(t: &Tcb, s: &Segment) -> bool {
     let acked = s.ack.wrapping_sub(t.snd_una().0);

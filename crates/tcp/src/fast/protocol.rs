@@ -142,7 +142,7 @@ impl FlowTurn<'_> {
         let half_closed = self.t.has(FIN_RECEIVED) && !self.t.has(FIN_WANTED);
         let errno = if half_closed { BROKEN_PIPE } else { CONNECTION_RESET };
         self.state.counters.resets += 1;
-        close::kill(Close::from(by), self, false, errno);
+        close::kill(Close::from(by), self, false, Some(errno));
         self.tell(by, ToSlow::Reset(self.flow));
         Ok(Copy::default())
     }

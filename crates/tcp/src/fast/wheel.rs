@@ -267,6 +267,7 @@ impl Wheel {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use towpath_rng::Rng;
 
     fn drain(wheel: &mut Wheel, now: u64) -> Vec<Timer> {
         std::iter::from_fn(|| wheel.pop_due(Micros(now))).collect()
@@ -317,11 +318,8 @@ mod tests {
     fn agrees_with_a_sorted_list_whatever_is_done() {
         let mut wheel = Wheel::default();
         let mut list: Vec<(u64, Timer)> = vec![];
-        let (mut state, mut now) = (1u64, 1_000_000_000u64);
-        let mut random = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let (mut rng, mut now) = (Rng::new(1), 1_000_000_000u64);
+        let mut random = move |n| rng.below(n);
         for _ in 0..100_000 {
             let n = random(40) as u32;
             let timer =

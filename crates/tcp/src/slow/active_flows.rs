@@ -157,7 +157,7 @@ impl SlowPath {
         let activity = &mut installed.activity;
         activity.meter.look(now, snapshot);
         if activity.retransmit.una() != snapshot.snd_una {
-            installed.soft_error = 0;
+            installed.soft_error = None;
             activity.meter.progress(now);
             if let Some(mss) = installed.path.try_larger(now) {
                 host.send(flow_group, ToFast::SetMss(id, mss));

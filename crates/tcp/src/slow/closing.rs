@@ -29,7 +29,7 @@ impl SlowPath {
             installed.fin_wait = true;
             match fin_wait_us(&installed.options, self.config.fin_wait_s) {
                 Some(wait) => self.arm(id, now.after(wait)),
-                None => self.abort_flow(id, true, 0, host),
+                None => self.abort_flow(id, true, None, host),
             }
         }
     }
@@ -75,14 +75,14 @@ impl SlowPath {
     /// §3.9.2.2 SHLD-25), else ETIMEDOUT.
     pub(super) fn give_up(&mut self, id: FlowId, rst: bool, host: &mut dyn Host) {
         let Some(installed) = self.table.running(id) else { return };
-        let errno = if installed.soft_error == 0 { ETIMEDOUT } else { installed.soft_error };
-        self.abort_flow(id, rst, errno, host);
+        let errno = installed.soft_error.unwrap_or(ETIMEDOUT);
+        self.abort_flow(id, rst, Some(errno), host);
     }
 
     /// Aborts a flow.
-    pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: i32, host: &mut dyn Host) {
+    pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: Option<i32>, host: &mut dyn Host) {
         let Some(installed) = self.table.running(id) else { return };
-        let errno = if installed.orphan { 0 } else { errno };
+        let errno = errno.filter(|_| !installed.orphan);
         if let Some(connection) = self.table.get(id) {
             host.send(connection.flow_group, ToFast::Abort { flow: id, rst, errno });
         }
@@ -96,7 +96,7 @@ impl SlowPath {
         if self.table.opening(id).is_some() {
             self.fail_opening(id, ECONNABORTED, host);
         } else {
-            self.abort_flow(id, true, ECONNABORTED, host);
+            self.abort_flow(id, true, Some(ECONNABORTED), host);
         }
         true
     }
@@ -104,7 +104,7 @@ impl SlowPath {
     /// Resets a connection whose application is gone, whatever is still to be sent.
     pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
         if let Some(id) = self.table.by_owner(owner) {
-            self.abort_flow(id, true, 0, host);
+            self.abort_flow(id, true, None, host);
         }
     }
 

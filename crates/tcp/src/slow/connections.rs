@@ -80,9 +80,8 @@ pub(super) struct Installed {
     pub options: SocketOptions,
     /// The keepalive timer.
     pub keepalive: Keepalive,
-    /// errno of the last ICMP error that did not end the connection, 0 = none. An acknowledgement of new data clears
-    /// it.
-    pub soft_error: i32,
+    /// errno of the last ICMP error that did not end the connection. An acknowledgement of new data clears it.
+    pub soft_error: Option<i32>,
     /// An ICMP error that has not been handled yet.
     pub icmp: Option<IcmpError>,
     /// Path MTU discovery.

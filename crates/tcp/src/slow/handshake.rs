@@ -252,7 +252,7 @@ impl SlowPath {
         let waits = opening.deferred && opening.timeouts + 1 < defers;
         if too_late || (opening.timeouts >= u32::from(retries) && !(opening.deferred && opening.timeouts < defers)) {
             // MUST-22: R2.
-            let errno = if opening.soft_error == 0 { ETIMEDOUT } else { opening.soft_error };
+            let errno = opening.soft_error.unwrap_or(ETIMEDOUT);
             return self.fail_opening(id, errno, host);
         }
         opening.timeouts += 1;

@@ -82,7 +82,7 @@ impl SlowPath {
             Meaning::Failed(errno) if opening.listener.is_none() || ends_half_open(&error) => {
                 self.fail_opening(id, errno, host);
             }
-            Meaning::Failed(errno) => opening.soft_error = errno,
+            Meaning::Failed(errno) => opening.soft_error = Some(errno),
             Meaning::TooBig(_) | Meaning::Nothing => {}
         }
     }

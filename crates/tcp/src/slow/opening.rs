@@ -89,8 +89,8 @@ pub(super) struct Opening {
     pub sent_at: Micros,
     /// Number of times it has been sent.
     pub sent: u32,
-    /// errno of the last ICMP error that did not end it, 0 = none.
-    pub soft_error: i32,
+    /// errno of the last ICMP error that did not end it.
+    pub soft_error: Option<i32>,
     /// When the last challenge ACK, or SYN-ACK for a duplicate SYN, was sent.
     pub challenged_at: Option<Micros>,
     /// Number of time-outs.
@@ -133,7 +133,7 @@ impl Opening {
             started: now,
             sent_at: now,
             sent: 0,
-            soft_error: 0,
+            soft_error: None,
             challenged_at: None,
             timeouts: 0,
             deferred: false,

@@ -12,7 +12,7 @@ impl SlowPath {
     /// An application that has asked for it is told at once (MUST-47). Others are not disturbed (SHLD-20).
     pub(super) fn soft_error(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) {
         if let Some(installed) = self.table.running(id) {
-            installed.soft_error = errno;
+            installed.soft_error = Some(errno);
             self.tell(id, errno, host);
         }
     }
@@ -20,7 +20,7 @@ impl SlowPath {
     /// R1 has been reached. The application is told before R2 (RFC 9293 §3.8.3 SHLD-9), with the cause if it is known.
     pub(super) fn delivery_problem(&mut self, id: FlowId, host: &mut dyn Host) {
         if let Some(installed) = self.table.running(id) {
-            let errno = if installed.soft_error == 0 { ETIMEDOUT } else { installed.soft_error };
+            let errno = installed.soft_error.unwrap_or(ETIMEDOUT);
             self.tell(id, errno, host);
         }
     }

@@ -1,4 +1,4 @@
-//! The line of what is seldom needed: IPv6 addresses, VLANs, and what is kept of rare events.
+//! The rarely used line: IPv6 addresses, VLAN, rare events.
 
 use super::bits::{AckDebt, Agreed};
 use super::permit::Writes;

@@ -1,4 +1,4 @@
-//! A process that does what is left to do when the broker has ended without doing it, because it was killed.
+//! A process that cleans up after a broker that was killed.
 //!
 //! It only waits, for the end of a pipe whose other end the broker has. It has no other descriptors, and no signal but
 //! SIGKILL ends it. If it is killed, the broker still does the work at its own end.

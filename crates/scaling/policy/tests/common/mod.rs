@@ -4,7 +4,8 @@
 
 use towpath_scaling::{Config, Decision, Observation, Outcome, PolicyState, Reason, step};
 
-/// Reproducible noise (xorshift).
+/// Reproducible noise (xorshift). Not testing/rng: the recorded decisions and the figures of docs/guide/cores.md were made
+/// with this sequence.
 pub struct Noise(pub u64);
 
 impl Noise {

@@ -319,8 +319,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
             // byte.
             t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
             // A new segment waits for half of the largest window ever. Perhaps that one was not the peer's buffer, so
-            // it is lowered: to the worth of one segment at least, so that half a segment is the smallest that goes
-            // without waiting (RFC 9293 §3.8.6.2.1).
+            // it is lowered, to one segment at least. Half a segment is then the smallest that goes without waiting
+            // (RFC 9293 §3.8.6.2.1).
             let max = &self.turn.lines.measures.max_wnd;
             let least = u32::from(t.mss()).min(max.get());
             max.set(by, t.snd_wnd().max(max.get() / 2).max(least));

@@ -147,13 +147,13 @@ fn abort() {
     assert_eq!((sent[0].flags, sent[0].seq, h.slow_names()), (RST | ACK, 100, vec!["Aborted".into()]));
     // The slow path aborts.
     let mut h = Harness::new();
-    h.message(ToFast::Abort { flow: FLOW, rst: false, errno: 110 });
+    h.message(ToFast::Abort { flow: FLOW, rst: false, errno: Some(110) });
     assert_eq!((h.flush().len(), h.view().errno, h.take_events()), (0, 110, event::ERROR));
     assert!(h.view().tx_closed);
     assert_eq!(h.rx(seg(0, 0, &bytes(0, 10))), []);
     assert_eq!(h.view().rx_tail, 0);
     let mut h = Harness::new();
-    h.message(ToFast::Abort { flow: FLOW, rst: true, errno: 0 });
+    h.message(ToFast::Abort { flow: FLOW, rst: true, errno: None });
     h.message(ToFast::Remove(FLOW));
     assert_eq!(h.slow_names(), [""; 0], "not before its RST is out");
     assert_eq!((h.flush()[0].flags, h.take_events()), (RST | ACK, 0));

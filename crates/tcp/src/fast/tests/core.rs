@@ -122,7 +122,7 @@ fn removal_waits_for_the_queues_and_then_the_number_is_clean() {
 fn a_flow_of_another_flow_group_is_left_alone() {
     let mut h = Harness::new();
     let mut other = FastPath::new(1, FastConfig::default(), h.fast.table.clone());
-    other.message(h.now, ToFast::Abort { flow: FLOW, rst: true, errno: 1 }, &mut h.rings);
+    other.message(h.now, ToFast::Abort { flow: FLOW, rst: true, errno: Some(1) }, &mut h.rings);
     assert_eq!(other.app_update(h.now, FLOW, AppUpdate { tx_tail: u32::MAX, ..AppUpdate::default() }), Ok(()));
     assert_eq!(h.view().errno, 0);
 }
@@ -146,7 +146,7 @@ fn too_many_flows() {
 
 #[test]
 fn a_removed_or_killed_flow_keeps_no_ranges() {
-    for message in [ToFast::Remove(FLOW), ToFast::Abort { flow: FLOW, rst: false, errno: 110 }] {
+    for message in [ToFast::Remove(FLOW), ToFast::Abort { flow: FLOW, rst: false, errno: Some(110) }] {
         let mut h = Harness::new();
         h.rx(seg(500, 0, &bytes(500, 10)));
         assert_eq!(h.fast.state.out_of_order.in_use(), 1);

@@ -140,7 +140,10 @@ proptest! {
                     8 => ToFast::KeepAlive(FLOW),
                     9 => ToFast::SetMss(FLOW, window.growth),
                     10 => ToFast::SetService { flow: FLOW, tos: window.beta as u8, ttl: 1 },
-                    7 => ToFast::Abort { flow: FLOW, rst: window.cwnd & 1 == 0, errno: (window.ssthresh & 127) as i32 },
+                    7 => {
+                        let errno = Some((window.ssthresh & 127) as i32).filter(|errno| *errno != 0);
+                        ToFast::Abort { flow: FLOW, rst: window.cwnd & 1 == 0, errno }
+                    }
                     _ => ToFast::Relink(FLOW, h.setup.link),
                 }),
                 Step::Time(us) => h.now = h.now.after(us),

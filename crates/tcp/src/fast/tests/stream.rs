@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use towpath_rng::Rng;
 
 proptest! {
     /// Any cutting, reordering, overlap and duplication of a stream yields the stream; the sender repeats what is not
@@ -63,11 +64,8 @@ proptest! {
         let b = FlowSetup { snd_start: a.rcv_start, rcv_start: a.snd_start, tuple, ..a.clone() };
         let mut ends = [Harness::of(a), Harness::of(b)];
         let totals = [lengths.0, lengths.1];
-        let mut random = seed;
-        let mut dice = move |n: u32| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) as u32 % n
-        };
+        let mut rng = Rng::new(seed);
+        let mut dice = move |n: u32| rng.below(n.into()) as u32;
         let mut read = [0, 0];
         let mut heard = [0, 0];
         for turn in 0.. {

@@ -416,7 +416,7 @@ pub fn word(message: &ToFast) -> String {
         ToFast::SetMss(flow, mss) => format!("mss {} {mss}", flow.0),
         ToFast::SetService { flow, tos, ttl } => format!("service {} tos {tos} ttl {ttl}", flow.0),
         ToFast::Deactivate(flow) => format!("deactivate {}", flow.0),
-        ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {errno}", flow.0),
+        ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {}", flow.0, errno.unwrap_or(0)),
         ToFast::Relink(flow, _) => format!("relink {}", flow.0),
         ToFast::SetWeight { class, weight } => format!("weight {class} {weight}"),
         ToFast::SetClass(flow, class) => format!("class {} {class}", flow.0),
