@@ -28,6 +28,8 @@
 // has chosen the socket. A SYN that has not come here as it is was translated (NAT) or decrypted (IPsec): only the kernel
 // can carry its connection. All first SYNs that are not taken are the kernel's, unless the rules of the socket in `rules`
 // refuse their peer: such a SYN is dropped. These rules hold also when the service has died.
+//
+// `towpath_own` (own.bpf.h) takes first SYNs of such sockets before the kernel's firewall, if that is configured.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -38,15 +40,9 @@
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "peers.bpf.h"
+#include "own.bpf.h"
 #include "tables.bpf.h"
-
-static __always_inline void count(__u32 what)
-{
-    __u64 *value = bpf_map_lookup_elem(&stats, &what);
-    if (value)
-        *value += 1;
-}
+#include "take.bpf.h"
 
 // Unreachable, time exceeded, parameter problem.
 static __always_inline int is_error_type(struct icmp *icmp)
@@ -87,12 +83,6 @@ static __always_inline int is_error6(struct ipv6hdr *ip, void *end)
         return 0;
     struct flow6 flow = { quoted->daddr, quoted->saddr, ports[1], ports[0] };
     return bpf_map_lookup_elem(&flows6, &flow) != 0;
-}
-
-// A SYN that begins a connection. One with FIN or RST is nobody's.
-static __always_inline int is_first_syn(struct tcphdr *tcp)
-{
-    return tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin;
 }
 
 // `value`: of the flow's entry, or 0.
@@ -347,96 +337,6 @@ int towpath_receive(struct __sk_buff *skb)
     return ours ? skb->len : 0;
 }
 
-static __always_inline int service_exists(void)
-{
-#pragma clang loop unroll(disable)
-    for (__u32 place = 0; place < PLACES; place++) {
-        __u32 at = place;
-        if (bpf_map_lookup_elem(&tripwire, &at))
-            return 1;
-    }
-    return 0;
-}
-
-static __always_inline int service_runs(void)
-{
-    __u32 zero = 0;
-    __u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
-    return service_exists() && beat && bpf_ktime_get_ns() - *beat < STUCK;
-}
-
-// A SYN that is not taken: the kernel has it, or nobody.
-static __always_inline int not_taken(__u64 cookie, const struct ends *ends)
-{
-    return is_refused(cookie, ends) ? OURS : KERNELS;
-}
-
-// The kernel answers this SYN, so its repetitions are the kernel's, too.
-static __always_inline int leave_to_kernel(__u64 cookie, const struct ends *ends, void *half_opens, void *kernels,
-                                           void *flow)
-{
-    if (is_refused(cookie, ends))
-        return OURS;
-    __u64 until = bpf_ktime_get_ns() + KERNELS_HANDSHAKE;
-    bpf_map_update_elem(kernels, flow, &until, BPF_ANY);
-    bpf_map_delete_elem(half_opens, flow);
-    return KERNELS;
-}
-
-// The service cannot have this SYN. If it has the connection, the SYN is dropped: two SYN-ACKs would not agree. The peer
-// repeats it.
-static __always_inline int cannot_take(__u64 cookie, const struct ends *ends, void *flows, void *half_opens,
-                                       void *kernels, void *flow, __u32 why)
-{
-    count(why);
-    if (service_exists() && bpf_map_lookup_elem(flows, flow))
-        return OURS;
-    return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
-}
-
-static __always_inline int take(struct __sk_buff *skb, __u64 cookie, const struct ends *ends, void *flows,
-                                void *half_opens, void *kernels, void *seen, void *flow, struct tcphdr *tcp, int v6)
-{
-    __u32 *seq = bpf_map_lookup_elem(seen, flow);
-    if (!seq || *seq != tcp->seq)
-        return not_taken(cookie, ends);
-    __u64 *until = bpf_map_lookup_elem(kernels, flow);
-    if (until && bpf_ktime_get_ns() < *until)
-        return not_taken(cookie, ends);
-    if (!bpf_map_lookup_elem(&accelerated, &cookie))
-        return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
-    if (!service_runs())
-        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, STALE);
-    struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
-    if (!syn)
-        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL);
-    __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-    if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp || bpf_skb_load_bytes(skb, 0, syn->tcp, tcp_bytes) ||
-        bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
-        bpf_skb_load_bytes_relative(skb, 0, syn->ip, ip_bytes, BPF_HDR_START_NET)) {
-        bpf_ringbuf_discard(syn, 0);
-        return not_taken(cookie, ends);
-    }
-    syn->cookie = cookie;
-    syn->interface = skb->ifindex;
-    syn->queue = skb->queue_mapping;
-    syn->v6 = v6;
-    syn->tcp_bytes = tcp_bytes;
-    syn->zero = 0;
-    bpf_ringbuf_submit(syn, 0);
-    count(TAKEN);
-    return OURS;
-}
-
-// The IPv6 form of an IPv4 address, its second word.
-static __always_inline __u64 mapped(__be32 address)
-{
-    __be32 words[2] = { bpf_htonl(0xffff), address };
-    __u64 word;
-    __builtin_memcpy(&word, words, sizeof word);
-    return word;
-}
-
 // The packet begins with its TCP header. The sockets of accepted connections inherit the program, but all is theirs.
 SEC("socket")
 int towpath_listen(struct __sk_buff *skb)
@@ -461,7 +361,7 @@ int towpath_listen(struct __sk_buff *skb)
         if (!is_served)
             return not_taken(cookie, &ends);
         struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-        return take(skb, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
+        return take(skb, ip.ihl * 4, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
     }
     struct ipv6hdr ip;
     if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
@@ -474,7 +374,7 @@ int towpath_listen(struct __sk_buff *skb)
     if (!is_served || ip.nexthdr != IPPROTO_TCP)
         return not_taken(cookie, &ends);
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return take(skb, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
+    return take(skb, sizeof ip, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

@@ -57,7 +57,7 @@ enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
 enum { ACTIVE = 1, PASSIVE };
 // Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
-// Results of `towpath_drop`: TCX_NEXT and TCX_DROP, which older headers lack.
+// Results of `towpath_drop` and `towpath_own`: TCX_NEXT and TCX_DROP, which older headers lack.
 enum { NEXT = -1, DROP = 2 };
 
 // Interfaces that are served at a time at most, and receive queues of each that may have a socket. Sockets and the tripwire
@@ -168,6 +168,23 @@ struct {
     __type(key, __u32);
     __type(value, __u32);
 } served SEC(".maps");
+
+// The host's own addresses, in the form of `struct ends`. Only `towpath_own` asks for them.
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 16);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct in6_addr);
+    __type(value, __u32);
+} addresses SEC(".maps");
+
+// The number of the filter `towpath_listen`. The process that serves cannot change it.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} filter SEC(".maps");
 
 // SYNs that wait for the service.
 struct {

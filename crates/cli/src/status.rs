@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use towpath_scaling::counted;
 use towpath_service::api::{self, Command, InterfaceStatus, NamedCounts, NamedPort, Sizing, Status, Tally};
+use towpath_service::config::FirewallSetting;
 
 /// The time over which busy shares are measured.
 const WATCH: Duration = Duration::from_millis(250);
@@ -130,6 +131,9 @@ fn link(out: &mut String, link: &InterfaceStatus) {
     };
     let (name, queues, sockets) = (link.title(), counted(link.queues, "receive queue"), link.sockets);
     let _ = write!(out, "{name}: {state}, {program}, {queues}, {} served", sockets.min(link.queues));
+    if link.firewall == FirewallSetting::Own.to_string() {
+        out.push_str(", its own firewall");
+    }
     if link.strays > 0 {
         let _ = write!(out, ", {} by the slower way", counted(link.strays, "frame"));
     }
@@ -369,13 +373,14 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             program: Some(7),
             mode: "xdp".into(),
             reason: "hardware".into(),
+            firewall: "own".into(),
             queues: 4,
             sockets: 1,
             strays: 9,
             trouble: Some("eth1 has 4 receive queues".into()),
         }];
         let lines = "\
-eth1 (VLAN 7): up, xdp (program 7; hardware), 4 receive queues, 1 served, 9 frames by the slower way
+eth1 (VLAN 7): up, xdp (program 7; hardware), 4 receive queues, 1 served, its own firewall, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));

@@ -2,11 +2,11 @@
 //! them does not. So one process can hold them while another uses copies, and while that one is started again.
 
 use crate::RxChecksum;
+use crate::ingress::Ingress;
 use crate::interface::Interface;
 use crate::link::Link;
 use crate::object::MAPS;
 use crate::steer_error::{SteerError, explain};
-use crate::tables::attached_drop;
 pub use crate::tables::{PLACES, QUEUES, SteerMode, Tables};
 use crate::xsk_socket::{Shape, XskConfig, XskError, XskSocket, receives_super_segments};
 use aya::programs::links::FdLink;
@@ -24,11 +24,13 @@ pub struct AttachConfig {
     /// How frames leave the kernel. A driver that cannot run the program gets generic mode. `None`: packet sockets for a
     /// virtual device, if the kernel can do it and frames carry no tag, else the driver.
     pub mode: Option<SteerMode>,
+    /// SYNs are taken before the kernel's firewall. The tables must be loaded for that.
+    pub own: bool,
 }
 
 impl Default for AttachConfig {
     fn default() -> Self {
-        Self { tagged: false, mode: Some(SteerMode::Driver) }
+        Self { tagged: false, mode: Some(SteerMode::Driver), own: false }
     }
 }
 
@@ -58,6 +60,8 @@ pub struct Description {
     pub queues: u32,
     /// Each queue has a socket for super-segments.
     pub super_segments: bool,
+    /// SYNs are taken before the kernel's firewall.
+    pub own: bool,
     shape: Shape,
 }
 
@@ -83,7 +87,7 @@ impl Description {
     pub fn encode(&self) -> String {
         let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
         let (generic, packet) = (self.mode == SteerMode::Generic, self.mode == SteerMode::Packet);
-        let flags = [generic, tagged, is_virtual, self.super_segments, packet];
+        let flags = [generic, tagged, is_virtual, self.super_segments, packet, self.own];
         let flags = flags.iter().zip(0..).fold(0, |flags, (flag, bit)| flags | u32::from(*flag) << bit);
         let [first, second] = self.programs;
         let words = [self.index, self.place, flags, first, second, self.queues, frames, frame_bytes, ring, mtu_bytes];
@@ -95,7 +99,8 @@ impl Description {
         let words: Vec<u32> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let [index, place, flags, first, second, queues, frames, frame_bytes, ring, mtu_bytes] =
             words.try_into().ok()?;
-        let [generic, tagged, is_virtual, super_segments, packet] = [1, 2, 4, 8, 16].map(|bit| flags & bit != 0);
+        let [generic, tagged, is_virtual, super_segments, packet, own] =
+            [1, 2, 4, 8, 16, 32].map(|bit| flags & bit != 0);
         let mode = match (generic, packet) {
             (false, false) => SteerMode::Driver,
             (true, false) => SteerMode::Generic,
@@ -104,7 +109,7 @@ impl Description {
         };
         let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
         let is_known = place < PLACES && queues <= QUEUES;
-        is_known.then_some(Self { index, place, mode, programs: [first, second], queues, super_segments, shape })
+        is_known.then_some(Self { index, place, mode, programs: [first, second], queues, super_segments, own, shape })
     }
 }
 
@@ -144,7 +149,9 @@ impl Parts {
 
 /// The program on an interface, and its sockets. Dropping this value detaches the program, as the end of the process does.
 pub struct Attachment {
-    // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
+    // Field order matters: the programs are detached before the sockets go, so that no frame is dropped.
+    /// Of the program that takes SYNs before the kernel's firewall, if they are to be taken there.
+    own_link: Option<FdLink>,
     link: Option<FdLink>,
     tables: Tables,
     /// Which of the XDP programs is attached.
@@ -154,6 +161,8 @@ pub struct Attachment {
     interface: Interface,
     /// The mode that was asked for.
     wanted: Option<SteerMode>,
+    /// SYNs are to be taken before the kernel's firewall.
+    own: bool,
     mode: SteerMode,
     config: XskConfig,
     queues: Vec<XskSocket>,
@@ -167,13 +176,14 @@ impl Attachment {
     /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
     /// All frames pass to the kernel until flows are added.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
-        Self::attach_at(&Tables::load(interface)?, 0, interface, AttachConfig::default())
+        Self::attach_at(&Tables::load(interface, false)?, 0, interface, AttachConfig::default())
     }
 
     fn attach_at(tables: &Tables, place: u32, interface: &str, how: AttachConfig) -> Result<Self, SteerError> {
         let found = Interface::find(interface).map_err(|e| explain(interface, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(interface.into()))?;
         let (link, mode) = attach(tables, 0, &found, how)?;
+        let own_link = attach_own(tables, &found, how.own)?;
         tables.put(place, &found)?;
         let config = XskConfig { copy: mode != SteerMode::Driver, tagged: how.tagged, ..XskConfig::default() };
         let config = XskConfig { super_segments: takes_super_segments(&found, mode), ..config };
@@ -181,12 +191,14 @@ impl Attachment {
         let (interface, link) = (found, Some(link));
         let (expected, following) = (0, None);
         Ok(Self {
+            own_link,
             link,
             tables,
             attached: 0,
             place,
             interface,
             wanted: how.mode,
+            own: how.own,
             mode,
             config,
             queues,
@@ -197,7 +209,7 @@ impl Attachment {
 
     /// Attaches the program, and opens a socket for each of this many queues.
     pub fn open(interface: &str, config: AttachConfig, queues: usize) -> Result<Self, AttachError> {
-        Self::open_at(&Tables::load(interface)?, 0, interface, config, queues)
+        Self::open_at(&Tables::load(interface, config.own)?, 0, interface, config, queues)
     }
 
     /// [`Attachment::open`] for one of several interfaces that have the same tables, each at a place of its own.
@@ -253,6 +265,7 @@ impl Attachment {
             programs: self.programs(),
             queues: self.queues() as u32,
             super_segments: !self.queues.is_empty() && self.queues.iter().all(XskSocket::sends_super_segments),
+            own: self.own,
             shape: self.queues.first().map_or(none, XskSocket::shape),
         }
     }
@@ -298,12 +311,22 @@ impl Attachment {
     /// Is the interface there, with the program on it and the sockets bound?
     pub fn is_in_place(&self) -> bool {
         let link = Link::of(self.interface.index).ok().flatten();
+        let has_programs = link.is_some_and(|link| self.has_program(&link) && self.has_own(&link));
+        has_programs && self.following.is_none() && self.queues.iter().all(XskSocket::is_bound)
+    }
+
+    /// Is the program there that steers, or keeps steered frames from the kernel?
+    fn has_program(&self, link: &Link) -> bool {
         let program = match self.mode {
-            SteerMode::Packet => link.and_then(|link| attached_drop(&link.name)),
-            _ => link.and_then(|link| link.program),
+            SteerMode::Packet => Ingress::Drop.attached(&link.name),
+            _ => link.program,
         };
-        let has_program = program.is_some_and(|id| self.programs().contains(&id));
-        has_program && self.following.is_none() && self.queues.iter().all(XskSocket::is_bound)
+        program.is_some_and(|id| self.programs().contains(&id))
+    }
+
+    /// Is what takes SYNs before the kernel's firewall there, if it is to be?
+    fn has_own(&self, link: &Link) -> bool {
+        !self.own || self.tables.has_own(&link.name)
     }
 
     /// True if only the program is missing: the sockets are still bound.
@@ -311,16 +334,23 @@ impl Attachment {
         self.following.is_none() && !self.queues.is_empty() && self.queues.iter().all(XskSocket::is_bound)
     }
 
-    /// Somebody has taken the program off the interface, which is still there: puts it back. The sockets stay bound, as the
+    /// Somebody has taken a program off the interface, which is still there: puts it back. The sockets stay bound, as the
     /// process that serves has them, too. So its queues could have no others.
     pub fn attach_again(&mut self) -> Result<(), SteerError> {
-        // The old link is without an interface. A program on the ingress hook is attached by the name, which may have changed.
-        self.link = None;
-        if let Some(name) = self.name() {
-            self.interface.name = name;
+        let link = Link::of(self.interface.index).ok().flatten().unwrap_or_default();
+        // A program on the ingress hook is attached by the name, which may have changed.
+        if !link.name.is_empty() {
+            self.interface.name.clone_from(&link.name);
         }
-        let (link, _) = self.tables.attach(self.attached, &self.interface, self.mode)?;
-        self.link = Some(link);
+        // One that is there stays: without it the kernel would reset connections. An old link is without an interface.
+        if !self.has_program(&link) {
+            self.link = None;
+            self.link = Some(self.tables.attach(self.attached, &self.interface, self.mode)?.0);
+        }
+        if !self.has_own(&link) {
+            self.own_link = None;
+            self.own_link = attach_own(&self.tables, &self.interface, self.own)?;
+        }
         Ok(())
     }
 
@@ -335,12 +365,13 @@ impl Attachment {
         let begun = self.following.take().is_some_and(|begun| begun.index == found.index) && self.link.is_some();
         if !begun {
             self.expected = queues;
-            (self.link, self.queues) = (None, Vec::new());
-            let how = AttachConfig { tagged: self.config.tagged, mode: self.wanted };
+            (self.own_link, self.link, self.queues) = (None, None, Vec::new());
+            let how = AttachConfig { tagged: self.config.tagged, mode: self.wanted, own: self.own };
             let (link, mode) = attach(&self.tables, self.attached, &found, how)?;
+            let own_link = attach_own(&self.tables, &found, self.own)?;
             // Not before: an interface that cannot be attached to may have another place.
             self.tables.put(self.place, &found)?;
-            (self.link, self.mode) = (Some(link), mode);
+            (self.own_link, self.link, self.mode) = (own_link, Some(link), mode);
             self.config.copy = mode != SteerMode::Driver;
             self.config.super_segments = takes_super_segments(&found, mode);
         }
@@ -351,7 +382,7 @@ impl Attachment {
                 return Err(error);
             }
             Err(error) => {
-                self.link = None;
+                (self.own_link, self.link) = (None, None);
                 return Err(error);
             }
         }
@@ -392,6 +423,9 @@ impl Attachment {
         }
         self.receive_packets(&self.interface.clone())?;
         self.put(0)?;
+        if let Some(link) = self.own_link.take() {
+            self.own_link = self.tables.exchange_ingress(Ingress::Own, &self.interface.name, link)?;
+        }
         drop(before);
         Ok(())
     }
@@ -401,7 +435,7 @@ impl Attachment {
     pub fn wait_for_it(&mut self, tables: &Tables) {
         self.tables = tables.clone();
         self.expected = self.queues();
-        (self.link, self.queues, self.following) = (None, Vec::new(), None);
+        (self.own_link, self.link, self.queues, self.following) = (None, None, Vec::new(), None);
     }
 
     /// Has the driver run the program on queues that have been made since it was attached. Not all do so by themselves:
@@ -417,7 +451,7 @@ impl Attachment {
     fn put(&mut self, which: usize) -> Result<(), SteerError> {
         let Some(link) = self.link.take() else { return Ok(()) };
         if self.mode == SteerMode::Packet {
-            self.link = self.tables.exchange_drop(&self.interface.name, link)?;
+            self.link = self.tables.exchange_ingress(Ingress::Drop, &self.interface.name, link)?;
             return Ok(());
         }
         self.link = self.tables.exchange(which, &self.interface.name, link)?;
@@ -450,6 +484,11 @@ fn attach(
         }
     }
     tables.attach(which, interface, how.mode.unwrap_or(SteerMode::Driver))
+}
+
+/// Attaches what takes SYNs before the kernel's firewall, if they are to be taken there.
+fn attach_own(tables: &Tables, interface: &Interface, own: bool) -> Result<Option<FdLink>, SteerError> {
+    own.then(|| tables.attach_own(&interface.name)).transpose()
 }
 
 /// Do super-segments come from this interface? Their checksums are known only where frames may have partial ones.

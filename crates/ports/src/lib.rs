@@ -3,6 +3,7 @@
 mod assembly;
 pub mod attachment;
 pub mod first_syn;
+mod ingress;
 mod interface;
 mod keys;
 pub mod link;

@@ -6,6 +6,7 @@ use std::mem::size_of;
 
 /// Attributes, and attributes within them (linux/if_link.h).
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_CARRIER: u16 = 33;
@@ -28,6 +29,8 @@ pub struct Link {
     pub hardware: u16,
     /// The kind of a virtual device (`veth`, `bridge`, `tun`); hardware has none.
     pub kind: Option<String>,
+    /// It is a port of another device, such as a bridge, a bond or a VRF.
+    pub is_port: bool,
     /// It is administratively up.
     pub up: bool,
     /// The cable, or the other end of a virtual device, is there.
@@ -64,6 +67,7 @@ impl Link {
             name: attribute(all, IFLA_IFNAME).map(text).unwrap_or_default(),
             hardware,
             kind: within(IFLA_LINKINFO, IFLA_INFO_KIND).map(text),
+            is_port: attribute(all, IFLA_MASTER).is_some_and(|master| master.iter().any(|byte| *byte != 0)),
             up: flags & libc::IFF_UP as u32 != 0,
             carrier: attribute(all, IFLA_CARRIER).and_then(|on| on.first()).is_none_or(|on| *on != 0),
             program: program.filter(|id| *id != 0),
@@ -169,6 +173,7 @@ mod tests {
         word(&mut xdp, IFLA_XDP_PROG_ID, &7u32.to_ne_bytes());
         word(&mut attributes, IFLA_IFNAME, b"eth7\0");
         word(&mut attributes, IFLA_CARRIER, &[0]);
+        word(&mut attributes, IFLA_MASTER, &9u32.to_ne_bytes());
         word(&mut attributes, IFLA_LINKINFO, &kind);
         word(&mut attributes, IFLA_XDP, &xdp);
         let whole = answer(libc::ARPHRD_ETHER, libc::IFF_UP as u32, &attributes);
@@ -176,6 +181,7 @@ mod tests {
             name: "eth7".into(),
             hardware: libc::ARPHRD_ETHER,
             kind: Some("veth".into()),
+            is_port: true,
             up: true,
             carrier: false,
             program: Some(7),

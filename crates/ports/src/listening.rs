@@ -40,8 +40,8 @@ pub struct Listening {
 }
 
 /// Maps of the object that are not used where no interface is served.
-const OF_AN_INTERFACE: [&str; 8] =
-    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6"];
+const OF_AN_INTERFACE: [&str; 9] =
+    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6", "addresses"];
 
 impl Listening {
     /// Of a filter that is loaded, and its maps.
@@ -63,6 +63,7 @@ impl Listening {
     /// The filter alone, where no interface is served: no SYN is taken.
     pub fn alone() -> io::Result<Self> {
         let mut loader = EbpfLoader::new();
+        loader.btf(None);
         for name in OF_AN_INTERFACE {
             loader.map_max_entries(name, 1);
         }
@@ -72,7 +73,7 @@ impl Listening {
         }
         let mut object = loader.load(OBJECT).map_err(io::Error::other)?;
         let load = |object: &mut Ebpf| {
-            let filter = load_filter(object)?;
+            let (filter, _) = load_filter(object)?;
             Self::over(filter, &mut Maps::of_object(object)?)
         };
         load(&mut object).map_err(|error| match error {

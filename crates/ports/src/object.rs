@@ -14,7 +14,7 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o
 const FILTER: &str = "towpath_listen";
 
 /// The maps that the process that serves uses. It gets their descriptors in this order.
-pub const MAPS: [&str; 16] = [
+pub const MAPS: [&str; 17] = [
     "flows",
     "flows6",
     "half_open",
@@ -31,6 +31,7 @@ pub const MAPS: [&str; 16] = [
     "rules",
     "refused_by",
     "refused_at",
+    "addresses",
 ];
 
 /// Why a program could not be loaded.
@@ -46,12 +47,13 @@ pub fn refused(error: impl Error + 'static) -> LoadError {
     LoadError::Refused(Box::new(error))
 }
 
-/// Loads the filter for listening sockets.
-pub fn load_filter(object: &mut Ebpf) -> Result<OwnedFd, LoadError> {
+/// Loads the filter for listening sockets. Returns its number, too.
+pub fn load_filter(object: &mut Ebpf) -> Result<(OwnedFd, u32), LoadError> {
     let filter = object.program_mut(FILTER).and_then(|p| <&mut SocketFilter>::try_from(p).ok());
     let filter = filter.ok_or(LoadError::Missing)?;
     filter.load().map_err(refused)?;
-    filter.fd().map_err(refused)?.as_fd().try_clone_to_owned().map_err(refused)
+    let number = filter.info().map_err(refused)?.id();
+    Ok((filter.fd().map_err(refused)?.as_fd().try_clone_to_owned().map_err(refused)?, number))
 }
 
 /// The descriptors of [`MAPS`].

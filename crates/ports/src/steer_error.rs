@@ -13,6 +13,12 @@ pub(crate) const PROGRAMS: [&str; 2] = ["towpath_steer", "towpath_steer2"];
 /// The program of packet sockets.
 pub(crate) const DROP: &str = "towpath_drop";
 
+/// The program that takes SYNs before the kernel's firewall.
+pub(crate) const OWN: &str = "towpath_own";
+
+/// In errors.
+pub(crate) const EXCHANGING: &str = "putting the program in another one's place";
+
 /// Why steering could not be set up or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
@@ -57,6 +63,14 @@ pub enum SteerError {
          `port = \"xdp\"`"
     )]
     NoIngressHook(String),
+    /// SYNs cannot be taken before the kernel's firewall.
+    #[error("`firewall = \"own\"` is not possible on {interface}: {missing}; use `firewall = \"respect\"`")]
+    NotOwn {
+        /// Interface.
+        interface: String,
+        /// What it would need.
+        missing: String,
+    },
     /// Any other error.
     #[error("steering on {interface}: {doing}: {text}")]
     Other {
@@ -101,6 +115,11 @@ pub(crate) fn occupied_by(interface: &str, id: Option<u32>) -> SteerError {
         holder: id.and_then(|id| link_holder::of_program(Path::new("/proc"), id)),
         is_ours: name.is_some_and(|name| name == DROP || PROGRAMS.contains(&name)),
     }
+}
+
+/// The error for an object that is not ours.
+pub(crate) fn missing(interface: &str) -> SteerError {
+    explain(interface, "loading", &io::Error::other("the object lacks a program or a map"))
 }
 
 /// The errno at the bottom of an error.

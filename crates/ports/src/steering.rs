@@ -6,14 +6,16 @@ use crate::attachment::{Attachment, Description, PLACES, Parts};
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::listening::{Listening, monotonic};
 use crate::object::{LoadError, Maps};
+use crate::peer_filter::removed;
 pub use crate::steer_error::SteerError;
 use crate::steer_error::{explain, os_error};
 use crate::strays::Strays;
 use crate::xsk::XskPort;
 use crate::xsk_socket::XskSocket;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -73,6 +75,9 @@ pub struct Steering {
     half_open6: HashMap<MapData, FlowKey6, u64>,
     listening: Listening,
     strays: Strays,
+    /// The host's addresses, as the program that takes SYNs before the kernel's firewall knows them.
+    addresses: HashMap<MapData, [u8; 16], u32>,
+    known: HashSet<IpAddr>,
     settings: Array<MapData, u32>,
     /// By the interfaces' places; 0: untagged frames.
     vlans: [u16; PLACES as usize],
@@ -117,6 +122,8 @@ impl Steering {
                 stats: maps.take("stats")?,
                 listening: Listening::over(filter, &mut maps)?,
                 strays: Strays::new(strays),
+                addresses: maps.take("addresses")?,
+                known: HashSet::new(),
                 vlans: [0; PLACES as usize],
             })
         };
@@ -192,6 +199,27 @@ impl Steering {
         let set = self.settings.set(place, u32::from(vlan) | all, 0);
         let result = set.and_then(|()| self.listening.serve(place, device));
         result.map_err(|e| explain(&self.interface, "choosing the device of listeners", &e))
+    }
+
+    /// The host has these addresses. SYNs to others pass the kernel's firewall in any case.
+    pub fn set_addresses(&mut self, addresses: &HashSet<IpAddr>) -> Result<(), SteerError> {
+        let words = |address: &IpAddr| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        let Self { addresses: table, known, .. } = self;
+        if known == addresses {
+            return Ok(());
+        }
+        let mut change = || {
+            for gone in known.difference(addresses) {
+                removed(table.remove(&words(gone)))?;
+            }
+            addresses.difference(known).try_for_each(|new| table.insert(words(new), 1, 0).map_err(io::Error::other))
+        };
+        let result = change();
+        known.clone_from(addresses);
+        result.map_err(|e| explain(&self.interface, "telling the host's addresses", &e))
     }
 
     /// Adds, changes or (`None`) removes one connection. Doing so twice is no error.

@@ -1,14 +1,14 @@
 //! The steering programs and their tables, and how a program is put on an interface.
 
+use crate::ingress::{Ingress, kernel_structures};
 use crate::interface::Interface;
 use crate::object::{LoadError, OBJECT, load_filter, map_descriptors, refused};
-use crate::steer_error::{DROP, PROGRAMS, SteerError, explain, occupied_by, os_error};
-use aya::Ebpf;
+use crate::steer_error::{EXCHANGING, PROGRAMS, SteerError, explain, missing, occupied_by, os_error};
 use aya::maps::{Array, MapData, XskMap};
 use aya::programs::links::FdLink;
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, SocketFilter, TcAttachType, Xdp, XdpMode};
+use aya::programs::{ProgramError, SocketFilter, Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const PLACES: u32 = 16;
 /// Receive queues of each that may have a socket. The program has the same number.
 pub const QUEUES: u32 = 256;
-
-/// In errors.
-const EXCHANGING: &str = "putting the program in another one's place";
 
 /// How frames of ours leave the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +49,8 @@ struct Loaded {
     ids: [u32; 2],
     /// The number of the program of packet sockets; 0: it is not loaded.
     drop_id: u32,
+    /// The number of the program that takes SYNs before the kernel's firewall; 0: it is not loaded.
+    own_id: u32,
     filter: OwnedFd,
     sockets: XskMap<MapData>,
     /// The interfaces at each place.
@@ -61,22 +60,29 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn load(interface: &str) -> Result<Self, SteerError> {
-        let mut object = Ebpf::load(OBJECT).map_err(|e| explain(interface, "loading maps", &e))?;
+    /// `own`: for a firewall of its own. Nothing else of the object asks for the kernel's structures.
+    fn load(interface: &str, own: bool) -> Result<Self, SteerError> {
+        let structures = own.then(|| kernel_structures(interface)).transpose()?;
+        let loaded = EbpfLoader::new().btf(structures.as_ref()).load(OBJECT);
+        let mut object = loaded.map_err(|e| explain(interface, "loading maps", &e))?;
         let mut ids = [0; 2];
         for (which, id) in ids.iter_mut().enumerate() {
             let xdp = program(&mut object, interface, which)?;
             xdp.load().map_err(|e| explain(interface, "loading the program", &e))?;
             *id = xdp.info().map_err(|e| explain(interface, "asking for the program", &e))?.id();
         }
-        let filter = load_filter(&mut object).map_err(|error| match error {
+        let (filter, number) = load_filter(&mut object).map_err(|error| match error {
             LoadError::Refused(error) => explain(interface, "loading the filter of listeners", &*error),
             LoadError::Missing => missing(interface),
         })?;
+        // It stays in the object, whose programs are loaded with its descriptor.
+        let numbers = object.map_mut("filter").and_then(|map| Array::<_, u32>::try_from(map).ok());
+        let mut numbers = numbers.ok_or_else(|| missing(interface))?;
+        numbers.set(0, number, 0).map_err(|e| explain(interface, "telling the number of the filter", &e))?;
         let sockets = map(&mut object, "sockets").ok_or_else(|| missing(interface))?;
         let places = map(&mut object, "places").ok_or_else(|| missing(interface))?;
         let tripwire = map(&mut object, "tripwire").ok_or_else(|| missing(interface))?;
-        Ok(Self { object, ids, drop_id: 0, filter, sockets, places, tripwire })
+        Ok(Self { object, ids, drop_id: 0, own_id: 0, filter, sockets, places, tripwire })
     }
 
     /// Copies of the filter and of the maps that the process that serves uses.
@@ -96,9 +102,9 @@ fn map<T: TryFrom<aya::maps::Map>>(object: &mut Ebpf, name: &str) -> Option<T> {
 pub struct Tables(Arc<Mutex<Loaded>>);
 
 impl Tables {
-    /// Empty ones. `interface` is named in errors.
-    pub fn load(interface: &str) -> Result<Self, SteerError> {
-        Loaded::load(interface).map(|loaded| Self(Arc::new(Mutex::new(loaded))))
+    /// Empty ones. `interface` is named in errors. `own`: with what takes SYNs before the kernel's firewall.
+    pub fn load(interface: &str, own: bool) -> Result<Self, SteerError> {
+        Loaded::load(interface, own).map(|loaded| Self(Arc::new(Mutex::new(loaded))))
     }
 
     fn get(&self) -> MutexGuard<'_, Loaded> {
@@ -146,23 +152,38 @@ impl Tables {
     ) -> Result<(FdLink, SteerMode), SteerError> {
         let mut loaded = self.get();
         if wanted == SteerMode::Packet {
-            if let Some(id) = attached_drop(&interface.name) {
+            if let Some(id) = Ingress::Drop.attached(&interface.name) {
                 return Err(occupied_by(&interface.name, Some(id)));
             }
-            return Ok((attach_drop(&mut loaded, &interface.name)?, SteerMode::Packet));
+            let (link, id) = Ingress::Drop.attach(&mut loaded.object, &interface.name)?;
+            loaded.drop_id = id;
+            return Ok((link, SteerMode::Packet));
         }
         attach(program(&mut loaded.object, &interface.name, which)?, interface, wanted)
     }
 
-    /// Puts these tables' program of packet sockets in the place of other tables'.
-    pub(crate) fn exchange_drop(&self, interface: &str, link: FdLink) -> Result<Option<FdLink>, SteerError> {
-        let explain = |error: &(dyn std::error::Error + 'static)| explain(interface, EXCHANGING, error);
-        let link = SchedClassifierLink::try_from(link).map_err(|e| explain(&e))?;
+    /// Puts the program that takes SYNs before the kernel's firewall on an interface.
+    pub(crate) fn attach_own(&self, interface: &str) -> Result<FdLink, SteerError> {
         let mut loaded = self.get();
-        let program = drop_program(&mut loaded, interface)?;
-        let id = program.attach_to_link(link).map_err(|e| explain(&e))?;
-        let link = program.take_link(id).map_err(|e| explain(&e))?;
-        Ok(FdLink::try_from(link).ok())
+        let (link, id) = Ingress::Own.attach(&mut loaded.object, interface)?;
+        loaded.own_id = id;
+        Ok(link)
+    }
+
+    /// Puts these tables' program of the ingress hook in the place of other tables'.
+    pub(crate) fn exchange_ingress(
+        &self,
+        which: Ingress,
+        interface: &str,
+        link: FdLink,
+    ) -> Result<Option<FdLink>, SteerError> {
+        let mut loaded = self.get();
+        let (link, id) = which.exchange(&mut loaded.object, interface, link)?;
+        match which {
+            Ingress::Drop => loaded.drop_id = id,
+            Ingress::Own => loaded.own_id = id,
+        }
+        Ok(link)
     }
 
     /// The filter of packet sockets, which takes our frames.
@@ -185,6 +206,11 @@ impl Tables {
         (loaded.ids, loaded.drop_id)
     }
 
+    /// Is the program that takes SYNs before the kernel's firewall on this interface?
+    pub(crate) fn has_own(&self, interface: &str) -> bool {
+        Ingress::Own.attached(interface) == Some(self.get().own_id)
+    }
+
     /// Copies of the filter of listening sockets, and of the maps that the process that serves uses.
     pub(crate) fn copies(&self, interface: &str) -> Result<Vec<OwnedFd>, SteerError> {
         self.get().copies().map_err(|_| missing(interface))
@@ -200,42 +226,6 @@ impl Tables {
         let link = xdp.take_link(id).map_err(|e| explain(&e))?;
         Ok(FdLink::try_from(link).ok())
     }
-}
-
-/// The number of a program of packet sockets on this interface, ours or another service's.
-pub(crate) fn attached_drop(interface: &str) -> Option<u32> {
-    let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress).ok()?;
-    programs.iter().find(|program| program.name_as_str() == Some(DROP)).map(aya::programs::ProgramInfo::id)
-}
-
-/// The program of packet sockets, loaded.
-fn drop_program<'a>(loaded: &'a mut Loaded, interface: &str) -> Result<&'a mut SchedClassifier, SteerError> {
-    let found = loaded.object.program_mut(DROP).and_then(|program| <&mut SchedClassifier>::try_from(program).ok());
-    let program = found.ok_or_else(|| missing(interface))?;
-    if program.fd().is_err() {
-        program.load().map_err(|error| explain(interface, "loading the program of packet sockets", &error))?;
-    }
-    let info = program.info().map_err(|error| explain(interface, "asking for the program", &error))?;
-    loaded.drop_id = info.id();
-    Ok(program)
-}
-
-/// Another program that lets a frame pass would end the hook, so ours is the first one.
-fn attach_drop(loaded: &mut Loaded, interface: &str) -> Result<FdLink, SteerError> {
-    let program = drop_program(loaded, interface)?;
-    let explain = |error: ProgramError| explain(interface, "attaching to the ingress hook", &error);
-    let first = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let attached = program.attach_with_options(interface, TcAttachType::Ingress, first);
-    let id = attached.map_err(|error| match os_error(&error) {
-        // A kernel without the hook does not know the kind of link.
-        Some(libc::EINVAL | libc::EOPNOTSUPP) => SteerError::NoIngressHook(interface.into()),
-        _ => explain(error),
-    })?;
-    FdLink::try_from(program.take_link(id).map_err(explain)?).map_err(|_| SteerError::NoIngressHook(interface.into()))
-}
-
-fn missing(interface: &str) -> SteerError {
-    explain(interface, "loading", &io::Error::other("the object lacks a program or a map"))
 }
 
 fn program<'a>(object: &'a mut Ebpf, interface: &str, which: usize) -> Result<&'a mut Xdp, SteerError> {

@@ -13,7 +13,7 @@ use towpath_ports::packet_port::of_queue;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_wire::checksum;
 
-const PACKETS: AttachConfig = AttachConfig { tagged: false, mode: Some(SteerMode::Packet) };
+const PACKETS: AttachConfig = AttachConfig { tagged: false, mode: Some(SteerMode::Packet), own: false };
 
 /// A namespace's interface with the program of packet sockets, and a port on queue 0.
 fn open(network: &Network) -> (Steering, Box<dyn Port>) {

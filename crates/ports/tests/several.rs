@@ -60,7 +60,7 @@ fn each_interface_has_the_connections_of_all_and_sockets_of_its_own() {
     let network = Network::new();
     second_pair(&network);
     let (tables, first, second) = within(&network.ours, || {
-        let tables = Tables::load(OUR_IF).unwrap();
+        let tables = Tables::load(OUR_IF, false).unwrap();
         let first = Attachment::open_at(&tables, 0, OUR_IF, AttachConfig::default(), 1).unwrap();
         // It has no sockets, so its frames come as strays.
         let second = Attachment::open_at(&tables, 1, SECOND_IF, AttachConfig::default(), 0).unwrap();

@@ -203,7 +203,7 @@ fn a_socket_with_frames_in_the_kernels_hands_is_replaced_under_the_same_link() {
     // A process that has fallen can write what it likes.
     spoil_fill_ring(&attachment);
     attachment.leave();
-    within(&network.ours, || attachment.begin_again(&Tables::load(OUR_IF).unwrap(), 1).unwrap());
+    within(&network.ours, || attachment.begin_again(&Tables::load(OUR_IF, false).unwrap(), 1).unwrap());
     assert_ne!(numbers(&attachment), before);
     let (mut steering, mut port) = over(&attachment);
     steer(&mut steering, OURS, 9000, true);

@@ -4,7 +4,7 @@ use crate::admission::{Admission, UnknownName};
 use crate::affinity_guard::AffinityGuard;
 use crate::auto::{Auto, Reach};
 use crate::background;
-use crate::config::{Config, ConfigError, StackKind};
+use crate::config::{Config, ConfigError, FirewallSetting, StackKind};
 use crate::cpus;
 use crate::default_socket::default_socket;
 use crate::descriptor_table;
@@ -121,10 +121,17 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
         None => Ok(config),
     };
     let config = config.map_err(ServiceError::from).and_then(entered);
-    if config.as_ref().is_ok_and(|config| !config.interface.is_empty())
-        && let Some(passed_by) = firewall_rules::passed_by()
+    if let Ok(config) = config.as_ref()
+        && !config.interface.is_empty()
     {
-        tracing::warn!("{passed_by}");
+        match config.firewall {
+            FirewallSetting::Own => {
+                tracing::warn!(
+                    "firewall = \"own\": the policy alone judges accelerated connections, and no rule of the kernel's"
+                );
+            }
+            FirewallSetting::Respect => firewall_rules::passed_by().iter().for_each(|rules| tracing::warn!("{rules}")),
+        }
     }
     match config {
         Ok(config) if sandbox::has_broker(&config) => supervised(&config, options, stacks, &tell),

@@ -59,8 +59,8 @@ pub struct Options {
     /// Serve this network interface (root; may be repeated); without it only connections within this machine
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Who judges the first SYNs of connections over the interface: respect, the kernel's firewall (own, the
-    /// policy alone, is refused with the reason)
+    /// Who judges the first SYNs of connections over the interface: respect, the kernel's firewall and the policy, or own,
+    /// the policy alone
     #[arg(long, value_enum, value_name = "WHICH")]
     pub firewall: Option<FirewallSetting>,
     /// CPU cores that the stack may use: 2, 1-4 (as many as pay off) or auto

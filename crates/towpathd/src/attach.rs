@@ -19,6 +19,10 @@ pub const ASK_AGAIN: i32 = libc::EAGAIN;
 /// The broker's answer if the worker has all that there is: the interface is in place, or has got its program back.
 pub const IN_PLACE: i32 = libc::EALREADY;
 
+/// The kernel's choice of a listener is another one there: packets go on to the other device.
+const OWN_ON_A_PORT: &str = "it is a port of another device (a bridge, a bond, a VRF), where `firewall = \"own\"` cannot \
+                             tell who listens; use `firewall = \"respect\"`";
+
 /// Why an interface cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
@@ -142,10 +146,11 @@ fn served(interface: String, holder: Option<u32>) -> InterfaceError {
 }
 
 /// The tables of the worker that lives now. `name` is named in errors.
-pub fn tables_of(tables: &mut Option<Tables>, name: &str) -> Result<Tables, InterfaceError> {
+/// `own`: SYNs are taken before the kernel's firewall.
+pub fn tables_of(tables: &mut Option<Tables>, name: &str, own: bool) -> Result<Tables, InterfaceError> {
     match tables {
         Some(tables) => Ok(tables.clone()),
-        None => Ok(tables.insert(Tables::load(name)?).clone()),
+        None => Ok(tables.insert(Tables::load(name, own)?).clone()),
     }
 }
 
@@ -162,11 +167,14 @@ pub fn attach(
     let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     // Where the kernel does not tell, it refuses what cannot be.
     let link = Link::of(index).ok().flatten();
-    if let Some(why) = link.and_then(|link| link.refusal()) {
+    if let Some(why) = link.as_ref().and_then(Link::refusal) {
         return Err(InterfaceError::Unsuitable(name.into(), why));
     }
-    check_privileges(name)?;
-    let tables = tables_of(tables, name)?;
+    if config.own && link.is_some_and(|link| link.is_port) {
+        return Err(InterfaceError::Unsuitable(name.into(), OWN_ON_A_PORT));
+    }
+    check_privileges(name, config.own)?;
+    let tables = tables_of(tables, name, config.own)?;
     Ok(Attachment::open_at(&tables, place, name, config, receive_queues(name).max(least))?)
 }
 
@@ -186,17 +194,21 @@ pub fn interface_index(name: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(&socket, name).ok()
 }
 
-fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
-    let needed = [
+fn check_privileges(interface: &str, own: bool) -> Result<(), InterfaceError> {
+    let mut needed = vec![
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
         (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
         (CapabilitySet::BPF, "CAP_BPF"),
     ];
+    if own {
+        // Its program reads structures of the kernel.
+        needed.push((CapabilitySet::PERFMON, "CAP_PERFMON (for `firewall = \"own\"`)"));
+    }
     let Ok(held) = rustix::thread::capabilities(None) else { return Ok(()) };
-    // CAP_SYS_ADMIN contains CAP_BPF.
+    let contained = CapabilitySet::BPF | CapabilitySet::PERFMON;
     let has = |capability| {
         held.effective.contains(capability)
-            || capability == CapabilitySet::BPF && held.effective.contains(CapabilitySet::SYS_ADMIN)
+            || contained.contains(capability) && held.effective.contains(CapabilitySet::SYS_ADMIN)
     };
     let missing: Vec<_> = needed.iter().filter(|(set, _)| !has(*set)).map(|(_, name)| *name).collect();
     if missing.is_empty() {

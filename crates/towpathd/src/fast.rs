@@ -99,8 +99,8 @@ fn serve_interfaces(
     if has_broker {
         before_threads();
     }
-    let mut opened =
-        interface::open(&config.interface, &config.vlan, mode_of(config.port), ports).map_err(|error| match error {
+    let mut opened = interface::open(&config.interface, &config.vlan, mode_of(config.port), config.firewall, ports)
+        .map_err(|error| match error {
             InterfaceError::Served { .. } | InterfaceError::ServedAlready(_) => StackError::taken(error),
             error => StackError::of(error),
         })?;

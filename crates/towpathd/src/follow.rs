@@ -97,7 +97,7 @@ impl Follower {
 
     /// Must it look now and then, because nothing tells that the program has gone?
     pub fn must_ask(&self) -> bool {
-        !self.health.shows_program()
+        !self.health.shows_all()
     }
 
     /// Is it time to ask the holder?

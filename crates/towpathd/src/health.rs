@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use towpath_ports::attachment::{Description, SteerMode};
 use towpath_ports::link::Link;
 use towpath_service::api::InterfaceStatus;
+use towpath_service::config::FirewallSetting;
 use towpath_service::stack_factory::ServedInterface;
 
 /// See the module.
@@ -19,6 +20,8 @@ pub struct Health {
     mode: SteerMode,
     /// Why.
     reason: &'static str,
+    /// SYNs are taken before the kernel's firewall.
+    own: bool,
     /// Numbers of our programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
@@ -44,6 +47,7 @@ impl Health {
             index: interface.index.into(),
             mode: interface.mode,
             reason: interface.reason(wanted),
+            own: interface.own,
             programs: interface.programs,
             sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
@@ -69,8 +73,13 @@ impl Health {
 
     /// Does the kernel tell everybody which program is on it? Of the ingress hook it does not: only the interface's holder
     /// can ask.
-    pub fn shows_program(&self) -> bool {
+    fn shows_program(&self) -> bool {
         self.mode != SteerMode::Packet
+    }
+
+    /// Does it tell everybody of each of our programs there?
+    pub fn shows_all(&self) -> bool {
+        self.shows_program() && !self.own
     }
 
     /// Is one of our programs on it, as far as is shown?
@@ -128,6 +137,7 @@ impl ServedInterface for Health {
             }
             .to_string(),
             reason: self.reason.into(),
+            firewall: if self.own { FirewallSetting::Own } else { FirewallSetting::Respect }.to_string(),
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),

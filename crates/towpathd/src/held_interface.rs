@@ -11,7 +11,7 @@ use towpath_broker::Refusal;
 use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, Description, Parts, SteerMode, Tables};
 use towpath_ports::link::Link;
 use towpath_ports::xsk::XskError;
-use towpath_service::config::VlanSetting;
+use towpath_service::config::{FirewallSetting, VlanSetting};
 use towpath_service::privileged;
 
 /// Most queues for which the worker can demand a socket. The steering program knows no more.
@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct HeldInterfaces {
     /// How frames leave the kernel; `None`: chosen by what the interface is.
     mode: Option<SteerMode>,
+    /// SYNs are taken before the kernel's firewall.
+    own: bool,
     /// Of the worker that lives now; `None`: it has not opened anything.
     tables: Option<Tables>,
     all: Vec<HeldInterface>,
@@ -43,12 +45,13 @@ struct HeldInterface {
 
 impl HeldInterfaces {
     /// Those of these names, which are not attached to yet.
-    pub fn new(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>) -> Self {
+    pub fn new(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>, firewall: FirewallSetting) -> Self {
         let held = |(place, name): (usize, &String)| {
             let (name, vlan) = (name.clone(), vlans.of(place));
             HeldInterface { name, vlan, attachment: None, given: false }
         };
-        Self { mode, tables: None, all: names.iter().enumerate().map(held).collect() }
+        let own = firewall == FirewallSetting::Own;
+        Self { mode, own, tables: None, all: names.iter().enumerate().map(held).collect() }
     }
 
     /// Is there none?
@@ -83,7 +86,7 @@ impl HeldInterfaces {
     pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
         let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
-        let config = AttachConfig { tagged: held.vlan.is_some(), mode: self.mode };
+        let config = AttachConfig { tagged: held.vlan.is_some(), mode: self.mode, own: self.own };
         let attachment = match held.attachment.take() {
             Some(attachment) if held.given => {
                 let attachment = held.attachment.insert(attachment);
@@ -144,7 +147,7 @@ fn again(
     name: &str,
     least: usize,
 ) -> Result<Attachment, InterfaceError> {
-    let now = tables_of(tables, name)?;
+    let now = tables_of(tables, name, config.own)?;
     // It is the same one under another name.
     let name = &*left.name().unwrap_or_else(|| name.to_owned());
     if left.is_in_place() {
@@ -208,8 +211,13 @@ pub enum Holder {
 
 impl Holder {
     /// Of each interface in the configuration.
-    pub fn of_all(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>) -> Vec<Self> {
-        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlans, mode)));
+    pub fn of_all(
+        names: &[String],
+        vlans: &VlanSetting,
+        mode: Option<SteerMode>,
+        firewall: FirewallSetting,
+    ) -> Vec<Self> {
+        let own = Arc::new(Mutex::new(HeldInterfaces::new(names, vlans, mode, firewall)));
         let holder = |number| match privileged::broker() {
             Some(_) => Self::Broker(number),
             None => Self::Own(Arc::clone(&own), number),

@@ -7,7 +7,8 @@ use crate::held_interface::Holder;
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use crate::served::Interface;
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
@@ -17,7 +18,7 @@ use towpath_ports::Port;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
-use towpath_service::config::VlanSetting;
+use towpath_service::config::{FirewallSetting, VlanSetting};
 use towpath_service::privileged;
 use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::{FourTuple, PortId};
@@ -42,17 +43,19 @@ pub struct Opened {
 }
 
 /// Opens the interfaces of these names, and deals their queues out to the flow groups' ports. Nothing is steered yet. `vlans`:
-/// only frames with these IEEE 802.1Q tags are ours. `mode`: where the XDP program is to run.
+/// only frames with these IEEE 802.1Q tags are ours. `mode`: where the XDP program is to run. `firewall`: who judges first
+/// SYNs.
 pub fn open(
     names: &[String],
     vlans: &VlanSetting,
     mode: Option<SteerMode>,
+    firewall: FirewallSetting,
     ports: &mut [Vec<Box<dyn Port>>],
 ) -> Result<Opened, InterfaceError> {
     let (mut steering, mut each) = (None, Vec::new());
     let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
     let (groups, mut first_port) = (ports.len(), ports.first().map_or(0, Vec::len));
-    for (name, holder) in names.iter().zip(Holder::of_all(names, vlans, mode)) {
+    for (name, holder) in names.iter().zip(Holder::of_all(names, vlans, mode, firewall)) {
         let (number, parts) = (holder.number(), holder.open(groups)?);
         let vlan = vlans.of(number as usize);
         let holder = Arc::new(holder);
@@ -93,7 +96,9 @@ pub fn open(
         None => ReservedPorts::reserve(&EPHEMERAL_PORTS).map(Some),
     };
     let reserved = reserved.map_err(InterfaceError::Ports)?;
-    let steer = steering.map(|steering| Box::new(Interfaces { steering, each }) as Box<dyn Steer>);
+    let steer = steering.map(|steering| {
+        Box::new(Interfaces { steering, each, own: firewall == FirewallSetting::Own }) as Box<dyn Steer>
+    });
     Ok(Opened { interfaces, followers, steer, _ports: reserved })
 }
 
@@ -102,6 +107,8 @@ struct Interfaces {
     steering: Steering,
     /// By their places.
     each: Vec<Each>,
+    /// SYNs are taken before the kernel's firewall.
+    own: bool,
 }
 
 /// One of them.
@@ -144,6 +151,15 @@ impl Steer for Interfaces {
 
     fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), SteerError> {
         self.steering.serve(place, device)
+    }
+
+    fn know(&mut self, addresses: &HashSet<IpAddr>) {
+        if self.own
+            && let Err(error) = self.steering.set_addresses(addresses)
+            && LINES.allows()
+        {
+            tracing::warn!(%error, "the kernel's firewall judges SYNs to some addresses");
+        }
     }
 
     fn look_for_queues(&mut self) {

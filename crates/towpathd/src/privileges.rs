@@ -69,7 +69,7 @@ impl ServicePrivileges {
         Self {
             stacks,
             socket,
-            interfaces: HeldInterfaces::new(&config.interface, &config.vlan, mode_of(config.port)),
+            interfaces: HeldInterfaces::new(&config.interface, &config.vlan, mode_of(config.port), config.firewall),
             firewall: config.firewall,
             namespace: port_proof::own_namespace(),
             netlink: None,
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(privileges.program(i32::MAX), Err(libc::ENOENT));
         assert_eq!(privileges.shares_network(i32::MAX), Err(libc::ESRCH));
         let mut serves = ServicePrivileges {
-            interfaces: HeldInterfaces::new(&["lo".into()], &VlanSetting::default(), None),
+            interfaces: HeldInterfaces::new(&["lo".into()], &VlanSetting::default(), None, FirewallSetting::Own),
             ..without_interface()
         };
         assert_eq!(serves.neighbour(4_000_000, address, Change::Resolve), Err(libc::EPERM), "another device");

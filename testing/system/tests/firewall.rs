@@ -1,11 +1,11 @@
 //! The kernel's firewall judges the first SYN of each connection over the interface, both ways. Programs see what Linux
-//! shows them.
+//! shows them. With `firewall = "own"` it judges those of accelerated programs no longer.
 #![allow(clippy::expect_used)]
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use towpath_system_tests::namespace::{CLIENT, CLIENT6, SERVER, SERVER6};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, bin, require_program};
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
 
 const PORT: &str = "7840";
 /// Bound ports in use.
@@ -14,7 +14,9 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 /// Listens for both families and answers each connection with a byte.
 const SERVING: &str = "
 import socket, sys
-s = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+at = sys.argv[2] if len(sys.argv) > 2 else '::'
+family = socket.AF_INET6 if ':' in at else socket.AF_INET
+s = socket.create_server((at, int(sys.argv[1])), family=family, dualstack_ipv6=':' in at, backlog=64)
 print('up', flush=True)
 while True:
     c = s.accept()[0]
@@ -44,6 +46,8 @@ print(said, 'at once' if took < 0.8 else 'later' if said != 'timeout' else 'neve
 struct Walls {
     lab: Lab,
     service: Service,
+    /// The directory of the service's configuration.
+    configuration: Option<Scratch>,
     _echo: Running,
 }
 
@@ -58,7 +62,7 @@ impl Walls {
         let echo = Program::new(&["python3", "-u", "-c", SERVING]).arg(PORT);
         let mut echo = lab.on_client(echo).start(service.scratch.path("echo.log"));
         echo.wait_for("up", 60);
-        Self { lab, service, _echo: echo }
+        Self { lab, service, configuration: None, _echo: echo }
     }
 
     /// These are the only rules of the service's namespace.
@@ -282,4 +286,219 @@ fn rules_that_do_not_see_accelerated_segments_are_named() {
     let checks = report["host"].as_array().expect("checks");
     let firewall = checks.iter().find(|check| check["check"] == "firewall").expect("a check");
     assert!(firewall["state"] == "warn" && firewall.to_string().contains("inet ledger (counter, skuid)"), "{firewall}");
+}
+
+/// Two sockets share a port. Each answers with its number.
+const SHARING: &str = "
+import select, socket, sys
+def listener():
+    s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind((sys.argv[2], int(sys.argv[1]))); s.listen(64); return s
+both = [listener(), listener()]
+print('up', flush=True)
+while True:
+    for s in select.select(both, [], [])[0]:
+        c = s.accept()[0]
+        try: c.sendall(b'%d' % both.index(s)); c.close()
+        except OSError: pass
+";
+
+/// The kernel drops all new TCP connections over the interface, both ways and at each hook.
+const WALL: &str = "add table netdev w; \
+    add chain netdev w c { type filter hook ingress device eth1 priority -500; }; \
+    add rule netdev w c tcp flags & (syn | ack) == syn drop; \
+    add table inet t; \
+    add chain inet t pre { type filter hook prerouting priority -300; }; \
+    add rule inet t pre iifname eth1 tcp flags & (syn | ack) == syn drop; \
+    add chain inet t in { type filter hook input priority 0; }; \
+    add rule inet t in iifname eth1 tcp flags & (syn | ack) == syn drop; \
+    add chain inet t out { type filter hook output priority 0; }; \
+    add rule inet t out oifname eth1 tcp flags & (syn | ack) == syn drop";
+
+impl Walls {
+    /// A service with a firewall of its own, by these ports.
+    fn own(port: &str) -> Self {
+        let scratch = Scratch::new("own");
+        let file = scratch.path("towpath.toml");
+        std::fs::write(&file, format!("port = {port:?}\n")).expect("the configuration");
+        let mut walls = Self::new(|program| program.arg("--config").arg(file).arg("--firewall").arg("own"));
+        walls.configuration = Some(scratch);
+        // A debug build takes seconds to read the kernel's structures.
+        walls.service.running.wait_for("daemon: serving", 60);
+        walls
+    }
+
+    /// A server on the service's side.
+    fn serves(&self, program: Program, words: &[&str]) -> Running {
+        let program = words.iter().fold(program, Program::arg);
+        let log = format!("serves-{}.log", NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut running = self.lab.on_server(program).start(self.service.scratch.path(&log));
+        running.wait_for("up", 60);
+        running
+    }
+
+    fn accelerated(&self) -> Program {
+        self.service.accelerated("python3 -u -c")
+    }
+
+    /// What a plain program hears: the peer, or one of the service's side.
+    fn knocks(&self, from_peer: bool, to: &str, port: &str) -> String {
+        let program = Program::new(&["python3", "-c", KNOCKING]).arg(to).arg(port).arg("0").arg("waits");
+        let program = if from_peer { self.lab.on_client(program) } else { self.lab.on_server(program) };
+        program.run(60).ok().trim().to_owned()
+    }
+
+    /// Connections that the kernel's halves of listeners have accepted.
+    fn accepted_by_kernel(&self) -> u64 {
+        self.service.status()["listeners"]["accepted_by_kernel"].as_u64().expect("a count")
+    }
+
+    /// `ip` on the service's side.
+    fn ip(&self, line: &str) {
+        Program::line(&format!("ip -n {} {line}", self.lab.server)).run(10).ok();
+    }
+}
+
+fn plain() -> Program {
+    Program::new(&["python3", "-u", "-c"])
+}
+
+/// Neither the kernel's rules nor their places matter to accelerated connections. They hold for all others.
+#[test]
+fn with_a_firewall_of_its_own_the_policy_alone_judges_accelerated_connections() {
+    for port in ["packet", "xdp", "xdp-generic"] {
+        let walls = Walls::own(port);
+        let said = walls.service.running.output();
+        assert!(said.contains("the policy alone judges accelerated connections"), "{said}");
+        let interface = &walls.service.status()["interfaces"][0];
+        assert_eq!((&interface["firewall"], &interface["mode"]), (&"own".into(), &port.into()));
+        let _ours = walls.serves(walls.accelerated(), &[SERVING, "7842"]);
+        let _plain = walls.serves(plain(), &[SERVING, "7843"]);
+        walls.rules(WALL);
+        for to in [SERVER, SERVER6] {
+            let before = walls.counts().0;
+            assert_eq!(walls.knocks(true, to, "7842"), "x at once", "{port}, {to}");
+            assert_eq!((walls.counts().0 - before, walls.accepted_by_kernel()), (1, 0), "{port}, {to}");
+        }
+        assert_eq!(walls.knocks(true, SERVER, "7843"), "timeout never", "{port}: a plain server");
+        for to in [CLIENT, CLIENT6] {
+            let before = walls.counts();
+            assert_eq!(walls.hears(true, to, 0, "waits"), "x at once", "{port}, {to}");
+            assert_eq!(walls.counts(), (before.0 + 1, before.1), "{port}, {to}");
+        }
+        assert_eq!(walls.hears(false, CLIENT, 0, "waits"), "timeout never", "{port}: a plain client");
+        let command = |name: &str, line: &str| {
+            let command = Program::new(&[bin("towpath")]).arg(name).arg("--socket").arg(&walls.service.socket);
+            walls.lab.on_server(line.split_whitespace().fold(command, Program::arg)).run(60)
+        };
+        command("policy", &format!("add deny accept from {CLIENT}")).ok();
+        command("policy", &format!("add deny connect to {CLIENT}")).ok();
+        assert_eq!(walls.knocks(true, SERVER, "7842"), "timeout never", "{port}: denied");
+        assert_eq!(walls.hears(true, CLIENT, 0, "waits"), "EPERM at once", "{port}: denied");
+        command("policy", "flush").ok();
+        assert_eq!(walls.knocks(true, SERVER, "7842"), "x at once", "{port}");
+        // A plain program of this host comes by another interface.
+        assert_eq!(walls.knocks(false, "127.0.0.1", "7842"), "x at once", "{port}");
+        assert_eq!(walls.accepted_by_kernel(), 1, "{port}");
+        let report: serde_json::Value = serde_json::from_str(&command("doctor", "--json").out).expect("JSON");
+        let checks = report["host"].as_array().expect("checks");
+        let firewall = checks.iter().find(|check| check["check"] == "firewall").expect("a check");
+        assert!(firewall["state"] == "ok" && firewall.to_string().contains("own"), "{firewall}");
+    }
+}
+
+/// The kernel says for each SYN who listens, here as well.
+#[test]
+fn with_a_firewall_of_its_own_each_syn_is_its_listeners() {
+    let walls = Walls::own("auto");
+    walls.ip("addr add 10.77.0.5/24 dev eth1");
+    let _ours = walls.serves(walls.accelerated(), &[SERVING, "7842", SERVER]);
+    // Another one's, on another address of the same port.
+    let _theirs = walls.serves(plain(), &[&SERVING.replace("b'x'", "b'p'"), "7842", "10.77.0.5"]);
+    let _group = walls.serves(walls.accelerated(), &[SHARING, "7844", SERVER]);
+    let before = walls.counts().0;
+    assert_eq!(walls.knocks(true, "10.77.0.5", "7842"), "p at once");
+    assert_eq!(walls.counts().0, before);
+    walls.rules(WALL);
+    assert_eq!(walls.knocks(true, "10.77.0.5", "7842"), "timeout never", "the kernel's, and its firewall's");
+    assert_eq!(walls.knocks(true, SERVER, "7842"), "x at once");
+    // Sockets that share a port share the connections.
+    let mut heard: Vec<String> = (0..32).map(|_| walls.knocks(true, SERVER, "7844")).collect();
+    heard.sort_unstable();
+    heard.dedup();
+    assert_eq!(heard, ["0 at once", "1 at once"]);
+    assert_eq!((walls.counts().0 - before, walls.accepted_by_kernel()), (33, 0));
+    // The host's addresses are followed, and no others are its own.
+    walls.ip("addr add 10.77.0.6/24 dev eth1");
+    let _any = walls.serves(walls.accelerated(), &[SERVING, "7845"]);
+    until("the address is known", 60, || walls.knocks(true, "10.77.0.6", "7845") == "x at once");
+    Program::line(&format!("ip -n {} route add 10.99.0.0/24 via {SERVER}", walls.lab.client)).run(10).ok();
+    assert_eq!(walls.knocks(true, "10.99.0.7", "7845"), "timeout never", "it would be forwarded");
+}
+
+/// The worker that comes next takes SYNs as the one before. Without a service the kernel's firewall judges again.
+#[test]
+fn without_its_service_the_kernel_and_its_firewall_have_all_syns() {
+    let mut walls = Walls::own("auto");
+    let _ours = walls.serves(walls.accelerated(), &[SERVING, "7842"]);
+    walls.rules(WALL);
+    assert_eq!(walls.knocks(true, SERVER, "7842"), "x at once");
+    // SAFETY: `kill` takes numbers and no memory. The process is the service's.
+    let kill = |pid: i32| unsafe { libc::kill(pid, libc::SIGKILL) };
+    let first = walls.service.running.worker();
+    kill(first);
+    until("another worker serves the listener", 60, || walls.knocks(true, SERVER, "7842") == "x at once");
+    let worker = walls.service.running.worker();
+    assert_ne!(worker, first);
+    walls.service.running.signal(libc::SIGKILL);
+    kill(worker);
+    walls.service.running.wait_end(20);
+    assert_eq!(walls.knocks(true, SERVER, "7842"), "timeout never", "the kernel's firewall");
+    walls.rules("");
+    until("the kernel half accepts", 60, || walls.knocks(true, SERVER, "7842") == "x at once");
+}
+
+/// One that is made anew has the program again. One that becomes another device's port is the kernel's to judge.
+#[test]
+fn a_firewall_of_its_own_follows_the_interface() {
+    let walls = Walls::own("auto");
+    let _ours = walls.serves(walls.accelerated(), &[SERVING, "7842"]);
+    let has_trouble = || !walls.service.status()["interfaces"][0]["trouble"].is_null();
+    walls.ip("link del eth1");
+    until("the service sees it", 60, has_trouble);
+    walls.lab.join(1);
+    until("it is served again", 60, || !has_trouble());
+    walls.rules(WALL);
+    until("SYNs are taken again", 60, || walls.knocks(true, SERVER, "7842") == "x at once");
+    // A bridge has the address and its packets now. It is not served.
+    walls.rules("");
+    walls.ip("link add br7 type bridge");
+    walls.ip("link set br7 up");
+    walls.ip("link set eth1 master br7");
+    walls.ip(&format!("addr del {SERVER}/24 dev eth1"));
+    walls.ip(&format!("addr add {SERVER}/24 dev br7"));
+    let kernel = walls.accepted_by_kernel();
+    until("the kernel half accepts", 60, || {
+        walls.knocks(true, SERVER, "7842") == "x at once" && walls.accepted_by_kernel() > kernel
+    });
+}
+
+/// A service that cannot have its firewall does not start.
+#[test]
+fn what_a_firewall_of_its_own_lacks_is_said_at_the_start() {
+    require_program("setpriv", "util-linux");
+    let (lab, scratch) = (Lab::new(), Scratch::new("own"));
+    let start = |before: &[&str]| {
+        let serve = Program::new(&[bin("towpath")]).arg("serve").arg("--socket").arg(scratch.path("towpath.sock"));
+        let serve = serve.arg("--interface").arg("eth1").arg("--firewall").arg("own").under(before);
+        let ended = lab.on_server(serve).run(60);
+        assert_ne!(ended.code, 0, "{}", ended.err);
+        ended.err
+    };
+    let said = start(&["setpriv", "--bounding-set", "-perfmon,-sys_admin", "--"]);
+    assert!(said.contains("CAP_PERFMON (for `firewall = \"own\"`)"), "{said}");
+    Program::line(&format!("ip -n {} link add br7 type bridge", lab.server)).run(10).ok();
+    Program::line(&format!("ip -n {} link set eth1 master br7", lab.server)).run(10).ok();
+    let said = start(&["env"]);
+    assert!(said.contains("a port of another device") && said.contains("`firewall = \"respect\"`"), "{said}");
 }

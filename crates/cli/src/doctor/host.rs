@@ -8,6 +8,7 @@ use rustix::thread::CapabilitySet;
 use std::path::Path;
 use towpath_hook::exec;
 use towpath_service::api::{self, AskError};
+use towpath_service::config::FirewallSetting;
 use towpath_service::{firewall_rules, paths, programs};
 
 /// The result of a check.
@@ -142,7 +143,17 @@ fn service(which: &Which) -> Vec<Check> {
 fn in_service(socket: &Path) -> Vec<Check> {
     let Ok(status) = api::ask::<api::Status>(socket, api::Command::Status) else { return Vec::new() };
     let interfaces = status.interfaces.iter().map(interface);
-    let firewall = (!status.interfaces.is_empty()).then(|| firewall(firewall_rules::passed_by()));
+    let firewall = (!status.interfaces.is_empty()).then(|| {
+        let own = FirewallSetting::Own.to_string();
+        if status.interfaces.iter().any(|link| link.firewall == own) {
+            ok(
+                "firewall",
+                "\"own\": the policy alone judges accelerated connections; the kernel's firewall has the others",
+            )
+        } else {
+            firewall(firewall_rules::passed_by())
+        }
+    });
     std::iter::once(sandbox(&status)).chain(interfaces).chain(firewall).collect()
 }
 

@@ -236,7 +236,7 @@ pub fn a_successor_has_the_same_link_and_sockets(how: AttachConfig, has_program:
         assert!(has_program(&network));
         within(&network.ours, || {
             assert!(attachment.is_in_place());
-            attachment.begin_again(&Tables::load(OUR_IF).unwrap(), 1).unwrap();
+            attachment.begin_again(&Tables::load(OUR_IF, false).unwrap(), 1).unwrap();
             assert!(attachment.is_in_place());
         });
         assert!(refused(&network, OURS, 9000), "its connections are forgotten");

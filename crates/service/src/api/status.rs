@@ -82,6 +82,9 @@ pub struct InterfaceStatus {
     pub mode: String,
     /// Why they come in this way.
     pub reason: String,
+    /// Who judges first SYNs over it: with `respect` the kernel's firewall and the policy, with `own` the policy alone.
+    #[serde(default)]
+    pub firewall: String,
     /// Its receive queues.
     pub queues: u32,
     /// Those that have a socket of the service.

@@ -22,12 +22,8 @@ impl Config {
         if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
             return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
         }
-        if self.firewall == FirewallSetting::Own {
-            let why = "\"own\" is not possible: only the kernel says who listens, and it says so after its firewall; write \
-                       \"respect\", or leave it out";
-            return Err(("firewall", why.into()));
-        }
         self.check_interfaces()?;
+        self.check_firewall().map_err(|why| ("firewall", why.into()))?;
         self.check_guest()?;
         self.check_stacks()?;
         self.check_remote()?;
@@ -113,6 +109,24 @@ impl Config {
                 "port",
                 "packet sockets serve no VLAN; use \"xdp\", or serve the kernel's device of the VLAN".into(),
             ));
+        }
+        Ok(())
+    }
+
+    fn check_firewall(&self) -> Result<(), &'static str> {
+        if self.firewall == FirewallSetting::Respect {
+            return Ok(());
+        }
+        if self.stack != StackKind::Fast {
+            return Err("\"own\" is the fast stack's: a kernel's connections pass its firewall; leave it out");
+        }
+        if self.interface.is_empty() {
+            return Err("\"own\" without an interface does nothing; name one with `interface`, or leave it out");
+        }
+        if self.vlan.tags() {
+            return Err(
+                "\"own\" serves no VLAN by its tag; serve the kernel's device of the VLAN, or write \"respect\"",
+            );
         }
         Ok(())
     }

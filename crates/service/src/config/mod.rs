@@ -83,7 +83,7 @@ pub struct Config {
     /// suits the interface (`"auto"`, the default).
     pub port: PortSetting,
     /// `"respect"`: the kernel's firewall judges the first SYN of every connection over the interface. Default: respect,
-    /// because nobody expects less.
+    /// because nobody expects less. `"own"`: the policy alone judges them.
     pub firewall: FirewallSetting,
     /// CPU cores that the stack may use, 1 to 16, or a range in which the service chooses (`"1-4"`, `"auto"`). With an
     /// interface at most one per receive queue. Default 1: a second core helps only once the first is busy.

@@ -70,6 +70,8 @@ fn every_key_is_read() {
     assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
     assert_eq!((config.sandbox, config.firewall), (SandboxSetting::Off, FirewallSetting::Respect));
     assert_eq!((config.port, config.vlan), (PortSetting::XdpGeneric, VlanSetting::One(7)));
+    let own = parse("interface = \"eth1\"\nfirewall = \"own\"").unwrap();
+    assert_eq!(own.firewall, FirewallSetting::Own);
     let several = parse("interface = [\"eth1\", \"eth2\"]\nvlan = [7, 0]").unwrap();
     assert_eq!(several.vlan, VlanSetting::Each(vec![7, 0]));
     // The list of keys for messages is the list of fields.
@@ -219,18 +221,17 @@ fn golden_errors() {
         ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
         (
             "firewall = \"own\"\n",
-            "towpath.toml:1: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
-             firewall; write \"respect\", or leave it out",
+            "towpath.toml:1: firewall: \"own\" without an interface does nothing; name one with `interface`, or leave it out",
         ),
         (
             "interface = \"eth1\"\nvlan = 7\nfirewall = \"own\"\n",
-            "towpath.toml:3: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
-             firewall; write \"respect\", or leave it out",
+            "towpath.toml:3: firewall: \"own\" serves no VLAN by its tag; serve the kernel's device of the VLAN, or write \
+             \"respect\"",
         ),
         (
             "[stacks.red]\nstack = \"kernel\"\nfirewall = \"own\"\n",
-            "towpath.toml:3: firewall: \"own\" is not possible: only the kernel says who listens, and it says so after its \
-             firewall; write \"respect\", or leave it out (stacks.red)",
+            "towpath.toml:3: firewall: \"own\" is the fast stack's: a kernel's connections pass its firewall; leave it out \
+             (stacks.red)",
         ),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
         ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),

@@ -119,6 +119,11 @@ impl Served {
         self.vlan.is_none() || self.index != self.interface
     }
 
+    /// Is it a port of another device? The kernel chooses listeners for the other one then.
+    pub fn is_port(&self) -> bool {
+        self.link.is_port
+    }
+
     /// Takes SYNs of that device, and sends them over it.
     pub fn take_syns(&mut self, steer: &mut dyn Steer) {
         let device = self.has_device().then_some(self.index);

@@ -139,6 +139,7 @@ impl HostNetwork {
             }
             network.served.push(served);
         }
+        network.tell_addresses();
         Ok(network)
     }
 
@@ -164,6 +165,15 @@ impl HostNetwork {
         self.served.iter().find(|served| served.port == port)
     }
 
+    /// The steering knows this host's addresses. It knows none while an interface is a port of another device.
+    fn tell_addresses(&mut self) {
+        let Some(steer) = &mut self.steer else { return };
+        if self.served.iter().any(Served::is_port) {
+            return steer.know(&HashSet::new());
+        }
+        steer.know(&self.known.addresses.read().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Forgets remembered routes if something has changed. True if it has.
     fn catch_up(&mut self) -> bool {
         let changes = self.known.changes.load(Ordering::Acquire);
@@ -183,6 +193,7 @@ impl HostNetwork {
         for served in &mut self.served {
             served.look(&mut self.netlink, &mut **steer);
         }
+        self.tell_addresses();
         true
     }
 }

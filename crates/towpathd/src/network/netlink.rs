@@ -51,6 +51,8 @@ pub struct LinkInfo {
     pub mac: [u8; 6],
     /// Largest IP packet in bytes.
     pub mtu: u32,
+    /// It is a port of another device, such as a bridge, a bond or a VRF.
+    pub is_port: bool,
 }
 
 /// A device's kind. Only those that lead to other devices are told apart.
@@ -290,6 +292,7 @@ impl LinkInfo {
             match attribute {
                 LinkAttribute::Address(bytes) => self.mac = mac(&bytes).unwrap_or_default(),
                 LinkAttribute::Mtu(mtu) => self.mtu = mtu,
+                LinkAttribute::Controller(controller) => self.is_port = controller != 0,
                 _ => {}
             }
         }

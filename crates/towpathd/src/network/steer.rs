@@ -2,6 +2,8 @@
 
 use crate::follow::Reopened;
 use rustix::fd::BorrowedFd;
+use std::collections::HashSet;
+use std::net::IpAddr;
 use towpath_fast::SynCounts;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
@@ -18,6 +20,8 @@ pub trait Steer: Send {
     fn serve(&mut self, _place: u32, _device: Option<u32>) -> Result<(), SteerError> {
         Ok(())
     }
+    /// The host has these addresses. SYNs to others are never taken before the kernel's firewall.
+    fn know(&mut self, _addresses: &HashSet<IpAddr>) {}
     /// Interfaces may have new receive queues.
     fn look_for_queues(&mut self) {}
     /// The interface was made anew.
