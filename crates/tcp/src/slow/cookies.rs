@@ -71,6 +71,11 @@ fn stamp(clock: u32, opening: &Opening) -> u32 {
     let bit = |agreed, bit| if agreed { bit } else { 0 };
     let shift = opening.peer_shift.map_or(NO_WINDOW_SCALE, u32::from);
     let said = shift | bit(opening.sack, TS_SACK) | bit(opening.ecn, TS_ECN);
+    latest(clock, said)
+}
+
+/// The latest timestamp with these lowest bits that is not later than the clock.
+fn latest(clock: u32, said: u32) -> u32 {
     let stamp = clock >> TS_BITS << TS_BITS | said;
     if stamp > clock { stamp.wrapping_sub(1 << TS_BITS) } else { stamp }
 }
@@ -225,5 +230,16 @@ mod tests {
         let good = (0..4_000_000u32)
             .filter(|i| check(&keys, now, &tuple(4000), 5, Seq(77), Seq(i.wrapping_mul(2_654_435_761))).is_some());
         assert!(good.count() <= 1, "8 of 2^32 are");
+    }
+
+    #[test]
+    fn a_timestamp_is_the_latest_with_these_options_that_is_not_later_than_the_clock() {
+        for clock in 1000..1200 {
+            for said in 0..1 << TS_BITS {
+                let stamp = latest(clock, said);
+                assert_eq!(stamp & ((1 << TS_BITS) - 1), said);
+                assert!(stamp <= clock && clock - stamp < 1 << TS_BITS, "{stamp} at {clock}");
+            }
+        }
     }
 }

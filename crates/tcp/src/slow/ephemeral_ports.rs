@@ -192,3 +192,19 @@ impl SlowPath {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_step_of_a_user_is_the_last_of_his_own() {
+        let config = SlowConfig { first_port: 100, last_port: 199, held_ports: true, ..SlowConfig::default() };
+        let mut ports = EphemeralPorts::new(&config);
+        for (user, first) in [(1, 100), (2, 110), (2, 120), (2, 130), (1, 140)] {
+            assert_eq!(ports.more(Micros(0), user, || (first..first + 10).collect()), More::His);
+        }
+        let last = |user| (ports.count(Set::Last(user)), ports.nth(Set::Last(user), 0));
+        assert_eq!((last(1), last(2)), ((10, Some(140)), (10, Some(130))));
+    }
+}

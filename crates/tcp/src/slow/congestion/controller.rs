@@ -216,3 +216,15 @@ fn window_rate(window: &Window, sample: &Sample) -> u64 {
     let cwnd = u64::from(cwnd.max(sample.flight).max(sample.mss));
     (cwnd * percent * 10_000 / u64::from(sample.srtt_us)).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_half_the_threshold_the_rate_is_twice_the_window_per_round_trip() {
+        let sample = Sample { srtt_us: 10_000, ..Sample::default() };
+        let rate = |cwnd| window_rate(&Window { cwnd, ssthresh: 10_000, growth: 256, beta: 512, pacing: 0 }, &sample);
+        assert_eq!((rate(4000), rate(5000)), (800_000, 600_000));
+    }
+}

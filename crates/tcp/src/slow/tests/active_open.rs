@@ -171,6 +171,19 @@ fn simultaneous_open_by_ack_and_by_syn_ack() {
 }
 
 #[test]
+fn a_syn_that_is_repeated_in_a_simultaneous_open_is_answered_again() {
+    let mut bench = Bench::new();
+    bench.connect();
+    let sent = bench.frame();
+    for _ in 0..2 {
+        bench.for_client(sent.source_port, syn(7000));
+        let answer = bench.frame();
+        assert_eq!((answer.flags, answer.seq, answer.ack), (flags::SYN | flags::ACK, sent.seq, 7001));
+        assert_eq!(bench.states(), [TcpState::SynReceived], "nothing has acknowledged our SYN");
+    }
+}
+
+#[test]
 fn close_in_syn_sent_is_silent() {
     let mut bench = Bench::new();
     bench.connect();

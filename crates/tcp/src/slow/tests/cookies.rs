@@ -77,6 +77,23 @@ fn a_cookie_remembers_ecn() {
 }
 
 #[test]
+fn a_cookie_that_says_more_than_we_have_agrees_on_no_more() {
+    let mut bench = Bench::with(SlowConfig { ecn: 0, sack: false, ..SlowConfig::default() });
+    bench.slow.listen(bench.now, SERVER, Ipv4Addr::UNSPECIFIED.into(), 80, false, 8, &mut bench.world).unwrap();
+    for port in 0..8 {
+        bench.for_server(10_000 + port, syn(1));
+    }
+    assert_eq!(bench.frames().len(), 8);
+    let mut answer = ask(&mut bench, 4000);
+    // The peer sets the bits of SACK and ECN, which are not protected.
+    let ours = answer.options.timestamps.as_mut().expect("timestamps");
+    ours.value = ours.value.wrapping_add(0x30);
+    bench.for_server(4000, answer_to(&answer, 2));
+    let setup = install(&mut bench);
+    assert_eq!((setup.timestamps, setup.sack, setup.ecn), (true, false, crate::flow::Ecn::Off));
+}
+
+#[test]
 fn without_timestamps_only_the_mss_comes_back() {
     let mut bench = flooded();
     let options = Options { mss: Some(1400), window_scale: Some(7), sack_permitted: true, ..Options::default() };

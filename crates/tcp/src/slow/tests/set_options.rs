@@ -42,6 +42,15 @@ fn an_idle_peer_is_probed_and_given_up() {
     assert_eq!(seen[3..], [(130, "0:abort 0 rst true errno 110".into()), (130, "0:remove 0".into())]);
 }
 
+#[test]
+fn probes_without_an_answer_are_shown() {
+    let mut bench = Bench::new();
+    set(&mut bench, CLIENT, kept_alive());
+    bench.client();
+    watch(&mut bench, 115);
+    assert_eq!(bench.slow.unanswered(CLIENT).probes, 2);
+}
+
 /// RFC 9293 MAY-5, MUST-24.
 #[test]
 fn an_idle_peer_that_answers_is_left_alone() {

@@ -5,6 +5,8 @@
 //! of data in flight when a lost packet was sent (§5.5.10). `docs/reference/rfcs.md` has the whole list.
 
 mod measure;
+#[cfg(test)]
+mod tests;
 
 use super::control::{CongestionControl, initial_window};
 use super::sample::Sample;
@@ -417,54 +419,5 @@ impl CongestionControl for Bbr {
 
     fn per_round_trip(&self) -> bool {
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 10 MB/s over 10 ms: a product of 100,000 bytes.
-    fn bbr(state: TcpState) -> (Bbr, Sample) {
-        let mut bbr = Bbr { state, ..Bbr::default() };
-        let sample = Sample { now: Micros(1), mss: 1000, cwnd: 150_000, rtt_us: 10_000, ..Sample::default() };
-        bbr.min_rtt.look(&sample);
-        bbr.max_bandwidth.add(&round(100, 0));
-        (bbr, sample)
-    }
-
-    fn round(acked: u64, lost: u64) -> Round {
-        Round { bandwidth: acked as f64 * 1e5, acked: acked * 1000, lost: lost * 1000, app_limited: false }
-    }
-
-    #[test]
-    fn many_losses_in_a_round_of_startup_end_it_and_leave_the_product() {
-        let (mut startup, sample) = bbr(TcpState::Startup);
-        startup.learn(&round(60, 5), &sample);
-        assert!(!startup.filled, "five are not many");
-        startup.learn(&round(60, 6), &sample);
-        assert!(startup.filled);
-        assert_eq!(startup.limits.inflight_high, 100_000.0);
-    }
-
-    #[test]
-    fn a_probe_that_loses_too_much_goes_down_and_a_cruise_lowers_for_a_while_only() {
-        let (mut up, sample) = bbr(TcpState::Up);
-        up.learn(&round(60, 5), &sample);
-        assert_eq!((up.state, up.limits.inflight_high), (TcpState::Down, 70_000.0));
-        assert!(up.limits.inflight_low.is_infinite());
-
-        let (mut cruise, mut sample) = bbr(TcpState::Cruise);
-        cruise.filled = true;
-        cruise.learn(&round(50, 1), &sample);
-        assert_eq!((cruise.limits.bandwidth_low, cruise.limits.inflight_low), (7e6, 105_000.0));
-        assert!(cruise.limits.inflight_high.is_infinite());
-        cruise.enter(TcpState::ProbeRtt, &sample);
-        sample.flight = 4000;
-        cruise.probe_rtt(0, &sample);
-        sample.now = sample.now.after(PROBE_RTT_US);
-        cruise.probe_rtt(1, &sample);
-        assert_eq!(cruise.state, TcpState::Cruise);
-        assert!(cruise.limits.inflight_low.is_infinite() && cruise.limits.bandwidth_low.is_infinite());
     }
 }
