@@ -13,6 +13,8 @@
 //   4. SYNs of a four-tuple that has a socket of the kernel's already.
 //   5. Those to a group of sockets that has a program to choose among them. The kernel runs it only with the packet.
 //   6. Those to a socket with a limit on hops, which the kernel checks when it delivers.
+//   7. Those that came encrypted (IPsec): only the kernel can answer them so.
+//   8. Those to which another program on the hook has given a socket.
 #pragma once
 
 #include <linux/bpf.h>
@@ -130,7 +132,8 @@ static __always_inline int load_syn(struct __sk_buff *skb, __u32 at, __u32 bytes
 static __always_inline int has_filter(struct sock *socket)
 {
     __u32 zero = 0, *ours = bpf_map_lookup_elem(&filter, &zero);
-    return ours && *ours && socket->sk_filter->prog->aux->id == *ours;
+    struct sk_filter *its = socket->sk_filter;
+    return ours && *ours && its && its->prog->aux->id == *ours;
 }
 
 // The cookie of the socket that listens for this SYN, if the answer can be relied on; 0: it cannot, or there is none.
@@ -142,9 +145,11 @@ static __always_inline __u64 listener_of(struct __sk_buff *skb, struct bpf_sock_
     __u64 cookie = 0;
     struct tcp_sock *tcp = found->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(found) : 0;
     if (tcp) {
-        // A read through a null pointer is 0 here.
+        // A read through a null pointer is 0 here. Some kernels have it asked for all the same.
         struct inet_sock *inet = &tcp->inet_conn.icsk_inet;
-        if (has_filter(&inet->sk) && !inet->sk.sk_reuseport_cb->prog && !inet->min_ttl && !inet->pinet6->min_hopcount)
+        struct sock_reuseport *group = inet->sk.sk_reuseport_cb;
+        int chooses = group && group->prog;
+        if (has_filter(&inet->sk) && !chooses && !inet->min_ttl && !inet->pinet6->min_hopcount)
             cookie = inet->sk.__sk_common.skc_cookie.counter;
     }
     bpf_sk_release(found);
@@ -197,7 +202,7 @@ static __always_inline int takes4(struct __sk_buff *skb)
     if (!bpf_map_lookup_elem(&accelerated, &cookie))
         return KERNELS;
     struct flow flow = { ip.saddr, ip.daddr, segment.header.source, segment.header.dest };
-    return take(skb, at, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &segment.header, 0);
+    return take(skb, at, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &segment.header, 0, 1);
 }
 
 static __always_inline int takes6(struct __sk_buff *skb)
@@ -227,14 +232,20 @@ static __always_inline int takes6(struct __sk_buff *skb)
     if (!bpf_map_lookup_elem(&accelerated, &cookie))
         return KERNELS;
     struct flow6 flow = { ip.saddr, ip.daddr, segment.header.source, segment.header.dest };
-    return take(skb, at, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &segment.header, 1);
+    return take(skb, at, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &segment.header, 1, 1);
 }
 
 SEC("classifier")
 int towpath_own(struct __sk_buff *skb)
 {
     __u32 interface = skb->ifindex;
-    if (skb->vlan_present || skb->pkt_type != PACKET_HOST || !bpf_map_lookup_elem(&served, &interface))
+    struct bpf_xfrm_state decrypted;
+    if (skb->vlan_present || skb->pkt_type != PACKET_HOST || skb->sk || !bpf_map_lookup_elem(&served, &interface) ||
+        bpf_skb_get_xfrm_state(skb, 0, &decrypted, sizeof decrypted, 0) == 0)
+        return NEXT;
+    // Some drivers leave the headers in fragments.
+    __u32 wanted = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(union segment);
+    if (bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted))
         return NEXT;
     int taken = skb->protocol == bpf_htons(ETH_P_IP)     ? takes4(skb)
                 : skb->protocol == bpf_htons(ETH_P_IPV6) ? takes6(skb)

@@ -361,7 +361,7 @@ int towpath_listen(struct __sk_buff *skb)
         if (!is_served)
             return not_taken(cookie, &ends);
         struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-        return take(skb, ip.ihl * 4, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0);
+        return take(skb, ip.ihl * 4, cookie, &ends, &flows, &half_open, &kernels, &seen, &flow, &tcp, 0, 0);
     }
     struct ipv6hdr ip;
     if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
@@ -374,7 +374,7 @@ int towpath_listen(struct __sk_buff *skb)
     if (!is_served || ip.nexthdr != IPPROTO_TCP)
         return not_taken(cookie, &ends);
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return take(skb, sizeof ip, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1);
+    return take(skb, sizeof ip, cookie, &ends, &flows6, &half_open6, &kernels6, &seen6, &flow, &tcp, 1, 0);
 }
 
 // The helpers used here may be called under any licence. Others require one that names the GPL.

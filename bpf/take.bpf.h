@@ -62,19 +62,25 @@ static __always_inline int leave_to_kernel(__u64 cookie, const struct ends *ends
 }
 
 // The service cannot have this SYN. If it has the connection, the SYN is dropped: two SYN-ACKs would not agree. The peer
-// repeats it.
+// repeats it. `early`: the firewall has not judged. So nothing is noted: `towpath_listen` does that if the SYN reaches it.
+// Otherwise its repetitions, which the service could have, would be left to a firewall that drops them.
 static __always_inline int cannot_take(__u64 cookie, const struct ends *ends, void *flows, void *half_opens,
-                                       void *kernels, void *flow, __u32 why)
+                                       void *kernels, void *flow, __u32 why, int early)
 {
-    count(why);
-    if (service_exists() && bpf_map_lookup_elem(flows, flow))
+    int has = service_exists() && bpf_map_lookup_elem(flows, flow);
+    if (has || !early)
+        count(why);
+    if (has)
         return OURS;
+    if (early)
+        return not_taken(cookie, ends);
     return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
 }
 
-// `at`: where the TCP header begins, from the network header on.
+// `at`: where the TCP header begins, from the network header on. `early`: see `cannot_take`.
 static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, const struct ends *ends, void *flows,
-                                void *half_opens, void *kernels, void *seen, void *flow, struct tcphdr *tcp, int v6)
+                                void *half_opens, void *kernels, void *seen, void *flow, struct tcphdr *tcp, int v6,
+                                int early)
 {
     __u32 *seq = bpf_map_lookup_elem(seen, flow);
     if (!seq || *seq != tcp->seq)
@@ -83,12 +89,12 @@ static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, c
     if (until && bpf_ktime_get_ns() < *until)
         return not_taken(cookie, ends);
     if (!bpf_map_lookup_elem(&accelerated, &cookie))
-        return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
+        return early ? not_taken(cookie, ends) : leave_to_kernel(cookie, ends, half_opens, kernels, flow);
     if (!service_runs())
-        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, STALE);
+        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, STALE, early);
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
-        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL);
+        return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL, early);
     __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
     if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp ||
         bpf_skb_load_bytes_relative(skb, at, syn->tcp, tcp_bytes, BPF_HDR_START_NET) ||

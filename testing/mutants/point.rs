@@ -15,6 +15,7 @@ static ACTIVE: AtomicU32 = AtomicU32::new(UNKNOWN);
 static NOTED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 static NOTED_LENGTH: AtomicUsize = AtomicUsize::new(0);
 
+// SAFETY: libc declares them so.
 unsafe extern "C" {
     fn open(path: *const c_char, flags: c_int, ...) -> c_int;
     fn lseek(file: c_int, offset: i64, whence: c_int) -> i64;

@@ -1,7 +1,7 @@
 //! Very many connections that take turns, beside a thousand: what does it cost a server that there are so many?
 
 use crate::process::Process;
-use crate::programs::{rpc, run_on};
+use crate::programs::{number, rpc, run_on};
 use crate::side_by_side::STACKS;
 use crate::veth_pair::{SERVER, Side, VethPair};
 use serde::Serialize;
@@ -30,7 +30,7 @@ const REPORTS: Duration = Duration::from_secs(30);
 #[derive(clap::Args)]
 #[command(
     after_help = "Root. Over each stack two crowds of connections are open, a large and a small one, each with a veth and programs of \
-    its own. There are as many programs in both. In every round each crowd has a window while the others are idle: 64 requests of 64 \
+    its own. There are as many programs in both. In every round each crowd has a window while the others are idle: some 64 requests of 64 \
     bytes are outstanding, each on the next connection, so that all of them take turns. `to few` is the large crowd's rate in parts of \
     the small one's.\n\n\
     If descriptors or memory do not suffice for so many connections, there are fewer, and the rows say how many.\n\n\
@@ -197,7 +197,7 @@ impl Crowd {
         Ok(Self { stack, clients, seconds, windows: 0, _servers: servers, _service: service, _pair: pair })
     }
 
-    /// Requests per second of all connections together, and the time in which half of them were answered.
+    /// Requests per second of all connections together, and the median of the programs' medians.
     fn window(&mut self) -> io::Result<(f64, f64)> {
         self.windows += 1;
         for (client, _) in &mut self.clients {
@@ -212,9 +212,9 @@ impl Crowd {
                 report = reports(text).nth(self.windows - 1);
                 report.is_some()
             })?;
-            let value = |name: &str| report.as_ref().and_then(|report| report[name].as_f64()).unwrap_or(0.0);
-            per_s += value("requests_per_s");
-            p50.push(value("p50_us"));
+            let report = report.unwrap_or_default();
+            per_s += number(&report, "requests_per_s")?;
+            p50.push(number(&report, "p50_us")?);
         }
         Ok((per_s, median(p50)))
     }

@@ -31,7 +31,7 @@ const OPENING: Duration = Duration::from_secs(180);
 #[derive(clap::Args)]
 #[command(
     after_help = "Root. One program under the service has 1,000 connections of a Linux client, and then so many more. Each carries one \
-    request of 16 KiB. Then all are idle, and the service's memory is looked at when it has stopped to change: what its processes \
+    request of 16 KiB. Then all are idle, and the service's memory is looked at when it has stopped changing: what its processes \
     have for themselves, and the regions that it shares with programs. The growth is divided by the connections. Descriptors and page \
     tables are the kernel's; the latter stand in a column of their own.\n\n\
     Examples:\n  towpath bench memory\n  towpath bench memory --connections 4000 --rounds 1 --json"
@@ -142,7 +142,7 @@ fn one(connections: u32) -> io::Result<Round> {
     })
 }
 
-/// The memory of a service when it has stopped to change.
+/// The memory of a service when it has stopped changing.
 fn settled(service: u32) -> io::Result<Memory> {
     let begun = Instant::now();
     let (mut last, mut since) = (memory(service)?, Instant::now());

@@ -131,8 +131,8 @@ fn link(out: &mut String, link: &InterfaceStatus) {
     };
     let (name, queues, sockets) = (link.title(), counted(link.queues, "receive queue"), link.sockets);
     let _ = write!(out, "{name}: {state}, {program}, {queues}, {} served", sockets.min(link.queues));
-    if link.firewall == FirewallSetting::Own.to_string() {
-        out.push_str(", its own firewall");
+    if link.firewall == FirewallSetting::Own {
+        out.push_str(", the policy alone judges");
     }
     if link.strays > 0 {
         let _ = write!(out, ", {} by the slower way", counted(link.strays, "frame"));
@@ -189,8 +189,7 @@ fn sizing(out: &mut String, s: &Status) {
     let Sizing { workers, most, configured, why, since_us, .. } = &s.sizing;
     if *most > 1 {
         let since = age(s.uptime_us.saturating_sub(*since_us));
-        let run = if *workers == 1 { "runs" } else { "run" };
-        let _ = writeln!(out, "{workers} of {most} workers {run}, cores = {configured}, for {since}: {why}");
+        let _ = writeln!(out, "{workers} of {most} workers run, cores = {configured}, for {since}: {why}");
     }
 }
 
@@ -373,14 +372,14 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
             program: Some(7),
             mode: "xdp".into(),
             reason: "hardware".into(),
-            firewall: "own".into(),
+            firewall: FirewallSetting::Own,
             queues: 4,
             sockets: 1,
             strays: 9,
             trouble: Some("eth1 has 4 receive queues".into()),
         }];
         let lines = "\
-eth1 (VLAN 7): up, xdp (program 7; hardware), 4 receive queues, 1 served, its own firewall, 9 frames by the slower way
+eth1 (VLAN 7): up, xdp (program 7; hardware), 4 receive queues, 1 served, the policy alone judges, 9 frames by the slower way
   eth1 has 4 receive queues
 sandbox";
         assert!(page(&first, &second).contains(lines), "{}", page(&first, &second));

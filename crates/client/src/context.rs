@@ -63,6 +63,11 @@ impl Told {
     }
 }
 
+/// How long ago an event was raised. One that is newer than `now` counts as just raised.
+fn age(now: u32, raised: u32) -> u32 {
+    now.wrapping_sub(raised).cast_signed().max(0).cast_unsigned()
+}
+
 struct Pool {
     lock: Lock,
     kept: UnsafeCell<Vec<Context>>,
@@ -180,7 +185,7 @@ impl Context {
         raised.push(newest);
         // In the order of arrival. Each time is loaded once: a hostile peer may change it.
         let now = direct::stamp();
-        raised.iter_mut().for_each(|event| event.age = now.wrapping_sub(event.by.raised().load(Ordering::Relaxed)));
+        raised.iter_mut().for_each(|event| event.age = age(now, event.by.raised().load(Ordering::Relaxed)));
         raised.sort_unstable_by_key(|event| (Reverse(event.age), event.slot));
         for Raised { slot, .. } in raised.drain(..) {
             if let Some(slot) = session.region.slot(slot) {

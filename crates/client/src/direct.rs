@@ -10,6 +10,7 @@ use crate::session::{SESSIONS, Session};
 use crate::sys;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
+use towpath_ring::dirty::full_fence;
 use towpath_ring::exclusive::notify_one;
 use towpath_ring::lines::{app_flags, pair_slot};
 use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
@@ -313,6 +314,8 @@ impl Direct {
             owner.store(slot.raw(), Ordering::Release);
         }
         self.own().line.ctx_mask.fetch_or(contexts, Ordering::SeqCst);
+        // The caller looks for events once more after it. The peer fences, too, before it reads the mask.
+        full_fence();
     }
 
     /// Events of this end no longer go to these contexts (bits).

@@ -317,11 +317,11 @@ impl Attachment {
 
     /// Is the program there that steers, or keeps steered frames from the kernel?
     fn has_program(&self, link: &Link) -> bool {
-        let program = match self.mode {
-            SteerMode::Packet => Ingress::Drop.attached(&link.name),
-            _ => link.program,
-        };
-        program.is_some_and(|id| self.programs().contains(&id))
+        let ours = self.programs();
+        match self.mode {
+            SteerMode::Packet => Ingress::Drop.stands(&link.name, ours[0]),
+            _ => link.program.is_some_and(|id| ours.contains(&id)),
+        }
     }
 
     /// Is what takes SYNs before the kernel's firewall there, if it is to be?

@@ -60,7 +60,7 @@ impl Ingress {
     fn order(self, object: &Ebpf, interface: &str) -> Result<LinkOrder, ProgramError> {
         let drop = object.program(DROP).and_then(|found| <&SchedClassifier>::try_from(found).ok());
         match drop.filter(|drop| self == Self::Own && drop.fd().is_ok()) {
-            Some(drop) if Self::Drop.attached(interface) == Some(drop.info()?.id()) => LinkOrder::after_program(drop),
+            Some(drop) if Self::Drop.stands(interface, drop.info()?.id()) => LinkOrder::after_program(drop),
             _ => Ok(LinkOrder::first()),
         }
     }
@@ -92,6 +92,14 @@ impl Ingress {
         let id = program.attach_to_link(link).map_err(|e| explain(&e))?;
         let link = program.take_link(id).map_err(|e| explain(&e))?;
         Ok((FdLink::try_from(link).ok(), number))
+    }
+
+    /// Is the program with this number on the interface? Who may not ask (it takes CAP_SYS_ADMIN) believes so.
+    pub fn stands(self, interface: &str, id: u32) -> bool {
+        match SchedClassifier::query_tcx(interface, TcAttachType::Ingress) {
+            Ok((_, programs)) => programs.iter().any(|program| program.id() == id),
+            Err(error) => os_error(&error) == Some(libc::EPERM),
+        }
     }
 
     /// The number of such a program on this interface, ours or another service's.

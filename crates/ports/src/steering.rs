@@ -78,6 +78,8 @@ pub struct Steering {
     /// The host's addresses, as the program that takes SYNs before the kernel's firewall knows them.
     addresses: HashMap<MapData, [u8; 16], u32>,
     known: HashSet<IpAddr>,
+    /// The last change has failed: not all of `known` is there.
+    unsure: bool,
     settings: Array<MapData, u32>,
     /// By the interfaces' places; 0: untagged frames.
     vlans: [u16; PLACES as usize],
@@ -124,6 +126,7 @@ impl Steering {
                 strays: Strays::new(strays),
                 addresses: maps.take("addresses")?,
                 known: HashSet::new(),
+                unsure: false,
                 vlans: [0; PLACES as usize],
             })
         };
@@ -207,18 +210,24 @@ impl Steering {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
         };
-        let Self { addresses: table, known, .. } = self;
-        if known == addresses {
+        let Self { addresses: table, known, unsure, .. } = self;
+        if !*unsure && known == addresses {
             return Ok(());
         }
         let mut change = || {
             for gone in known.difference(addresses) {
                 removed(table.remove(&words(gone)))?;
             }
-            addresses.difference(known).try_for_each(|new| table.insert(words(new), 1, 0).map_err(io::Error::other))
+            let mut new = addresses.iter().filter(|address| *unsure || !known.contains(address));
+            new.try_for_each(|new| table.insert(words(new), 1, 0).map_err(io::Error::other))
         };
         let result = change();
-        known.clone_from(addresses);
+        match &result {
+            Ok(()) => known.clone_from(addresses),
+            // Any of both may be there now.
+            Err(_) => known.extend(addresses),
+        }
+        *unsure = result.is_err();
         result.map_err(|e| explain(&self.interface, "telling the host's addresses", &e))
     }
 

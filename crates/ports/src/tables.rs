@@ -208,7 +208,8 @@ impl Tables {
 
     /// Is the program that takes SYNs before the kernel's firewall on this interface?
     pub(crate) fn has_own(&self, interface: &str) -> bool {
-        Ingress::Own.attached(interface) == Some(self.get().own_id)
+        let own = self.get().own_id;
+        Ingress::Own.stands(interface, own)
     }
 
     /// Copies of the filter of listening sockets, and of the maps that the process that serves uses.

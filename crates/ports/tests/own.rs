@@ -137,13 +137,25 @@ fn syns_are_taken_before_each_hook_of_the_firewall() {
 fn while_the_service_is_stuck_the_kernel_and_its_firewall_have_the_syns() {
     let network = Network::new();
     let (mut steering, _port) = open(&network, SteerMode::Packet);
-    let _listener = accelerate(&mut steering, listen(&network, OURS, 9000));
+    let listener = accelerate(&mut steering, listen(&network, OURS, 9000));
     std::thread::sleep(Duration::from_millis(3100));
     let to = SocketAddr::new(OURS, 9000);
     connect(&network, to, SOON).expect("the kernel accepts");
     wall(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    let repeated = syn((PEER, 700), to, 0);
+    raw.send(&repeated);
     assert_eq!(connect(&network, to, TICK).err(), Some(ErrorKind::TimedOut));
-    assert_eq!((taken(&mut steering), steering.stats().unwrap().passed_stale), (vec![], 2));
+    assert_eq!((taken(&mut steering), steering.stats().unwrap().passed_stale), (vec![], 1));
+    // What the firewall has dropped meanwhile is taken when the peer repeats it.
+    steering.listening().beat();
+    raw.send(&repeated);
+    let end = std::time::Instant::now() + SOON;
+    let mut again = Vec::new();
+    while again.is_empty() && std::time::Instant::now() < end {
+        again = taken(&mut steering);
+    }
+    assert_eq!(again, [cookie(&listener)]);
 }
 
 fn syn(from: (IpAddr, u16), to: SocketAddr, payload: usize) -> Vec<u8> {

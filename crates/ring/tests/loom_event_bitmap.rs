@@ -45,7 +45,8 @@ impl Flag for ModelFlag {
         self.0.store(0, Ordering::Relaxed);
     }
     fn take(&self) -> bool {
-        self.0.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0.load(Ordering::Relaxed) == 1
+            && self.0.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -137,7 +137,7 @@ impl ServedInterface for Health {
             }
             .to_string(),
             reason: self.reason.into(),
-            firewall: if self.own { FirewallSetting::Own } else { FirewallSetting::Respect }.to_string(),
+            firewall: if self.own { FirewallSetting::Own } else { FirewallSetting::Respect },
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),

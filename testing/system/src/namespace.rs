@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// whatever runs beside it.
 ///
 /// Only this thread enters it, and the threads and programs that it starts from now on. [`crate::Service`] calls this. A
-/// test calls it itself before other sockets that its programs must reach. Without the rights the test stays where it is.
+/// test calls it itself before other sockets that its programs must reach. Of another user than root the test stays where it is.
 pub fn own_network() {
     static FIRST: OnceLock<PathBuf> = OnceLock::new();
     if !rustix::process::geteuid().is_root() {

@@ -89,7 +89,7 @@ fn a_transfer_goes_on_under_a_flood() {
 fn an_idle_connection_has_given_back_what_its_rings_held() {
     let rows = rows("memory --connections 300 --rounds 1", 300);
     let of = |figure: &str| rows[0][figure].as_f64().expect("a figure");
-    assert!(of("own_bytes") > 0.0 && of("bytes") > of("own_bytes") && of("busy_bytes") >= of("bytes"), "{rows:?}");
+    assert!(of("own_bytes") > 0.0 && of("bytes") > of("own_bytes") && of("busy_bytes") > of("bytes"), "{rows:?}");
 }
 
 #[test]

@@ -15,6 +15,9 @@ const LONGEST: Duration = Duration::from_millis(1500);
 const IDLE_TICKS: u64 = 4;
 /// See [`IDLE_TICKS`].
 const WINDOW: Duration = Duration::from_secs(1);
+/// Rounds before the load. Memcached gives connections to its four threads in turn. After four rounds each thread has had
+/// one of each side, and holds what it needs for that.
+const WARM_UP: u64 = 4;
 /// A program may have so many descriptors and maps more than before the load: some are made with the first connection of
 /// a kind. The load has dozens of connections.
 const FEW: usize = 3;
@@ -244,10 +247,12 @@ fn ticks(process: i32) -> u64 {
 /// One service, which ends in this way at this time after its load has begun.
 fn ends(lab: &Lab, end: End, after: Duration) {
     let mut host = Host::new(lab);
-    for side in SIDES {
-        host.serves(side, &format!("{end:?}: before the load"));
+    for _ in 0..WARM_UP {
+        for side in SIDES {
+            host.serves(side, &format!("{end:?}: before the load"));
+        }
     }
-    until("the stack has accepted for each server from both sides", 60, || host.accelerated() == 10);
+    until("the stack has accepted for each server from both sides", 60, || host.accelerated() == 10 * WARM_UP);
     let before = host.holdings();
     let mut loads = SIDES.map(|side| host.load(side));
     loads.iter_mut().for_each(|load| load.wait_for("round 1", 60));

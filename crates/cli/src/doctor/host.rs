@@ -144,8 +144,7 @@ fn in_service(socket: &Path) -> Vec<Check> {
     let Ok(status) = api::ask::<api::Status>(socket, api::Command::Status) else { return Vec::new() };
     let interfaces = status.interfaces.iter().map(interface);
     let firewall = (!status.interfaces.is_empty()).then(|| {
-        let own = FirewallSetting::Own.to_string();
-        if status.interfaces.iter().any(|link| link.firewall == own) {
+        if status.interfaces.iter().any(|link| link.firewall == FirewallSetting::Own) {
             ok(
                 "firewall",
                 "\"own\": the policy alone judges accelerated connections; the kernel's firewall has the others",

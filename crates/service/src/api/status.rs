@@ -3,6 +3,7 @@
 use super::OtherStackStatus;
 use super::sizing::Sizing;
 use crate::auto::report::ClassReport;
+use crate::config::FirewallSetting;
 use crate::policy::request::PolicyTotals;
 use crate::sandbox::SandboxStatus;
 use serde::{Deserialize, Serialize};
@@ -84,7 +85,7 @@ pub struct InterfaceStatus {
     pub reason: String,
     /// Who judges first SYNs over it: with `respect` the kernel's firewall and the policy, with `own` the policy alone.
     #[serde(default)]
-    pub firewall: String,
+    pub firewall: FirewallSetting,
     /// Its receive queues.
     pub queues: u32,
     /// Those that have a socket of the service.

@@ -1,5 +1,5 @@
-//! A flow group with one client that is turned by hand: what a core does in a turn, without clock, slow path and sleep.
-//! Tests use it, and a benchmark counts its instructions.
+//! A flow group with one client that is turned by hand: what a worker does in a turn, without clock, slow path and sleep.
+//! Tests use it, and a benchmark counts its instructions. It is public for that benchmark alone.
 
 use crate::clients::ClientShared;
 use crate::group::{FlowGroup, Scratch};

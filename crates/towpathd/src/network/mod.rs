@@ -171,7 +171,10 @@ impl HostNetwork {
         if self.served.iter().any(Served::is_port) {
             return steer.know(&HashSet::new());
         }
-        steer.know(&self.known.addresses.read().unwrap_or_else(PoisonError::into_inner));
+        let all = self.known.addresses.read().unwrap_or_else(PoisonError::into_inner).clone();
+        // An address of a device that is down, or of another routing domain, is not delivered to.
+        let is_local = |address: &IpAddr| self.netlink.route(*address, None).is_ok_and(|route| route.local);
+        steer.know(&all.into_iter().filter(is_local).collect());
     }
 
     /// Forgets remembered routes if something has changed. True if it has.
