@@ -14,7 +14,6 @@
 //   5. Those to a group of sockets that has a program to choose among them. The kernel runs it only with the packet.
 //   6. Those to a socket with a limit on hops, which the kernel checks when it delivers.
 //   7. Those that came encrypted (IPsec): only the kernel can answer them so.
-//   8. Those to which another program on the hook has given a socket.
 #pragma once
 
 #include <linux/bpf.h>
@@ -240,7 +239,7 @@ int towpath_own(struct __sk_buff *skb)
 {
     __u32 interface = skb->ifindex;
     struct bpf_xfrm_state decrypted;
-    if (skb->vlan_present || skb->pkt_type != PACKET_HOST || skb->sk || !bpf_map_lookup_elem(&served, &interface) ||
+    if (skb->vlan_present || skb->pkt_type != PACKET_HOST || !bpf_map_lookup_elem(&served, &interface) ||
         bpf_skb_get_xfrm_state(skb, 0, &decrypted, sizeof decrypted, 0) == 0)
         return NEXT;
     // Some drivers leave the headers in fragments.
