@@ -75,7 +75,7 @@ enum Benchmark {
     Many(many_connections::Options),
     /// An established transfer while its listener is flooded with SYNs (root).
     Flood(syn_flood::Options),
-    /// What an idle connection takes of the service's memory, when its rings have been given back (root).
+    /// The service's memory for an idle connection, whose rings have been given back (root).
     Memory(service_memory::Options),
     /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
     /// was due.

@@ -1,4 +1,4 @@
-//! What an idle connection takes of the service's memory, when its rings have been given back.
+//! The service's memory for an idle connection, whose rings have been given back.
 
 use crate::process::Process;
 use crate::programs::{rpc, run_on};
@@ -152,7 +152,7 @@ fn settled(service: u32) -> io::Result<Memory> {
         if now != last {
             (last, since) = (now, Instant::now());
         }
-        // What the rings hold is given back after some time, and stays the same until then.
+        // Rings give their memory back after some time. It stays the same until then.
         if since.elapsed() > STILL && begun.elapsed() > LEAST || begun.elapsed() > LONGEST_CHANGE {
             return Ok(last);
         }

@@ -150,7 +150,7 @@ impl Parts {
 /// The program on an interface, and its sockets. Dropping this value detaches the program, as the end of the process does.
 pub struct Attachment {
     // Field order matters: the programs are detached before the sockets go, so that no frame is dropped.
-    /// Of the program that takes SYNs before the kernel's firewall, if they are to be taken there.
+    /// The link of the program that takes SYNs before the kernel's firewall, if one is to.
     own_link: Option<FdLink>,
     link: Option<FdLink>,
     tables: Tables,

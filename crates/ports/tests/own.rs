@@ -72,9 +72,9 @@ fn listen(network: &Network, at: IpAddr, port: u16) -> TcpListener {
 
 fn set(socket: &impl AsRawFd, option: i32, value: &[u8]) {
     let length = value.len() as u32;
+    let (fd, at) = (socket.as_raw_fd(), value.as_ptr().cast());
     // SAFETY: the value lives during the call, which reads its bytes.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length) };
+    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, at, length) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -147,7 +147,7 @@ fn while_the_service_is_stuck_the_kernel_and_its_firewall_have_the_syns() {
     raw.send(&repeated);
     assert_eq!(connect(&network, to, TICK).err(), Some(ErrorKind::TimedOut));
     assert_eq!((taken(&mut steering), steering.stats().unwrap().passed_stale), (vec![], 1));
-    // What the firewall has dropped meanwhile is taken when the peer repeats it.
+    // A SYN that the firewall has dropped meanwhile is taken when the peer repeats it.
     steering.listening().beat();
     raw.send(&repeated);
     let end = std::time::Instant::now() + SOON;
@@ -175,7 +175,7 @@ fn with_byte(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
     frame
 }
 
-/// What the kernel would drop, forward or deliver otherwise is left to it.
+/// The kernel has each SYN that it would drop, forward, or deliver otherwise.
 #[test]
 fn what_only_the_kernel_can_judge_passes_on() {
     let network = Network::new();

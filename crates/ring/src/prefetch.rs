@@ -1,4 +1,4 @@
-//! Hints to the processor that a cache line is about to be used. Lines that another processor has written take most of a
+//! Hints to the processor that a cache line is about to be used. Lines that another processor has written take much of a
 //! request's time on a direct connection, and several that are asked for together come together.
 
 /// Asks for the line of `at`, to be read. The address need not be valid.

@@ -1,12 +1,16 @@
 //! How a served interface is, for `status`, and for the log when that changes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use towpath_ports::attachment::{Description, SteerMode};
 use towpath_ports::link::Link;
 use towpath_service::api::InterfaceStatus;
 use towpath_service::config::FirewallSetting;
 use towpath_service::stack_factory::ServedInterface;
+
+/// The kernel's choice of a listener is another one there, so none is asked for on any interface.
+const NOT_EARLY: &str = "a served interface is a port of another device (a bridge, a bond, a VRF): the kernel's firewall judges \
+                         first SYNs, although `firewall` is \"own\"; take it out of that device";
 
 /// See the module.
 #[derive(Debug)]
@@ -20,8 +24,10 @@ pub struct Health {
     mode: SteerMode,
     /// Why.
     reason: &'static str,
-    /// SYNs are taken before the kernel's firewall.
+    /// SYNs are to be taken before the kernel's firewall.
     own: bool,
+    /// They are.
+    takes_early: AtomicBool,
     /// Numbers of our programs, one of which is attached.
     programs: [u32; 2],
     /// Receive queues with a socket of ours.
@@ -48,6 +54,7 @@ impl Health {
             mode: interface.mode,
             reason: interface.reason(wanted),
             own: interface.own,
+            takes_early: interface.own.into(),
             programs: interface.programs,
             sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
@@ -91,6 +98,13 @@ impl Health {
         Link::of(self.index.load(Ordering::Relaxed)).ok().flatten()
     }
 
+    /// SYNs are taken before the kernel's firewall from now on, or are not.
+    pub fn set_takes_early(&self, takes: bool) {
+        if self.takes_early.swap(takes, Ordering::Relaxed) != takes {
+            self.look();
+        }
+    }
+
     /// A frame has come on a queue without a socket.
     pub fn stray(&self) {
         if self.strays.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -123,6 +137,7 @@ impl ServedInterface for Health {
         let link = link.unwrap_or_else(|| Link { name: self.configured.clone(), ..Link::default() });
         let queues = if is_there { receive_queues(&link.name) } else { 0 };
         let steering = is_there && self.steers(&link);
+        let takes_early = self.takes_early.load(Ordering::Relaxed);
         let mut status = InterfaceStatus {
             name: link.name,
             vlan: self.vlan,
@@ -137,13 +152,14 @@ impl ServedInterface for Health {
             }
             .to_string(),
             reason: self.reason.into(),
-            firewall: if self.own { FirewallSetting::Own } else { FirewallSetting::Respect },
+            firewall: if takes_early { FirewallSetting::Own } else { FirewallSetting::Respect },
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
             strays: self.strays.load(Ordering::Relaxed),
             trouble: None,
         };
-        status.trouble = trouble(&status, is_there);
+        let not_early = (self.own && !takes_early).then(|| NOT_EARLY.into());
+        status.trouble = trouble(&status, is_there).or(not_early);
         status
     }
 }

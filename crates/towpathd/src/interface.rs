@@ -153,13 +153,16 @@ impl Steer for Interfaces {
         self.steering.serve(place, device)
     }
 
-    fn know(&mut self, addresses: &HashSet<IpAddr>) {
-        if self.own
-            && let Err(error) = self.steering.set_addresses(addresses)
+    fn know(&mut self, addresses: Option<&HashSet<IpAddr>>) {
+        if !self.own {
+            return;
+        }
+        if let Err(error) = self.steering.set_addresses(addresses.unwrap_or(&HashSet::new()))
             && LINES.allows()
         {
             tracing::warn!(%error, "the kernel's firewall judges SYNs to some addresses");
         }
+        self.each.iter().for_each(|one| one.health.set_takes_early(addresses.is_some()));
     }
 
     fn look_for_queues(&mut self) {

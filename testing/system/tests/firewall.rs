@@ -481,6 +481,12 @@ fn a_firewall_of_its_own_follows_the_interface() {
     until("the kernel half accepts", 60, || {
         walls.knocks(true, SERVER, "7842") == "x at once" && walls.accepted_by_kernel() > kernel
     });
+    let interface = &walls.service.status()["interfaces"][0];
+    assert_eq!(interface["firewall"], "respect");
+    assert!(
+        interface["trouble"].as_str().is_some_and(|trouble| trouble.contains("a port of another device")),
+        "{interface}"
+    );
 }
 
 /// A service that cannot have its firewall does not start.

@@ -15,8 +15,9 @@ const STACK: Kind = RATE.by("stack");
 
 const STACK_CPU: Kind = Kind { metric: lower("cpu_ns_per_request", Unit::Ns, ""), ..STACK };
 
-const LINES: &str = "cache lines that go from one CPU to the other: three for 64 bytes, each way; how long one takes differs by the machine";
-const MORE_LINES: &str = "cache lines that go from one CPU to the other: eighteen for 1 KiB, each way";
+const LINES: &str =
+    "cache lines that go from one CPU to the other, three each way, and the library's instructions in both programs";
+const MORE_LINES: &str = "cache lines that go from one CPU to the other, eighteen each way";
 
 pub const FIGURES: &[Figure] = &[
     RATE.figure("64 bytes back and forth, direct: requests/s", "ping-pong-64B", Target::Ratio(20.0), LINES),

@@ -108,7 +108,7 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     plan.push(Planned { besides: 0.2, before: 35.0, ..Planned::new("many", &[], (half, 4.0)) });
     // The transfer begins before the flood, and the flood ends after what is measured.
     plan.push(Planned { besides: 1.8, ..Planned::new("flood", &[], (effort, 2.0)) });
-    // Its own rounds. What takes time are the connections, and the wait until all of them are idle.
+    // Its own rounds. The connections take the time, and the wait until all of them are idle.
     plan.push(Planned { rounds: None, seconds: 35.0, ..Planned::new("memory", &[], (effort, 1.0)) });
     // A round measures two rates and then three loads over each stack.
     plan.push(Planned { besides: 0.5, ..Planned::new("latency", &[], (effort, 8.0)) });

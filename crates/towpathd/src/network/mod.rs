@@ -169,12 +169,12 @@ impl HostNetwork {
     fn tell_addresses(&mut self) {
         let Some(steer) = &mut self.steer else { return };
         if self.served.iter().any(Served::is_port) {
-            return steer.know(&HashSet::new());
+            return steer.know(None);
         }
         let all = self.known.addresses.read().unwrap_or_else(PoisonError::into_inner).clone();
         // An address of a device that is down, or of another routing domain, is not delivered to.
         let is_local = |address: &IpAddr| self.netlink.route(*address, None).is_ok_and(|route| route.local);
-        steer.know(&all.into_iter().filter(is_local).collect());
+        steer.know(Some(&all.into_iter().filter(is_local).collect()));
     }
 
     /// Forgets remembered routes if something has changed. True if it has.

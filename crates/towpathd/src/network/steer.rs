@@ -20,8 +20,8 @@ pub trait Steer: Send {
     fn serve(&mut self, _place: u32, _device: Option<u32>) -> Result<(), SteerError> {
         Ok(())
     }
-    /// The host has these addresses. SYNs to others are never taken before the kernel's firewall.
-    fn know(&mut self, _addresses: &HashSet<IpAddr>) {}
+    /// The host has these addresses. SYNs to others are never taken before the kernel's firewall. `None`: nor are any to these.
+    fn know(&mut self, _addresses: Option<&HashSet<IpAddr>>) {}
     /// Interfaces may have new receive queues.
     fn look_for_queues(&mut self) {}
     /// The interface was made anew.
