@@ -3,7 +3,7 @@
 use crate::figure::{Section, Target};
 use crate::figures;
 use crate::interval::Axis;
-use crate::outcome::{Measured, Outcome, Verdict, outcome};
+use crate::outcome::{Measured, Outcome, TargetStatus, outcome};
 use crate::run::Run;
 use crate::words;
 use std::fmt::Write;
@@ -31,19 +31,19 @@ pub fn page(run: &Run) -> String {
 /// What a reader has to know before the tables.
 fn summary(run: &Run, out: &mut String) {
     let outcomes: Vec<Outcome<'_>> = figures::all().map(|figure| outcome(figure, run)).collect();
-    let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict() == verdict).count();
+    let count = |status| outcomes.iter().filter(|outcome| outcome.target_status() == status).count();
     let without = figures::unmeasured().count();
-    let open = outcomes
-        .iter()
-        .filter(|outcome| outcome.verdict() == Verdict::NotMeasured && outcome.figure.target != Target::None);
+    let open = outcomes.iter().filter(|outcome| {
+        outcome.target_status() == TargetStatus::NotMeasured && outcome.figure.target != Target::None
+    });
     let _ = writeln!(
         out,
         "<p class=\"lead\">Targets: <b class=\"good\">{} met</b>, <b class=\"bad\">{} not met</b>, {} not measured. \
          {} more figures have no target.</p>",
-        count(Verdict::Met),
-        count(Verdict::NotMet),
+        count(TargetStatus::Met),
+        count(TargetStatus::NotMet),
         without + open.count(),
-        count(Verdict::NoTarget)
+        count(TargetStatus::NoTarget)
     );
     let _ = writeln!(out, "<p>{} · commit {}</p>", escape(&run.date), escape(&run.commit));
     if let Some(warning) = run.warning() {
@@ -95,11 +95,11 @@ fn table(section: Section, outcomes: &[Outcome<'_>], out: &mut String) {
 }
 
 fn row(outcome: &Outcome<'_>, measured: &Measured<'_>, axis: &Axis, out: &mut String) {
-    let (figure, verdict) = (outcome.figure, outcome.verdict());
-    let class = match verdict {
-        Verdict::Met => "good",
-        Verdict::NotMet => "bad",
-        Verdict::NoTarget | Verdict::NotMeasured => "plain",
+    let (figure, status) = (outcome.figure, outcome.target_status());
+    let class = match status {
+        TargetStatus::Met => "good",
+        TargetStatus::NotMet => "bad",
+        TargetStatus::NoTarget | TargetStatus::NotMeasured => "plain",
     };
     let (ratio, picture) = match &measured.ratio {
         Some(ratio) => (words::spread(ratio, measured.rounds), axis.interval(ratio, ratio_target(outcome), class)),
@@ -118,7 +118,7 @@ fn row(outcome: &Outcome<'_>, measured: &Measured<'_>, axis: &Axis, out: &mut St
         escape(&words::linux(measured, figure.metric.unit)),
         words::value(measured.ours, figure.metric.unit),
         words::target(figure),
-        words::verdict(outcome),
+        words::target_status(outcome),
         escape(figure.limit),
         words::noise(measured),
         escape(&measured.step.command),

@@ -2,7 +2,7 @@
 
 use crate::figure::{Figure, Section};
 use crate::figures;
-use crate::outcome::{Outcome, Verdict, noise, outcome};
+use crate::outcome::{Outcome, TargetStatus, noise, outcome};
 use crate::run::Run;
 use crate::words;
 use std::fmt::Write;
@@ -63,7 +63,7 @@ fn table(outcomes: &[Outcome<'_>], out: &mut String) {
             words::linux(measured, figure.metric.unit),
             words::value(measured.ours, figure.metric.unit),
             words::target(figure),
-            words::verdict(outcome),
+            words::target_status(outcome),
         );
     }
     if !rows.is_empty() {
@@ -78,7 +78,7 @@ fn table(outcomes: &[Outcome<'_>], out: &mut String) {
 /// Each limit once, with the figures that it is the limit of. Figures that miss their target come first.
 fn limits(outcomes: &[Outcome<'_>], out: &mut String) {
     let mut by_limit: Vec<(&str, Vec<&Figure>)> = Vec::new();
-    let missed = |outcome: &&Outcome<'_>| outcome.verdict() == Verdict::NotMet;
+    let missed = |outcome: &&Outcome<'_>| outcome.target_status() == TargetStatus::NotMet;
     let measured = || outcomes.iter().filter(|outcome| outcome.result.is_ok());
     for outcome in measured().filter(missed).chain(measured().filter(|outcome| !missed(outcome))) {
         match by_limit.iter_mut().find(|(limit, _)| *limit == outcome.figure.limit) {

@@ -1,4 +1,4 @@
-//! What a run says about a figure: the values, the ratio of each round to Linux's best way in it, and the verdict.
+//! What a run says about a figure: the values, the ratio of each round to Linux's best way in it, and the status.
 
 use crate::figure::{Figure, Metric, Target};
 use crate::run::{Run, Step};
@@ -35,7 +35,7 @@ pub struct Measured<'a> {
 
 /// Whether a target is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TargetStatus {
     /// By the median.
     Met,
     /// Not by the median.
@@ -48,18 +48,18 @@ pub enum Verdict {
 
 impl Outcome<'_> {
     /// The median decides.
-    pub fn verdict(&self) -> Verdict {
-        let Ok(measured) = &self.result else { return Verdict::NotMeasured };
+    pub fn target_status(&self) -> TargetStatus {
+        let Ok(measured) = &self.result else { return TargetStatus::NotMeasured };
         let met = match self.figure.target {
-            Target::None => return Verdict::NoTarget,
+            Target::None => return TargetStatus::NoTarget,
             Target::AtMost(most) => measured.ours <= most,
             Target::AtLeast(least) => measured.ours >= least,
             Target::Ratio(wanted) => match measured.ratio {
-                None => return Verdict::NotMeasured,
+                None => return TargetStatus::NotMeasured,
                 Some(ratio) => reaches(&self.figure.metric, ratio.median, wanted),
             },
         };
-        if met { Verdict::Met } else { Verdict::NotMet }
+        if met { TargetStatus::Met } else { TargetStatus::NotMet }
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     fn a_ratio_is_to_the_best_way_of_the_same_round() {
         let (run, figure) = (run(ROUNDS), figure(RATE, Target::Ratio(4.0)));
         let outcome = outcome(&figure, &run);
-        assert_eq!(outcome.verdict(), Verdict::Met);
+        assert_eq!(outcome.target_status(), TargetStatus::Met);
         let measured = outcome.result.as_ref().unwrap();
         assert_eq!(measured.ratio, Some(Spread { median: 4.0, least: 2.0, most: 5.0 }), "10/2, 12/3, 16/8");
         assert_eq!((measured.linux, measured.ours), (Some(("linux", 3.0)), 12.0));
@@ -208,29 +208,29 @@ mod tests {
     #[test]
     fn where_less_is_better_the_least_of_linuxs_counts_and_a_ratio_may_be_too_high() {
         let run = run(ROUNDS);
-        let verdict = |metric, target| outcome(&figure(metric, target), &run).verdict();
+        let status = |metric, target| outcome(&figure(metric, target), &run).target_status();
         let figure = figure(TIME, Target::Ratio(6.0));
         let ratio = outcome(&figure, &run).result.unwrap().ratio;
         assert_eq!(ratio, Some(Spread { median: 6.0, least: 4.0, most: 10.0 }), "10/1, 12/2, 16/4");
-        assert_eq!(verdict(TIME, Target::Ratio(6.0)), Verdict::Met);
-        assert_eq!(verdict(TIME, Target::Ratio(5.9)), Verdict::NotMet);
-        assert_eq!(verdict(RATE, Target::Ratio(4.1)), Verdict::NotMet);
-        assert_eq!(verdict(TIME, Target::AtMost(12.0)), Verdict::Met);
-        assert_eq!(verdict(TIME, Target::AtMost(11.9)), Verdict::NotMet);
-        assert_eq!(verdict(RATE, Target::AtLeast(12.0)), Verdict::Met);
-        assert_eq!(verdict(RATE, Target::AtLeast(12.1)), Verdict::NotMet);
-        assert_eq!(verdict(RATE, Target::None), Verdict::NoTarget);
+        assert_eq!(status(TIME, Target::Ratio(6.0)), TargetStatus::Met);
+        assert_eq!(status(TIME, Target::Ratio(5.9)), TargetStatus::NotMet);
+        assert_eq!(status(RATE, Target::Ratio(4.1)), TargetStatus::NotMet);
+        assert_eq!(status(TIME, Target::AtMost(12.0)), TargetStatus::Met);
+        assert_eq!(status(TIME, Target::AtMost(11.9)), TargetStatus::NotMet);
+        assert_eq!(status(RATE, Target::AtLeast(12.0)), TargetStatus::Met);
+        assert_eq!(status(RATE, Target::AtLeast(12.1)), TargetStatus::NotMet);
+        assert_eq!(status(RATE, Target::None), TargetStatus::NoTarget);
     }
 
     #[test]
     fn a_target_that_was_not_measured_is_neither_met_nor_missed() {
         let figure = figure(RATE, Target::Ratio(1.0));
         let mut empty = run("");
-        assert_eq!(outcome(&figure, &empty).verdict(), Verdict::NotMeasured);
+        assert_eq!(outcome(&figure, &empty).target_status(), TargetStatus::NotMeasured);
         empty.steps[0].error = Some("no redis".to_owned());
         assert_eq!(outcome(&figure, &empty).result.err().unwrap(), "no redis");
         let alone = run(r#"{"shape":"echo","way":"direct","x":12,"rounds":[{"x":12}]}"#);
-        assert_eq!(outcome(&figure, &alone).verdict(), Verdict::NotMeasured, "nothing to compare with");
+        assert_eq!(outcome(&figure, &alone).target_status(), TargetStatus::NotMeasured, "nothing to compare with");
         let without = run(r#"{"shape":"echo","way":"direct","x":null,"rounds":[{"x":null}]}"#);
         assert!(outcome(&figure, &without).result.is_err());
     }

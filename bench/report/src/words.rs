@@ -1,7 +1,7 @@
-//! Values, ratios and verdicts as words.
+//! Values, ratios and statuses as words.
 
 use crate::figure::{Figure, Target, Unit};
-use crate::outcome::{Measured, Outcome, Verdict};
+use crate::outcome::{Measured, Outcome, TargetStatus};
 use crate::statistics::Spread;
 
 /// A value with its unit.
@@ -77,12 +77,12 @@ pub fn percent(share: f64) -> String {
 }
 
 /// Whether the target is met, and in how many rounds where they differ.
-pub fn verdict(outcome: &Outcome<'_>) -> String {
-    let word = match outcome.verdict() {
-        Verdict::Met => "met",
-        Verdict::NotMet => "not met",
-        Verdict::NoTarget => "–",
-        Verdict::NotMeasured => "not measured",
+pub fn target_status(outcome: &Outcome<'_>) -> String {
+    let word = match outcome.target_status() {
+        TargetStatus::Met => "met",
+        TargetStatus::NotMet => "not met",
+        TargetStatus::NoTarget => "–",
+        TargetStatus::NotMeasured => "not measured",
     };
     let rounds = outcome.result.as_ref().ok().and_then(|measured| measured.reached.zip(measured.rounds));
     match rounds {

@@ -145,9 +145,9 @@ impl Broker {
         self.descriptor(Request::CodeArea)
     }
 
-    /// [`crate::Privileges::kept`].
-    pub fn kept(&self) -> io::Result<OwnedFd> {
-        self.descriptor(Request::Kept)
+    /// [`crate::Privileges::successor_memory`].
+    pub fn successor_memory(&self) -> io::Result<OwnedFd> {
+        self.descriptor(Request::SuccessorMemory)
     }
 
     /// [`crate::Privileges::module`]. It holds up no other request meanwhile.

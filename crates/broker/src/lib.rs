@@ -68,7 +68,7 @@ pub trait Privileges {
         Vec::new()
     }
     /// Memory for what a worker leaves to the next one. It always has the same size, and the broker never reads it.
-    fn kept(&mut self) -> Result<OwnedFd, i32> {
+    fn successor_memory(&mut self) -> Result<OwnedFd, i32> {
         Err(libc::ENOSYS)
     }
     /// This process is not the broker: it closes its copies of what the broker holds.

@@ -110,7 +110,7 @@ pub enum Request {
         place: u32,
     },
     /// Memory for what a worker leaves to the next one. It goes along with the answer.
-    Kept,
+    SuccessorMemory,
     /// What the configuration's network namespaces are now.
     Namespaces,
     /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
@@ -288,7 +288,7 @@ impl Numbered {
                 to.word(place);
             }
             Request::Namespaces => head(&mut to, 19),
-            Request::Kept => head(&mut to, 20),
+            Request::SuccessorMemory => head(&mut to, 20),
             Request::Join { namespace, process, remote } => {
                 head(&mut to, 16);
                 to.word(namespace);
@@ -338,7 +338,7 @@ impl Numbered {
             17 => Request::CodeArea,
             18 => Request::Module { place: from.word()? },
             19 => Request::Namespaces,
-            20 => Request::Kept,
+            20 => Request::SuccessorMemory,
             _ => return None,
         };
         from.ends().then_some(Self { number, request })
@@ -406,7 +406,7 @@ mod tests {
         all.push(Request::SharesNetwork { process: 42 });
         all.extend([Request::OpenPort { number: 1, queues: 4 }, Request::PortPart { number: 1, part: u32::MAX }]);
         all.extend([Request::RenewPort { number: 2 }, Request::Namespaces]);
-        all.extend([Request::CodeArea, Request::Module { place: 63 }, Request::Kept]);
+        all.extend([Request::CodeArea, Request::Module { place: 63 }, Request::SuccessorMemory]);
         for remote in ["192.0.2.1", "2001:db8::1"] {
             all.push(Request::Join { namespace: 3, process: 42, remote: remote.parse().unwrap() });
         }

@@ -59,7 +59,7 @@ pub fn serve(socket: &OwnedFd, privileges: &mut dyn Privileges, apart: &mut Apar
         Request::StartStack { number: stack } => descriptor(apart.start(privileges, stack).map_err(apart_errno)),
         Request::Configuration => descriptor(privileges.configuration()),
         Request::CodeArea => descriptor(privileges.code_area()),
-        Request::Kept => descriptor(privileges.kept()),
+        Request::SuccessorMemory => descriptor(privileges.successor_memory()),
         Request::Module { place } => descriptor(apart.module(privileges, place).map_err(apart_errno)),
         Request::FirstSyns { number: interface, v6 } => descriptor(privileges.first_syns(interface, v6)),
         Request::ConfigurationTaken => {

@@ -2,7 +2,7 @@
 
 use crate::cbpf::{self, Program};
 use std::sync::Arc;
-use towpath_modules::{Frame, Instance, Module, TOWPATH_FRAME_BYTES, TowpathFrame, Verdict};
+use towpath_modules::{Action, Frame, Instance, Module, TOWPATH_FRAME_BYTES, TowpathFrame};
 
 /// A filter, for all threads.
 #[derive(Clone, Debug)]
@@ -75,6 +75,6 @@ impl Copies {
         let buffer = &mut self.buffer[..HEADROOM + length + TAILROOM];
         let (meta, ifindex) = (TOWPATH_FRAME_BYTES, about.port);
         let mut frame = Frame { start: HEADROOM, length, meta, room: true, ifindex, ..Frame::whole(buffer) };
-        self.instance.run(&mut frame) == Verdict::Pass
+        self.instance.run(&mut frame) == Action::Pass
     }
 }

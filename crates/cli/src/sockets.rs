@@ -142,6 +142,7 @@ mod tests {
             program: "redis-server".into(),
             pid: 42,
             uid: 1000,
+            client: None,
             slot: 0,
             flow_group: None,
             direct: false,

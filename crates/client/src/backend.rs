@@ -91,9 +91,9 @@ impl Held for Quick<'_> {
 }
 
 /// The caller has more to do under its lock, or has the connection for itself.
-pub struct Kept;
+pub struct StillLocked;
 
-impl Held for Kept {
+impl Held for StillLocked {
     #[inline(always)]
     fn notify(self, lines: &Lines, count: usize) -> usize {
         doorbell::notify_stack(lines.session, lines.slot, lines.app, lines.stack);

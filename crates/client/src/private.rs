@@ -95,8 +95,8 @@ pub mod flag {
     pub const CORKED: u32 = 2048;
     /// The last bytes were sent with MSG_MORE, so the stack holds them back as with `TCP_CORK`.
     pub const MORE: u32 = 4096;
-    /// Emulated options have been set on the socketpair (see `kept`).
-    pub const KEPT_BY_PAIR: u32 = 8192;
+    /// Emulated options have been set on the socketpair (see `emulated`).
+    pub const EMULATED_ON_PAIR: u32 = 8192;
     /// Bytes were sent on a direct connection after the peer had closed, which counts as a reset by the peer.
     pub const SENT_TO_NOBODY: u32 = 16384;
     /// The service knows the name of the socket, by which it recognises its descriptors (see `passing`).
@@ -148,7 +148,7 @@ pub struct Private {
     /// Bytes of the receive ring that the stack fills before it waits for the receive head; fewer with `SO_RCVBUF`.
     pub receive_limit: AtomicU32,
     /// Emulated options, one bit each.
-    pub kept: AtomicU32,
+    pub emulated: AtomicU32,
     /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see
     /// `urgent`).
     pub urgent_read: AtomicU64,

@@ -112,7 +112,7 @@ impl Socket {
         private.urgent_read.store(0, Ordering::Relaxed);
         private.urgent_passed.store(0, Ordering::Relaxed);
         private.peek.store(0, Ordering::Relaxed);
-        for word in [&private.send_limit, &private.receive_limit, &private.kept, &private.users, &private.accepts] {
+        for word in [&private.send_limit, &private.receive_limit, &private.emulated, &private.users, &private.accepts] {
             word.store(0, Ordering::Relaxed);
         }
         // No stack says so.

@@ -1,7 +1,7 @@
 //! A socket's lines, looked up once and then read as often as a call needs. A view of a connection that is still
 //! being made says nothing about later, because the connection may become a direct one.
 
-use crate::backend::{Backend, DirectBackend, Kept, Lines, StackBackend};
+use crate::backend::{Backend, DirectBackend, Lines, StackBackend, StillLocked};
 use crate::direct::{self, Direct};
 use crate::private::flag;
 use crate::ring_growth;
@@ -186,8 +186,8 @@ impl View {
     pub fn publish(&self, count: usize, urgent: bool) {
         let tail = self.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
         match self.backend() {
-            Found::Stack(stack) => stack.publish(Kept, tail, count, urgent),
-            Found::Direct(direct) => direct.publish(Kept, tail, count, urgent),
+            Found::Stack(stack) => stack.publish(StillLocked, tail, count, urgent),
+            Found::Direct(direct) => direct.publish(StillLocked, tail, count, urgent),
         };
     }
 
@@ -196,8 +196,8 @@ impl View {
     pub fn consume(&self, count: u32) {
         let head = self.app.rx_head.load(Ordering::Relaxed).wrapping_add(count);
         match self.backend() {
-            Found::Stack(stack) => stack.consume(Kept, head, count as usize, stack.readable()),
-            Found::Direct(direct) => direct.consume(Kept, head, count as usize, 0),
+            Found::Stack(stack) => stack.consume(StillLocked, head, count as usize, stack.readable()),
+            Found::Direct(direct) => direct.consume(StillLocked, head, count as usize, 0),
         };
     }
 

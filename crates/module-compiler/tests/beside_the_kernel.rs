@@ -1,4 +1,4 @@
-//! Programs as clang compiles them give the kernel's verdicts and bytes: compiled, and interpreted.
+//! Programs as clang compiles them give the kernel's actions and bytes: compiled, and interpreted.
 #![allow(clippy::unwrap_used)]
 
 mod common;

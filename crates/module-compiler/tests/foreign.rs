@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote load as they are, and give the kernel's verdicts and bytes on the same packets: those of
+//! Programs that nobody here wrote load as they are, and give the kernel's actions and bytes on the same packets: those of
 //! Debian's libxdp1, and those of the kernel's samples and selftests.
 #![allow(clippy::unwrap_used)]
 
@@ -128,13 +128,13 @@ fn agree(what: &str, object: &Object, mut three: Three) {
             }
         }
     }
-    let mut verdicts = BTreeMap::new();
+    let mut actions = BTreeMap::new();
     for bytes in &packets {
-        *verdicts.entry(format!("{:?}", three.agree(what, bytes))).or_insert(0) += 1;
+        *actions.entry(format!("{:?}", three.agree(what, bytes))).or_insert(0) += 1;
     }
-    println!("{what}: {verdicts:?}");
+    println!("{what}: {actions:?}");
     if what.starts_with("xdpfilt") || what.starts_with("test_xdp _") {
-        assert!(verdicts.len() > 1, "{what}: nothing in its maps is found: {verdicts:?}");
+        assert!(actions.len() > 1, "{what}: nothing in its maps is found: {actions:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::attached::{Attached, Counts, Hook};
 use crate::budget::{Account, Budget, Now, Sampling, Standing};
 use crate::clock::{self, random};
-use crate::module::{Instance, PASS, Verdict};
+use crate::module::{Action, Instance, PASS};
 use crate::run::Frame;
 use std::sync::Arc;
 
@@ -87,23 +87,23 @@ impl Chain {
     }
 
     /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx` or `Drop`.
-    pub fn run(&mut self, frame: &mut Frame<'_>) -> Verdict {
+    pub fn run(&mut self, frame: &mut Frame<'_>) -> Action {
         if self.sampling.is_due() {
             return self.run_timed(&mut |instance| instance.run(frame) as u32);
         }
         for step in &mut self.steps {
-            let verdict = step.instance.run(frame);
-            if verdict != Verdict::Pass {
-                return other(step, self.group, self.hook, verdict as u32);
+            let action = step.instance.run(frame);
+            if action != Action::Pass {
+                return other(step, self.group, self.hook, action as u32);
             }
             step.passed += 1;
         }
-        Verdict::Pass
+        Action::Pass
     }
 
     /// The same on the bytes of a frame in its place. No module of the chain may want room.
     #[inline]
-    pub fn run_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+    pub fn run_in_place(&mut self, bytes: &mut [u8]) -> Action {
         if self.sampling.is_due() {
             return self.run_timed_in_place(bytes);
         }
@@ -114,11 +114,11 @@ impl Chain {
             return other(step, self.group, self.hook, result);
         }
         step.passed += 1;
-        Verdict::Pass
+        Action::Pass
     }
 
     #[inline(never)]
-    fn run_all_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+    fn run_all_in_place(&mut self, bytes: &mut [u8]) -> Action {
         for step in &mut self.steps {
             let result = step.instance.run_in_place(bytes);
             if result != PASS {
@@ -126,22 +126,22 @@ impl Chain {
             }
             step.passed += 1;
         }
-        Verdict::Pass
+        Action::Pass
     }
 
     /// [`Chain::run_in_place`], timed.
     #[cold]
     #[inline(never)]
-    fn run_timed_in_place(&mut self, bytes: &mut [u8]) -> Verdict {
+    fn run_timed_in_place(&mut self, bytes: &mut [u8]) -> Action {
         self.run_timed(&mut |instance| instance.run_in_place(bytes))
     }
 
     /// Runs the modules on a frame and charges each for its time. One that has taken too much leaves the chain.
     #[cold]
     #[inline(never)]
-    fn run_timed(&mut self, run: &mut dyn FnMut(&mut Instance) -> u32) -> Verdict {
+    fn run_timed(&mut self, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
         let (group, hook, runs) = (self.group, self.hook, self.sampling.gap());
-        let (mut verdict, mut all) = (Verdict::Pass, false);
+        let (mut action, mut all) = (Action::Pass, false);
         for step in &mut self.steps {
             let begin = (self.clock)();
             let result = run(&mut step.instance);
@@ -153,7 +153,7 @@ impl Chain {
                 self.detached.push(Arc::clone(&step.budget));
             }
             if result != PASS {
-                verdict = other(step, group, hook, result);
+                action = other(step, group, hook, result);
                 break;
             }
             step.passed += 1;
@@ -166,7 +166,7 @@ impl Chain {
             }
             stays
         });
-        verdict
+        action
     }
 
     /// Takes back that a frame went on: it could not be sent.
@@ -197,12 +197,12 @@ fn now() -> Now {
 /// Counts a frame that did not pass. Redirected and already sent frames count as aborted.
 #[cold]
 #[inline(never)]
-fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Verdict {
-    let verdict = Verdict::of(result.into());
-    let (at, done) = match verdict {
-        Verdict::Drop => (2, true),
-        Verdict::Tx => (3, hook == Hook::Ingress),
-        Verdict::Redirect => (4, false),
+fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Action {
+    let action = Action::of(result.into());
+    let (at, done) = match action {
+        Action::Drop => (2, true),
+        Action::Tx => (3, hook == Hook::Ingress),
+        Action::Redirect => (4, false),
         _ => (5, true),
     };
     step.settle(group);
@@ -211,7 +211,7 @@ fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Verdict {
     if !done {
         step.counts.add(group, 5, 1);
     }
-    if verdict == Verdict::Tx && done { Verdict::Tx } else { Verdict::Drop }
+    if action == Action::Tx && done { Action::Tx } else { Action::Drop }
 }
 
 #[cfg(test)]
@@ -248,7 +248,7 @@ mod tests {
         chain.clock = slow;
         let mut told = Vec::new();
         for _ in 0..100_000 {
-            assert_eq!(chain.run_in_place(&mut [0; 64]), Verdict::Pass);
+            assert_eq!(chain.run_in_place(&mut [0; 64]), Action::Pass);
             told.extend(chain.settle().map(|budget| budget.module().to_owned()));
         }
         assert_eq!(told, ["greedy"]);
@@ -267,10 +267,10 @@ mod tests {
         let mut chains: Vec<_> =
             (0..2).map(|group| Chain::with_clock(&modules, Hook::Egress, group, 0, still)).collect();
         chains[0].clock = slow;
-        (0..1000).for_each(|_| assert_eq!(chains[0].run_in_place(&mut [0; 64]), Verdict::Pass));
+        (0..1000).for_each(|_| assert_eq!(chains[0].run_in_place(&mut [0; 64]), Action::Pass));
         assert!(chains[0].is_empty() && chains[0].settle().is_some());
         // Its time costs nothing here, but the next timed run finds that it is to go.
-        (0..1000).for_each(|_| assert_eq!(chains[1].run_in_place(&mut [0; 64]), Verdict::Pass));
+        (0..1000).for_each(|_| assert_eq!(chains[1].run_in_place(&mut [0; 64]), Action::Pass));
         assert!(chains[1].is_empty() && chains[1].settle().is_none());
     }
 
@@ -278,7 +278,7 @@ mod tests {
     fn asking_the_clock_is_charged_to_nobody() {
         let modules = [attached("cheap", 1)];
         let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, slow);
-        (0..10_000).for_each(|_| assert_eq!(chain.run_in_place(&mut [0; 64]), Verdict::Pass));
+        (0..10_000).for_each(|_| assert_eq!(chain.run_in_place(&mut [0; 64]), Action::Pass));
         assert_eq!(modules[0].budget.overrun(), None);
     }
 }

@@ -153,10 +153,10 @@ impl Drop for Place {
 
 /// Code that may be called.
 #[derive(Debug)]
-pub struct Code(Kept);
+pub struct Code(Memory);
 
 #[derive(Debug)]
-enum Kept {
+enum Memory {
     Own(Mapping),
     Place(Place),
 }
@@ -171,20 +171,20 @@ impl Code {
             std::ptr::copy_nonoverlapping(code.as_ptr(), start, code.len());
             libc::mprotect(start.cast(), bytes, libc::PROT_READ | libc::PROT_EXEC)
         };
-        if done == 0 { Ok(Self(Kept::Own(mapping))) } else { Err(io::Error::last_os_error()) }
+        if done == 0 { Ok(Self(Memory::Own(mapping))) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The code that another process has written to this place.
     pub fn at_place(place: Place) -> Self {
         sync_cores(SYNC_CORE);
-        Self(Kept::Place(place))
+        Self(Memory::Place(place))
     }
 
     /// Where a function of it begins; `None` = it is not in this memory.
     pub fn at(&self, offset: u32) -> Option<u64> {
         let (start, bytes) = match &self.0 {
-            Kept::Own(mapping) => (mapping.start.as_ptr(), mapping.bytes),
-            Kept::Place(place) => {
+            Memory::Own(mapping) => (mapping.start.as_ptr(), mapping.bytes),
+            Memory::Place(place) => {
                 let start = place.area.mapping.start.as_ptr();
                 (start.wrapping_add(place.number as usize * PLACE_BYTES), PLACE_BYTES)
             }

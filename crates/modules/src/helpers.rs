@@ -73,7 +73,7 @@ pub const MAX_TAIL_CALLS: u32 = 33;
 /// Bytes of an Ethernet header: no frame is shorter.
 const ETHERNET: u64 = 14;
 /// Bytes at the start of the buffer that the kernel keeps for itself (`struct xdp_frame`).
-const KEPT: u64 = 40;
+const XDP_FRAME: u64 = 40;
 /// Most bytes of metadata.
 const MAX_META: u64 = 255;
 /// Most bytes that one call copies from or to a frame.
@@ -241,7 +241,7 @@ unsafe extern "C" fn xdp_adjust_head(run: *mut Run, _: u64, by: u64, _: u64, _: 
     let run = unsafe { &mut *run };
     let (by, meta) = (by as i32, run.data - run.data_meta);
     let data = run.data.wrapping_add_signed(by.into());
-    if run.room_start == 0 || data < run.room_start + KEPT + meta || data + ETHERNET > run.data_end {
+    if run.room_start == 0 || data < run.room_start + XDP_FRAME + meta || data + ETHERNET > run.data_end {
         return failed(libc::EINVAL);
     }
     let start = data - meta;
@@ -256,7 +256,7 @@ unsafe extern "C" fn xdp_adjust_meta(run: *mut Run, _: u64, by: u64, _: u64, _: 
     // SAFETY: as the contract of helpers says.
     let run = unsafe { &mut *run };
     let meta = run.data_meta.wrapping_add_signed((by as i32).into());
-    if run.room_start == 0 || meta < run.room_start + KEPT || meta > run.data {
+    if run.room_start == 0 || meta < run.room_start + XDP_FRAME || meta > run.data {
         return failed(libc::EINVAL);
     }
     let length = run.data - meta;

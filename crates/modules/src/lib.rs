@@ -38,7 +38,7 @@ pub use error::LoadError;
 pub use insn::Insn;
 pub use interpreter::Fault;
 pub use map::Map;
-pub use module::{Instance, Module, Verdict, helper_names};
+pub use module::{Action, Instance, Module, helper_names};
 pub use object::{MapKind, MapSpec, Object, ProgramSpec};
 pub use run::Frame;
 pub use towpath_frame::{TOWPATH_FRAME_BYTES, TowpathFrame};

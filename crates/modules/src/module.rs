@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// What becomes of a frame (`enum xdp_action`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Action {
     /// The program has failed.
     Aborted = 0,
     /// It is dropped.
@@ -27,10 +27,10 @@ pub enum Verdict {
     Redirect = 4,
 }
 
-/// What a program returns for [`Verdict::Pass`].
-pub const PASS: u32 = Verdict::Pass as u32;
+/// What a program returns for [`Action::Pass`].
+pub const PASS: u32 = Action::Pass as u32;
 
-impl Verdict {
+impl Action {
     /// What a program has returned.
     pub fn of(result: u64) -> Self {
         match result as u32 {
@@ -188,15 +188,15 @@ impl Instance {
 
     /// Runs the module on a frame. `Aborted` leaves the frame as it is then.
     #[inline]
-    pub fn run(&mut self, frame: &mut Frame<'_>) -> Verdict {
+    pub fn run(&mut self, frame: &mut Frame<'_>) -> Action {
         let lies_within = frame.start.checked_add(frame.length).is_some_and(|end| end <= frame.buffer.len());
         if !lies_within || frame.meta > frame.start {
-            return Verdict::Aborted;
+            return Action::Aborted;
         }
         self.run.begin(frame);
         let result = self.call();
         self.run.end(frame);
-        Verdict::of(result.into())
+        Action::of(result.into())
     }
 
     /// Runs the module on the bytes of a frame without room around it: what the program returns.

@@ -63,4 +63,4 @@ pub use peer_rules::{Block, MAX_PEER_RULES, PeerRule, PeerRules, PeerVerdict};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
 pub use reservation::{Grant, JoinProof, ListenerProof, Proof, Reservation};
 pub use stack::{Movement, PairHandle, Stack, WorkerCount};
-pub use status::{ClientStatus, ConnectionStatus, FlowGroupStatus, Status, WorkerStatus};
+pub use status::{ClientStatus, FlowGroupStatus, SocketStatus, Status, WorkerStatus};

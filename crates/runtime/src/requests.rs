@@ -5,7 +5,7 @@ use crate::files::SharedFile;
 use crate::mailbox::Doorbell;
 use crate::reservation::Reservation;
 use crate::stack::PairHandle;
-use crate::status::{ConnectionStatus, Status};
+use crate::status::{SocketStatus, Status};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ pub enum Request {
     /// See [`crate::Stack::count_refusals`].
     Refusals(Sender<()>),
     /// See [`crate::Stack::connections`].
-    Connections(Sender<Vec<ConnectionStatus>>),
+    Connections(Sender<Vec<SocketStatus>>),
     /// See [`crate::Stack::cut`].
     Cut(Vec<(SocketAddr, SocketAddr)>, Sender<usize>),
     /// See [`crate::Stack::pair`].

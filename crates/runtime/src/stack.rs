@@ -5,7 +5,7 @@ use crate::client_setup::{ClientId, ClientMemory, ClientSetup};
 use crate::execute::Executed;
 use crate::files::{Files, SharedFile};
 use crate::reservation::Reservation;
-use crate::status::{ConnectionStatus, Status};
+use crate::status::{SocketStatus, Status};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -116,7 +116,7 @@ pub trait Stack: Send + Sync {
     /// The pair region of number `pair`, which the client uses in its place `place`.
     fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
     /// All sockets.
-    fn connections(&self) -> Vec<ConnectionStatus>;
+    fn connections(&self) -> Vec<SocketStatus>;
     /// Ends the connections with these local and remote ends: the peer sees a reset, and the program ECONNABORTED. Returns
     /// how many there were.
     fn cut(&self, _: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {

@@ -7,6 +7,7 @@ use crate::client_setup::ClientId;
 use crate::named_counts::NamedCounts;
 use crate::sampler::Achieved;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use towpath_ring::command::not_ours::REASONS;
 
@@ -31,35 +32,37 @@ macro_rules! declare {
 
 declare! { $
 /// One socket.
-#[derive(Clone, Debug)]
-pub struct ConnectionStatus {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketStatus {
+    /// Its state in the words of `ss` (`ESTAB`, `LISTEN`, `SYN-SENT` ...).
+    pub state: Cow<'static, str>,
+    /// Unread bytes in the receive ring; of a listener: connections waiting to be accepted.
+    pub recv_q: u32,
+    /// Unacknowledged bytes in the send ring, sent or not; of a listener: its backlog.
+    pub send_q: u32,
     /// Its own address and port.
     pub local: SocketAddr,
     /// Its peer's address and port (of a listener: 0.0.0.0:0).
-    pub remote: SocketAddr,
-    /// Its state in the words of `ss` (`ESTAB`, `LISTEN`, `SYN-SENT` ...).
-    pub state: &'static str,
-    /// Its client; `None` = it no longer has one (TIME-WAIT).
+    pub peer: SocketAddr,
+    /// Its program. Empty if that has ended.
+    pub program: String,
+    /// The client's process.
+    pub pid: i32,
+    /// The client's user.
+    pub uid: u32,
+    /// Its client; `None` = it no longer has one (TIME-WAIT). The JSON does not tell it.
+    #[serde(skip)]
     pub client: Option<ClientId>,
     /// Its slot in the client's region.
     pub slot: u32,
-    /// The client's user.
-    pub uid: u32,
-    /// The client's process.
-    pub pid: i32,
-    /// The client's program.
-    pub program: String,
-    /// Details, if it is established and the stack has them.
-    pub tcp: Option<TcpStatus>,
-    /// Unacknowledged bytes in the send ring, sent or not; of a listener: its backlog.
-    pub tx_queue: u32,
-    /// Unread bytes in the receive ring; of a listener: connections waiting to be accepted.
-    pub rx_queue: u32,
     /// The flow group that owns it.
     pub flow_group: Option<usize>,
     /// It is a direct connection.
     pub direct: bool,
-    /// It is a listener that the kernel has, too.
+    /// Details, if it is established and the stack has them.
+    pub tcp: Option<TcpStatus>,
+    /// Connections accepted, of a listener that the kernel has, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halves: Option<Halves>,
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use towpath_ring::command::not_ours;
 use towpath_ring::layout::VERSION;
-use towpath_runtime::{ConnectionStatus, Movement};
+use towpath_runtime::{Movement, SocketStatus};
 
 /// The answer to who comes when descriptors have run out.
 const NO_DESCRIPTOR: &str = "the service has no free descriptor; raise its limit with `ulimit -Hn` or LimitNOFILE=";
@@ -143,8 +143,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Stack { name, start }) => stack(state, &name, start),
         Ok(Command::Sockets) => {
-            let seen = |c: &ConnectionStatus| operator || c.uid == asker.uid;
-            let sockets = state.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
+            let seen = |c: &SocketStatus| operator || c.uid == asker.uid;
+            let sockets = state.stack.connections().into_iter().filter(seen).collect();
             good(&api::Sockets { sockets })
         }
         Ok(Command::Status) => good(&status(state, operator, asker.uid)),
@@ -157,8 +157,8 @@ fn reset(state: &ServiceState, which: &api::Reset) -> String {
         Err(why) => return error(why),
     };
     let connections = state.stack.connections();
-    let chosen = connections.iter().filter(|c| c.state != "LISTEN" && chooses(c.local, c.remote));
-    match state.stack.cut(chosen.map(|c| (c.local, c.remote)).collect()) {
+    let chosen = connections.iter().filter(|c| c.state != "LISTEN" && chooses(c.local, c.peer));
+    match state.stack.cut(chosen.map(|c| (c.local, c.peer)).collect()) {
         Ok(reset) => good(&api::ResetDone { reset }),
         Err(why) => error(why.to_string()),
     }
@@ -246,7 +246,7 @@ fn stop(state: &ServiceState, drain_s: Option<u32>) -> String {
         state.drain(Duration::from_secs(seconds.into()));
     }
     let connections = state.stack.connections();
-    let open = connections.iter().filter(|one| !matches!(one.state, "LISTEN" | "TIME-WAIT"));
+    let open = connections.iter().filter(|one| !matches!(&*one.state, "LISTEN" | "TIME-WAIT"));
     let (direct, others): (Vec<_>, Vec<_>) = open.partition(|one| one.direct);
     let connections = others.len() + direct.len().div_ceil(2);
     if drain_s.is_none() {
@@ -254,24 +254,6 @@ fn stop(state: &ServiceState, drain_s: Option<u32>) -> String {
     }
     let Hello { version, pid, .. } = hello(state);
     good(&api::Stopping { version, pid, connections })
-}
-
-fn socket(c: &ConnectionStatus) -> api::SocketStatus {
-    api::SocketStatus {
-        state: c.state.into(),
-        recv_q: c.rx_queue,
-        send_q: c.tx_queue,
-        local: c.local,
-        peer: c.remote,
-        program: c.program.clone(),
-        pid: c.pid,
-        uid: c.uid,
-        slot: c.slot,
-        flow_group: c.flow_group,
-        direct: c.direct,
-        tcp: c.tcp,
-        halves: c.halves,
-    }
 }
 
 fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {

@@ -259,8 +259,8 @@ fn run(
     );
     let mut server = Server::new(settings, started.stack, sockets).map_err(doing("starting the service"))?;
     if server.state().stack.module_rows().is_some() {
-        match privileged::kept() {
-            Some(Ok(kept)) => server.state().modules.inherit(&*server.state().stack, kept),
+        match privileged::successor_memory() {
+            Some(Ok(memory)) => server.state().modules.inherit(&*server.state().stack, memory),
             Some(Err(error)) => tracing::warn!(%error, "modules are lost when the worker process dies"),
             None => {}
         }

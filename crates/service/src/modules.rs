@@ -29,7 +29,7 @@ const MOST_LINES: usize = 1024;
 pub struct Modules {
     /// In the order in which they run.
     entries: Mutex<Vec<Entry>>,
-    kept: Inherited,
+    successor: Inherited,
 }
 
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
 fn change((all, stack): (&Modules, &dyn Stack), modules: &mut Vec<Entry>, changed: Vec<Entry>) -> Result<(), String> {
     attach(stack, &changed)?;
     *modules = changed;
-    all.kept.write(modules)
+    all.successor.write(modules)
 }
 
 fn unknown(modules: &[Entry], name: &str) -> String {
@@ -259,7 +259,7 @@ fn set(all: &Modules, (name, map): (&str, &str), key: &str, value: &str) -> Resu
     let line = set_element(&module, &map, &bytes, value)?;
     let known = (map.spec().name.clone(), bytes);
     modules[place].settings.insert(known, (key.into(), value.into()));
-    all.kept.write(&modules)?;
+    all.successor.write(&modules)?;
     Ok(elements(&map, vec![line]))
 }
 
@@ -289,7 +289,7 @@ fn delete(all: &Modules, (name, map): (&str, &str), key: &str) -> Result<Element
     match map.remove(&key) {
         Ok(()) => {
             modules[place].settings.remove(&(map.spec().name.clone(), key));
-            all.kept.write(&modules)?;
+            all.successor.write(&modules)?;
             Ok(elements(&map, Vec::new()))
         }
         Err(libc::ENOENT) => Err("the map has no such element".into()),

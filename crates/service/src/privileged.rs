@@ -1,7 +1,7 @@
 //! What the service cannot do without privilege. A worker asks its broker; a service without one does it itself.
 
-use crate::kept::Kept;
 use crate::namespace_cookies::{Found, Names, decode};
+use crate::successor_memory::SuccessorMemory;
 use crate::{config_text, paths, port_proof, proc_links};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ffi::OsString;
@@ -63,8 +63,8 @@ pub fn map_code() {
 }
 
 /// Memory that the next worker process reads. `None`: this process has no broker, so no other follows it.
-pub fn kept() -> Option<io::Result<Kept>> {
-    broker().map(|broker| broker.kept().map(Kept::new))
+pub fn successor_memory() -> Option<io::Result<SuccessorMemory>> {
+    broker().map(|broker| broker.successor_memory().map(SuccessorMemory::new))
 }
 
 /// Has the kernel's verifier judge a module, and compiles it. `None`: it is to be interpreted.

@@ -23,11 +23,11 @@ use towpath_modules::compiled::answer;
 use towpath_ports::first_syn;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
-use towpath_service::kept::KEPT_BYTES;
 use towpath_service::known_namespaces::names_of;
 use towpath_service::namespace_cookies::{Names, encode};
 use towpath_service::other_stacks::OtherStacks;
 use towpath_service::policy::Namespaces;
+use towpath_service::successor_memory::SUCCESSOR_BYTES;
 use towpath_service::{config_text, paths, port_proof, privileged, proc_links, received, server};
 
 /// Most neighbours that the kernel keeps resolved. Others are asked for again when they have gone.
@@ -53,7 +53,7 @@ pub struct ServicePrivileges {
     /// The way to write the code of modules.
     code: Option<Writer>,
     /// What a worker leaves to the next one.
-    kept: Option<OwnedFd>,
+    successor: Option<OwnedFd>,
     file: Option<PathBuf>,
     /// The text that was read last.
     read: Option<String>,
@@ -78,7 +78,7 @@ impl ServicePrivileges {
             namespaces: config.namespaces(),
             names: names_of(config),
             code: None,
-            kept: None,
+            successor: None,
             file: config.file.clone(),
             read: None,
             in_force: None,
@@ -120,7 +120,7 @@ fn sealed(text: &str) -> std::io::Result<OwnedFd> {
 
 /// Memory of so many bytes, which take room when they are used. Nobody can make it larger or smaller.
 fn empty(bytes: u64) -> std::io::Result<OwnedFd> {
-    let memory = memfd_create("towpath-kept", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let memory = memfd_create("towpath-successor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, bytes)?;
     fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(memory)
@@ -259,16 +259,16 @@ impl Privileges for ServicePrivileges {
         answer(&prepared)
     }
 
-    fn kept(&mut self) -> Result<OwnedFd, i32> {
-        if self.kept.is_none() {
-            self.kept = Some(empty(KEPT_BYTES).map_err(|error| errno(&error))?);
+    fn successor_memory(&mut self) -> Result<OwnedFd, i32> {
+        if self.successor.is_none() {
+            self.successor = Some(empty(SUCCESSOR_BYTES).map_err(|error| errno(&error))?);
         }
-        let kept = self.kept.as_ref().ok_or(libc::ENOENT)?;
-        kept.try_clone().map_err(|error| errno(&error))
+        let memory = self.successor.as_ref().ok_or(libc::ENOENT)?;
+        memory.try_clone().map_err(|error| errno(&error))
     }
 
     fn forget(&mut self) {
-        (self.code, self.kept) = (None, None);
+        (self.code, self.successor) = (None, None);
         self.interfaces.close();
         self.netlink = None;
         if let Some(ports) = self.ports.take() {

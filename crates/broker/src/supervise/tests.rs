@@ -259,7 +259,7 @@ fn a_broker_without_modules_and_namespaces_says_so() {
     let mut life = Life::default();
     assert_eq!(life.module(0, b"an object"), b"");
     assert_eq!(life.namespaces(), Err(libc::ENOSYS));
-    assert_eq!(life.code_area().err().zip(life.kept().err()), Some((libc::ENOSYS, libc::ENOSYS)));
+    assert_eq!(life.code_area().err().zip(life.successor_memory().err()), Some((libc::ENOSYS, libc::ENOSYS)));
 }
 
 #[test]

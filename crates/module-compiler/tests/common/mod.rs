@@ -8,7 +8,7 @@ use std::sync::Arc;
 use towpath_module_compiler::compile;
 use towpath_modules::code::Code;
 use towpath_modules::verify::{Accepted, test_run, verify};
-use towpath_modules::{Frame, Instance, LoadError, Module, Object, Verdict, check};
+use towpath_modules::{Action, Frame, Instance, LoadError, Module, Object, check};
 use towpath_rng::Rng;
 
 /// As the kernel's test has them: the room before a frame, and the most bytes that a frame can have there.
@@ -141,14 +141,14 @@ pub fn interpreted(object: &Object, main: usize) -> Arc<Module> {
 }
 
 /// Runs an instance on a copy of a frame.
-pub fn run(instance: &mut Instance, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+pub fn run(instance: &mut Instance, bytes: &[u8]) -> (Action, Vec<u8>) {
     let mut buffer = vec![0; HEADROOM + MOST_BYTES];
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
     let mut frame = Frame { start: HEADROOM, length: bytes.len(), room: true, ifindex: 1, ..Frame::whole(&mut buffer) };
-    let verdict = instance.run(&mut frame);
+    let action = instance.run(&mut frame);
     // The kernel's test shows the metadata, too.
     let (from, to) = (frame.start - frame.meta, frame.start + frame.length);
-    (verdict, buffer[from..to].to_vec())
+    (action, buffer[from..to].to_vec())
 }
 
 impl Three {
@@ -165,11 +165,11 @@ impl Three {
         &self.accepted.programs[self.program]
     }
 
-    /// All three give the same verdict, which is returned, and the same bytes.
+    /// All three give the same action, which is returned, and the same bytes.
     #[track_caller]
-    pub fn agree(&mut self, what: &str, bytes: &[u8]) -> Verdict {
-        let (verdict, after) = test_run(self.kernel(), bytes).unwrap();
-        let kernel = (Verdict::of(verdict.into()), after);
+    pub fn agree(&mut self, what: &str, bytes: &[u8]) -> Action {
+        let (action, after) = test_run(self.kernel(), bytes).unwrap();
+        let kernel = (Action::of(action.into()), after);
         let compiled = run(&mut self.compiled, bytes);
         let interpreted = run(&mut self.interpreted, bytes);
         assert_eq!(self.interpreted.faults, 0, "{what}: the interpreter has ended it on {bytes:02x?}");

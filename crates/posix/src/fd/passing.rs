@@ -104,7 +104,7 @@ fn adopt(fd: c_int) {
 /// The pending socket, if `fd` is a kernel socket that has neither listened nor connected.
 fn pending(fd: c_int, six: bool) -> Option<Pending> {
     let bound = crate::lifecycle::address::of_kernel(fd, six).is_ok_and(|local| local.1 != 0);
-    sys::is_closed(fd).then(|| Pending { six, bound, options: true, kept: true, ..Pending::default() })
+    sys::is_closed(fd).then(|| Pending { six, bound, options: true, emulated: true, ..Pending::default() })
 }
 
 /// Takes the descriptors that the program has inherited into the table. A shell that libc has started (`system`, `popen`)

@@ -55,7 +55,7 @@ pub struct Pending {
     /// The options for the stack that the program has set (18 bits, see `options::table`).
     pub steered: u32,
     /// The program has set emulated options.
-    pub kept: bool,
+    pub emulated: bool,
     /// `SO_RCVTIMEO` and `SO_SNDTIMEO` were set to negative times: no call waits. The kernel does not tell this.
     pub no_wait: [bool; 2],
     /// The kernel has refused a non-blocking connect and has not reported it yet.
@@ -89,7 +89,7 @@ fn encode(kind: Descriptor) -> u64 {
             let flags = [u.bound, u.options, u.reuse_hidden, u.six, u.owned];
             let word = flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit);
             word | u64::from(u.congestion & 15) << 8
-                | u64::from(u.kept) << 12
+                | u64::from(u.emulated) << 12
                 | u64::from(u.steered >> 16 & 3) << 13
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
@@ -124,7 +124,7 @@ fn decode(word: u64) -> Descriptor {
             owned: word & 128 != 0,
             congestion: (word >> 8) as u8 & 15,
             steered: ((word >> 16) & 0xffff | (word >> 13 & 3) << 16) as u32,
-            kept: word & 1 << 12 != 0,
+            emulated: word & 1 << 12 != 0,
             refused: word & 1 << 15 != 0,
             family: (word >> 32) as u32 & FAMILIES,
             no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
@@ -319,7 +319,7 @@ mod tests {
                 congestion: 7,
                 steered: 0x3_ffff,
                 family: FAMILIES,
-                kept: true,
+                emulated: true,
                 shared: true,
                 lost: true,
                 nonblock: true,

@@ -88,7 +88,7 @@ pub unsafe fn received(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<(
     let (mut control_bytes, mut flags) = (0, flags);
     // SAFETY: the addresses of the fields are not read here, and `user::read` and `user::write` accept any address.
     unsafe {
-        if socket.private().kept.load(Ordering::Relaxed) & INQ != 0 {
+        if socket.private().emulated.load(Ordering::Relaxed) & INQ != 0 {
             let given = user::read(msg.cast_const())?;
             let (bytes, cut) = put_inquiry(socket, &given);
             (control_bytes, flags) = (bytes, flags | cut);

@@ -65,8 +65,8 @@ pub fn keep(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
     if pending.options {
         handover::import(fd, pending, socket);
     }
-    if pending.kept {
-        socket.mark(flag::KEPT_BY_PAIR, true);
+    if pending.emulated {
+        socket.mark(flag::EMULATED_ON_PAIR, true);
         handover::import_emulated(fd, fd, socket);
     }
     let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };

@@ -75,7 +75,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
     table::update_pending(fd, |u| u.bound = true);
     let local = match address::of_kernel(fd, pending.six) {
         Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, pending, Count::Address),
-        Ok(local) if pending.kept && stack_address::is_foreign(fd, pending, session, local) => {
+        Ok(local) if pending.emulated && stack_address::is_foreign(fd, pending, session, local) => {
             return settle_kernel(fd, pending, Count::KernelOption);
         }
         Ok(local) => local,

@@ -184,7 +184,7 @@ pub struct Candidate {
 pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     // Before the flags: whoever forks marks all sockets as shared first, and counts then.
     let (forks, number) = (forks(), socket.private().accepts.load(Ordering::Relaxed));
-    let spoilt = flag::SHARED | flag::NAMED | flag::KEPT_BY_PAIR | flag::FILE_CHANGED;
+    let spoilt = flag::SHARED | flag::NAMED | flag::EMULATED_ON_PAIR | flag::FILE_CHANGED;
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {
         return None;
     }

@@ -78,7 +78,7 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
     let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
     let pair = Pair::new()?;
     let ours = pair.fd;
-    if pending.kept {
+    if pending.emulated {
         handover::import_emulated(fd, ours, socket);
     }
     let mut watchers = Vec::new();

@@ -134,7 +134,7 @@ fn listen_command(fd: c_int, pending: Pending, session: &'static Session) -> Res
     if address::is_kernels(local.0) {
         return Err(Count::Address);
     }
-    if pending.kept && stack_address::is_foreign(fd, pending, session, local) {
+    if pending.emulated && stack_address::is_foreign(fd, pending, session, local) {
         return Err(Count::KernelOption);
     }
     let flags = if pending.six && pending::is_v6only(fd) { V6ONLY } else { 0 };

@@ -35,11 +35,11 @@ pub fn initial_flags(fd: c_int) -> u32 {
 /// Before the command that promotes a kernel socket: shows the stack the options that the program has set on it.
 pub fn show_initial(fd: c_int, pending: Pending, session: &Session, slot: Slot) {
     let line = session.region.options(slot);
-    let some = pending.steered | u32::from(pending.congestion) != 0 || pending.kept;
+    let some = pending.steered | u32::from(pending.congestion) != 0 || pending.emulated;
     if some || line.seq.load(Relaxed) != 0 {
         line.post(&Options { congestion: pending.congestion.into(), ..Options::default() });
     }
-    if pending.kept {
+    if pending.emulated {
         show_emulated(fd, line);
     }
     let shared = pending.options
@@ -48,7 +48,7 @@ pub fn show_initial(fd: c_int, pending: Pending, session: &Session, slot: Slot) 
     for (_, row) in table::imported_if_set().filter(|(bit, _)| pending.steered & bit != 0) {
         show(fd, row, line);
     }
-    if pending.steered != 0 || shared || pending.kept {
+    if pending.steered != 0 || shared || pending.emulated {
         line.post(&line.read().1);
     }
 }
@@ -170,7 +170,7 @@ pub fn note(socket: &Socket, pending: &mut Pending) {
         pending.steered |= if is_set { bit } else { 0 };
     }
     pending.congestion = line.congestion.load(Relaxed) as u8;
-    pending.kept = true;
+    pending.emulated = true;
     pending.options = true;
 }
 
@@ -183,9 +183,9 @@ fn set_value<T: Copy>(fd: c_int, name: c_int, value: T) {
 /// Gives an accepted connection the emulated options of its listener, except the priority. Its options line has the
 /// listener's numbers already.
 pub fn inherit_emulated(listener_fd: c_int, listener: &Socket, fd: c_int, socket: &Socket) {
-    socket.private().kept.store(listener.private().kept.load(Relaxed), Relaxed);
+    socket.private().emulated.store(listener.private().emulated.load(Relaxed), Relaxed);
     peek::set(socket.private(), 0, peek::get(listener.private(), 0));
-    if !listener.has(flag::KEPT_BY_PAIR) {
+    if !listener.has(flag::EMULATED_ON_PAIR) {
         return;
     }
     for row in table::emulated().filter(|row| !row.is(libc::SOL_SOCKET, libc::SO_PRIORITY)) {

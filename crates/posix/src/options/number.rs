@@ -35,7 +35,7 @@ pub fn set(fd: c_int, socket: &Socket, row: &Row, name: c_int, value: c_int) -> 
         Place::Buffer(at) => buffers::set(fd, socket, (name, row.name), at, value)?,
         Place::PacingRate => stack::set_max_pacing(socket, stack::rate_of(value.cast_unsigned())),
         Place::Pair(shown) => {
-            socket.mark(flag::KEPT_BY_PAIR, true);
+            socket.mark(flag::EMULATED_ON_PAIR, true);
             sys::setsockopt(fd, row.level, row.name, value)?;
             if shown.show(line, value) {
                 stack::changed(socket);
@@ -89,12 +89,12 @@ fn set_bit(socket: &Socket, row: &Row, Bit { bit, only_two, on_by_default, shown
     if (only_two && !(0..=1).contains(&value)) || late {
         return Err(libc::EINVAL);
     }
-    let kept = &socket.private().kept;
+    let emulated = &socket.private().emulated;
     // Linux accepts `TCP_THIN_DUPACK` and always reads it as 0.
     if (value != 0) != on_by_default && !row.is(libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK) {
-        kept.fetch_or(bit, Relaxed);
+        emulated.fetch_or(bit, Relaxed);
     } else {
-        kept.fetch_and(!bit, Relaxed);
+        emulated.fetch_and(!bit, Relaxed);
     }
     if shown.show(socket.options(), value) {
         stack::changed(socket);
@@ -120,7 +120,7 @@ pub fn get(fd: c_int, socket: &Socket, row: &Row) -> Sys<c_int> {
         Place::Pair(_) => sys::getsockopt(fd, row.level, row.name, 0)?,
         Place::Peek => peek::get(socket.private(), socket.app().rx_head.load(Relaxed)),
         Place::Bit(Bit { bit, on_by_default, .. }) => {
-            ((socket.private().kept.load(Relaxed) & bit != 0) != on_by_default).into()
+            ((socket.private().emulated.load(Relaxed) & bit != 0) != on_by_default).into()
         }
     })
 }

@@ -67,7 +67,7 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
     let row = table::find(level, name);
     descriptors::update_pending(fd, |pending| {
         pending.options = true;
-        pending.kept |= row.is_some_and(Row::is_emulated);
+        pending.emulated |= row.is_some_and(Row::is_emulated);
         pending.steered |= if set.is_ok() { row.map_or(0, Row::if_set_bit) } else { 0 };
         let limit = TIME_LIMITS.iter().position(|limit| (level, name) == (libc::SOL_SOCKET, *limit));
         if let (Some(limit), Ok(_)) = (limit, set) {

@@ -25,7 +25,7 @@ const PMTUDISC_MAX: c_int = 5;
 /// `TCP_MAXSEG` of a socket that is not connected and has set none (RFC 9293 MUST-15).
 const DEFAULT_MSS: c_int = 536;
 
-/// The bit of `TCP_INQ` in `Private::kept`. Receiving acts on it.
+/// The bit of `TCP_INQ` in `Private::emulated`. Receiving acts on it.
 pub const INQ: u32 = 1 << 3;
 
 /// An option whose value is a number.
@@ -59,7 +59,7 @@ pub enum Place {
     Peek,
     /// In the AF_UNIX socketpair behind the descriptor. It is emulated.
     Pair(Shown),
-    /// In a bit of `Private::kept`. It is emulated.
+    /// In a bit of `Private::emulated`. It is emulated.
     Bit(Bit),
 }
 
@@ -113,7 +113,7 @@ impl Word {
 /// An emulated option that is on or off.
 #[derive(Clone, Copy)]
 pub struct Bit {
-    /// The bit in `Private::kept`.
+    /// The bit in `Private::emulated`.
     pub bit: u32,
     /// Only 0 and 1 are accepted.
     pub only_two: bool,

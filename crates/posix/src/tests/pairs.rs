@@ -70,7 +70,7 @@ fn a_pair_is_kept_if_it_is_as_new_and_nobody_elses() {
     nonblocking(theirs);
     assert!(is_kept(theirs), "that flag is the slot's");
     let socket = table::socket(theirs).expect("accelerated");
-    for flag in [flag::SHARED, flag::NAMED, flag::KEPT_BY_PAIR] {
+    for flag in [flag::SHARED, flag::NAMED, flag::EMULATED_ON_PAIR] {
         socket.mark(flag, true);
         assert!(!is_kept(theirs));
         socket.mark(flag, false);

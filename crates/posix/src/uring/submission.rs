@@ -17,7 +17,7 @@ use libc::{c_int, c_void, epoll_event, sockaddr};
 use towpath_hook::{Answer, outcome, real};
 
 /// The decision about one submission.
-enum Verdict {
+enum Decision {
     /// The kernel carries it out.
     Leave,
     /// It has been carried out, with this result.
@@ -26,7 +26,7 @@ enum Verdict {
     Waits,
 }
 
-use Verdict::{Done, Leave, Waits};
+use Decision::{Done, Leave, Waits};
 
 /// The submissions of one `io_uring_enter`.
 pub struct Batch {
@@ -35,12 +35,12 @@ pub struct Batch {
     injects: Option<bool>,
 }
 
-fn refuse(errno: c_int) -> Verdict {
+fn refuse(errno: c_int) -> Decision {
     Done(-errno)
 }
 
-/// The verdict that follows from a call's answer. `None` leaves it to the kernel.
-fn answered(answer: Answer<c_int>) -> Verdict {
+/// The decision that follows from a call's answer. `None` leaves it to the kernel.
+fn answered(answer: Answer<c_int>) -> Decision {
     answer.map_or(Leave, |answer| Done(answer.unwrap_or_else(|errno| -errno)))
 }
 
@@ -130,7 +130,7 @@ impl Batch {
 
     /// `ordered`: the entry is linked or drained, so its operation must keep its place in an order that only the kernel
     /// knows.
-    fn judge(&self, entry: &Sqe, ordered: bool) -> Verdict {
+    fn judge(&self, entry: &Sqe, ordered: bool) -> Decision {
         match entry.opcode {
             op::POLL_REMOVE => self.remove_poll(entry),
             op::ASYNC_CANCEL => self.cancel(entry),
@@ -152,7 +152,7 @@ impl Batch {
         }
     }
 
-    fn on_descriptor(&self, entry: &Sqe, ordered: bool) -> Verdict {
+    fn on_descriptor(&self, entry: &Sqe, ordered: bool) -> Decision {
         let kind = table::get(entry.fd);
         match (kind, entry.opcode) {
             (Descriptor::Kernel, _) => Leave,
@@ -197,7 +197,7 @@ impl Batch {
         }
     }
 
-    fn carry(&self, entry: &Sqe) -> Verdict {
+    fn carry(&self, entry: &Sqe) -> Decision {
         let Some(target) = pending::target(entry.fd) else { return refuse(libc::EBADF) };
         match Operation::of(self.ring, entry) {
             Ok(operation) => pending::carry(target, operation).map_or(Waits, Done),
@@ -209,7 +209,7 @@ impl Batch {
         Meant { ring: self.ring, user_data, fd: None, opcode: None, all: false, polls: false }
     }
 
-    fn remove_poll(&self, entry: &Sqe) -> Verdict {
+    fn remove_poll(&self, entry: &Sqe) -> Decision {
         use abi::poll::{ADD_MULTI, UPDATE_EVENTS, UPDATE_USER_DATA};
         let meant = Meant { polls: true, ..self.meant(Some(entry.addr)) };
         if entry.len & !(ADD_MULTI | UPDATE_EVENTS | UPDATE_USER_DATA) != 0 {
@@ -225,7 +225,7 @@ impl Batch {
         if done { Done(0) } else { Leave }
     }
 
-    fn cancel(&self, entry: &Sqe) -> Verdict {
+    fn cancel(&self, entry: &Sqe) -> Decision {
         match cancel_of(self.ring, entry.op_flags, entry.addr, entry.fd, entry.len as u8) {
             Some(ended) => Done(ended),
             None => Leave,
@@ -333,13 +333,13 @@ fn connect_by(entry: &Sqe) -> Answer<c_int> {
     unsafe { connect::begin(entry.fd, entry.addr as *const sockaddr, entry.off as u32) }
 }
 
-fn close(fd: c_int) -> Verdict {
+fn close(fd: c_int) -> Decision {
     // SAFETY: `close` takes a number and no memory.
     answered(close::close(fd).or_else(|| Some(outcome(unsafe { real::close(fd) }))))
 }
 
 /// `getsockopt` and `setsockopt` through a ring (SOCKET_URING_OP_*).
-fn option(entry: &Sqe) -> Verdict {
+fn option(entry: &Sqe) -> Decision {
     const GET: u32 = 2;
     const SET: u32 = 3;
     let (level, name) = (entry.addr as u32 as c_int, (entry.addr >> 32) as c_int);

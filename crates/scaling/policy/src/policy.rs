@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::decision::{Decision, Reason};
 use crate::memory::{LoadProfile, Memory, Met};
 use crate::observation::Observation;
-use crate::trial::{LONGER, Means, Trial, Verdict, differs_by};
+use crate::trial::{LONGER, Means, Trial, TrialResult, differs_by};
 use std::collections::VecDeque;
 
 /// Less CPU time than this counts as none, in seconds per second. Then the fewest cores will do.
@@ -281,15 +281,15 @@ impl PolicyState {
     fn judge(&mut self, config: &Config, trial: &Trial) -> Option<(Decision, Reason)> {
         let after = self.learn(config, trial);
         let explored = trial.reason == Reason::Explore;
-        let mut verdict = trial.judge(self.cores, config);
+        let mut result = trial.judge(self.cores, config);
         let lost = trial.gain(&after, config).is_some_and(|gain| trial.fair && gain < -config.fine());
         if trial.reason == Reason::Starved && self.cores == 0 && lost {
-            verdict = Verdict::Revert(Reason::NoCure);
+            result = TrialResult::Revert(Reason::NoCure);
         }
-        if verdict == Verdict::Revert(Reason::NoBetter) {
+        if result == TrialResult::Revert(Reason::NoBetter) {
             self.memory.no_better(trial.from, self.cores);
         }
-        let Verdict::Revert(reason) = verdict else {
+        let TrialResult::Revert(reason) = result else {
             if explored {
                 self.explore_after = config.explore_ticks;
             }

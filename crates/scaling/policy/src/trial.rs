@@ -91,7 +91,7 @@ pub struct Trial {
 
 /// The end of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialResult {
     /// It stays.
     Keep,
     /// It is taken back, for this reason.
@@ -100,26 +100,26 @@ pub enum Verdict {
 
 impl Trial {
     /// The judgement on a change to `to` cores.
-    pub fn judge(&self, to: u32, config: &Config) -> Verdict {
-        let Some(after) = Means::of(&self.after) else { return Verdict::Keep };
+    pub fn judge(&self, to: u32, config: &Config) -> TrialResult {
+        let Some(after) = Means::of(&self.after) else { return TrialResult::Keep };
         if self.before.outcome.is_some() && after.outcome.is_none() {
-            return Verdict::Revert(Reason::FeedbackLost);
+            return TrialResult::Revert(Reason::FeedbackLost);
         }
         if self.reason == Reason::Pressure && after.pressed >= 0.5 && !self.helps(&after, config) {
-            return Verdict::Revert(Reason::NoCure);
+            return TrialResult::Revert(Reason::NoCure);
         }
-        let Some(gain) = self.gain(&after, config).filter(|_| self.fair) else { return Verdict::Keep };
+        let Some(gain) = self.gain(&after, config).filter(|_| self.fair) else { return TrialResult::Keep };
         match self.reason {
-            Reason::Starved => Verdict::Keep,
+            Reason::Starved => TrialResult::Keep,
             // A core more must pay for itself. A core less must only do no harm, compared with the best known size.
             Reason::Explore | Reason::Idle if to < self.from && gain < self.lags - config.fine() => {
-                Verdict::Revert(Reason::Worse)
+                TrialResult::Revert(Reason::Worse)
             }
             Reason::Explore if to > self.from && gain <= config.fine().max(self.error(&after)) => {
-                Verdict::Revert(if gain < -config.tolerance { Reason::Worse } else { Reason::NoBetter })
+                TrialResult::Revert(if gain < -config.tolerance { Reason::Worse } else { Reason::NoBetter })
             }
-            _ if gain < -config.tolerance || self.tail_grew(&after, config) => Verdict::Revert(Reason::Worse),
-            _ => Verdict::Keep,
+            _ if gain < -config.tolerance || self.tail_grew(&after, config) => TrialResult::Revert(Reason::Worse),
+            _ => TrialResult::Keep,
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
         Observation { busy: 1.0, outcome, offered: throughput, ..Observation::default() }
     }
 
-    fn judged(reason: Reason, after: Observation) -> Verdict {
+    fn judged(reason: Reason, after: Observation) -> TrialResult {
         let before = Means::of(&[tick(10_000.0, 100.0)]).unwrap_or_default();
         let trial =
             Trial { from: 1, reason, before, fair: true, anyway: false, lags: 0.0, after: VecDeque::from([after]) };
@@ -216,22 +216,22 @@ mod tests {
 
     #[test]
     fn who_asks_for_less_because_answers_take_longer_was_harmed_and_who_just_asks_for_less_was_not() {
-        assert_eq!(judged(Reason::Busy, tick(5_000.0, 200.0)), Verdict::Revert(Reason::Worse));
-        assert_eq!(judged(Reason::Idle, tick(5_000.0, 200.0)), Verdict::Revert(Reason::Worse));
-        assert_eq!(judged(Reason::Busy, tick(5_000.0, 95.0)), Verdict::Keep);
+        assert_eq!(judged(Reason::Busy, tick(5_000.0, 200.0)), TrialResult::Revert(Reason::Worse));
+        assert_eq!(judged(Reason::Idle, tick(5_000.0, 200.0)), TrialResult::Revert(Reason::Worse));
+        assert_eq!(judged(Reason::Busy, tick(5_000.0, 95.0)), TrialResult::Keep);
         assert_eq!(
             judged(Reason::Busy, tick(20_000.0, 200.0)),
-            Verdict::Keep,
+            TrialResult::Keep,
             "more is asked for: it may well take longer"
         );
-        assert_eq!(judged(Reason::Starved, tick(5_000.0, 200.0)), Verdict::Keep);
-        assert_eq!(judged(Reason::Explore, tick(5_000.0, 95.0)), Verdict::Revert(Reason::NoBetter));
+        assert_eq!(judged(Reason::Starved, tick(5_000.0, 200.0)), TrialResult::Keep);
+        assert_eq!(judged(Reason::Explore, tick(5_000.0, 95.0)), TrialResult::Revert(Reason::NoBetter));
     }
 
     #[test]
     fn who_asks_for_more_because_answers_come_sooner_was_helped_and_who_just_asks_for_more_was_not() {
-        assert_eq!(judged(Reason::Explore, tick(13_000.0, 77.0)), Verdict::Keep);
-        assert_eq!(judged(Reason::Explore, tick(13_000.0, 100.0)), Verdict::Revert(Reason::NoBetter));
-        assert_eq!(judged(Reason::Explore, tick(13_000.0, 0.0)), Verdict::Revert(Reason::NoBetter), "nobody says");
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 77.0)), TrialResult::Keep);
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 100.0)), TrialResult::Revert(Reason::NoBetter));
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 0.0)), TrialResult::Revert(Reason::NoBetter), "nobody says");
     }
 }

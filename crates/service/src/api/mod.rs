@@ -2,7 +2,6 @@
 
 use crate::policy::PolicyRequest;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_ring::control::features;
@@ -26,7 +25,9 @@ pub use sizing::{Seen, Sizing, WorkerChange};
 pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
-pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
+pub use towpath_runtime::status::{
+    ClientStatus, FlowGroupStatus, Halves, PortStatus, SocketStatus, Tally, TcpStatus, WorkerStatus,
+};
 
 /// Longest command line that the service reads, bytes.
 pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
@@ -214,38 +215,6 @@ pub struct Moved {
 pub struct Sockets {
     /// The sockets.
     pub sockets: Vec<SocketStatus>,
-}
-
-/// One socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketStatus {
-    /// State in the words of `ss`: `ESTAB`, `LISTEN`, `TIME-WAIT` ...
-    pub state: String,
-    /// Unread bytes. Of a listener: connections waiting to be accepted.
-    pub recv_q: u32,
-    /// Bytes not yet acknowledged. Of a listener: its backlog.
-    pub send_q: u32,
-    /// Local address and port.
-    pub local: SocketAddr,
-    /// Peer's address and port.
-    pub peer: SocketAddr,
-    /// Its program. Empty if that has ended.
-    pub program: String,
-    /// Its process.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
-    /// Its slot in the program's region.
-    pub slot: u32,
-    /// The flow group that owns it.
-    pub flow_group: Option<usize>,
-    /// A direct connection, ring to ring, without the stack.
-    pub direct: bool,
-    /// Details of an established connection.
-    pub tcp: Option<TcpStatus>,
-    /// Connections accepted, of a listener that the kernel has, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub halves: Option<Halves>,
 }
 
 /// The setting of [`Command::Cores`].

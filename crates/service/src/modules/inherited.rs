@@ -3,20 +3,20 @@
 
 use super::{Entry, Modules, add, set};
 use crate::api::ModuleRequest;
-use crate::kept::Kept;
+use crate::successor_memory::SuccessorMemory;
 use std::sync::OnceLock;
 use towpath_runtime::Stack;
 
 /// Where the modules are written.
 #[derive(Debug, Default)]
-pub struct Inherited(OnceLock<Kept>);
+pub struct Inherited(OnceLock<SuccessorMemory>);
 
 impl Inherited {
     /// Writes these for the next worker process. Without a broker there is none.
     pub fn write(&self, modules: &[Entry]) -> Result<(), String> {
-        let Some(kept) = self.0.get() else { return Ok(()) };
+        let Some(memory) = self.0.get() else { return Ok(()) };
         let all: Vec<ModuleRequest> = modules.iter().flat_map(requests).collect();
-        let written = serde_json::to_vec(&all).map_err(std::io::Error::from).and_then(|text| kept.write(&text));
+        let written = serde_json::to_vec(&all).map_err(std::io::Error::from).and_then(|text| memory.write(&text));
         written.map_err(|why| format!("it is done, but would be lost if the worker process died: {why}"))
     }
 }
@@ -34,8 +34,8 @@ fn requests(module: &Entry) -> impl Iterator<Item = ModuleRequest> {
 
 impl Modules {
     /// Begins with the modules of the last worker process, and writes all later changes. The log tells what does not come back.
-    pub fn inherit(&self, stack: &dyn Stack, kept: Kept) {
-        let left = kept.read().and_then(|text| match text.is_empty() {
+    pub fn inherit(&self, stack: &dyn Stack, memory: SuccessorMemory) {
+        let left = memory.read().and_then(|text| match text.is_empty() {
             true => Ok(Vec::new()),
             false => serde_json::from_slice::<Vec<ModuleRequest>>(&text).map_err(std::io::Error::from),
         });
@@ -53,6 +53,6 @@ impl Modules {
                 tracing::error!(name, why, "a module is not as it was before the worker process died");
             }
         }
-        let _ = self.kept.0.set(kept);
+        let _ = self.successor.0.set(memory);
     }
 }

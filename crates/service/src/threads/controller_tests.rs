@@ -13,7 +13,7 @@ use towpath_runtime::sampler::Achieved;
 use towpath_runtime::status::FlowGroupStatus;
 use towpath_runtime::thread::{epoll_with, wait};
 use towpath_runtime::workers::{Group, Idle, Workers, WorkersConfig};
-use towpath_runtime::{ClientId, ClientSetup, ConnectionStatus, PairHandle, Status};
+use towpath_runtime::{ClientId, ClientSetup, PairHandle, SocketStatus, Status};
 
 /// Duration of a turn with work.
 const TURN: Duration = Duration::from_millis(1);
@@ -121,7 +121,7 @@ impl Stack for Waiting {
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         Vec::new()
     }
     fn network_changed(&self) {}

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_ring::Geometry;
 use towpath_runtime::{
-    ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Proof, Reservation, Stack, Status,
+    ClientId, ClientSetup, ClientStatus, Lease, PairHandle, Proof, Reservation, SocketStatus, Stack, Status,
 };
 use towpath_service::admission::Admission;
 use towpath_service::live::LiveSettings;
@@ -137,20 +137,20 @@ impl Stack for RecordingStack {
         }
         self.record(StackCall::Removed { id });
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         let any = (Ipv4Addr::UNSPECIFIED, 0).into();
-        let connection = |uid: &u32| ConnectionStatus {
+        let connection = |uid: &u32| SocketStatus {
             local: any,
-            remote: any,
-            state: "ESTAB",
+            peer: any,
+            state: "ESTAB".into(),
             client: None,
             slot: 0,
             uid: *uid,
             pid: 1,
             program: "program".into(),
             tcp: None,
-            tx_queue: 0,
-            rx_queue: 0,
+            send_q: 0,
+            recv_q: 0,
             flow_group: None,
             direct: false,
             halves: None,

@@ -5,14 +5,14 @@ use crate::owner::split;
 use crate::slots::Phase;
 use crate::slow::SlowState;
 use std::net::SocketAddr;
-use towpath_runtime::ConnectionStatus;
+use towpath_runtime::SocketStatus;
 use towpath_runtime::status::TcpStatus;
 use towpath_tcp::flow::{FlowSnapshot, flow_flags};
 use towpath_tcp::slow::{ConnectionInfo, TcpState, Unanswered};
 
 impl SlowState {
     /// Every socket that the protocol knows.
-    pub fn connections(&mut self) -> Vec<ConnectionStatus> {
+    pub fn connections(&mut self) -> Vec<SocketStatus> {
         self.sync_listeners();
         self.host.read_refused();
         self.slow.connections().iter().map(|info| self.connection(info)).collect()
@@ -32,36 +32,37 @@ impl SlowState {
         }
     }
 
-    fn connection(&self, info: &ConnectionInfo) -> ConnectionStatus {
+    fn connection(&self, info: &ConnectionInfo) -> SocketStatus {
         let snapshot = info.flow.map(|flow| self.table.snapshot(flow));
         let (index, raw) = info.owner.map_or((u32::MAX, 0), split);
         let client = self.host.clients.get(index as usize).and_then(Option::as_ref);
         let slot = client.and_then(|c| c.slots.get(raw as usize));
         let end = slot.and_then(|slot| slot.own.direct);
         let direct = client.zip(end).and_then(|(client, end)| self.host.direct_view(client, raw, &end));
-        let (tx_queue, rx_queue) = match (&snapshot, slot.and_then(|s| s.listener.as_ref())) {
+        let (send_q, recv_q) = match (&snapshot, slot.and_then(|s| s.listener.as_ref())) {
             (None, _) if direct.is_some() => direct.as_ref().map_or((0, 0), |direct| direct.queues),
             (Some(snapshot), _) => (unacknowledged(snapshot), snapshot.rx_queued),
             (None, Some(listener)) => (listener.backlog, listener.waiting()),
             (None, None) => (0, 0),
         };
-        ConnectionStatus {
-            local: SocketAddr::new(info.tuple.local, info.tuple.local_port),
-            remote: SocketAddr::new(info.tuple.remote, info.tuple.remote_port),
+        SocketStatus {
             state: direct
                 .as_ref()
                 .map_or(snapshot.map_or(info.state, |s| TcpState::of_flags(s.flags)), |d| d.state)
-                .name(),
+                .name()
+                .into(),
+            recv_q,
+            send_q,
+            local: SocketAddr::new(info.tuple.local, info.tuple.local_port),
+            peer: SocketAddr::new(info.tuple.remote, info.tuple.remote_port),
+            program: client.map_or_else(String::new, |c| c.shared.name.clone()),
+            pid: client.map_or(0, |c| c.shared.pid),
+            uid: client.map_or(0, |c| c.shared.uid),
             client: client.map(|c| c.shared.id),
             slot: raw,
-            uid: client.map_or(0, |c| c.shared.uid),
-            pid: client.map_or(0, |c| c.shared.pid),
-            program: client.map_or_else(String::new, |c| c.shared.name.clone()),
-            tcp: snapshot.map(|snapshot| tcp(&snapshot, info.unanswered)),
-            tx_queue,
-            rx_queue,
             flow_group: snapshot.and(slot).map(|s| s.own.flow_group),
             direct: end.is_some(),
+            tcp: snapshot.map(|snapshot| tcp(&snapshot, info.unanswered)),
             halves: info.owner.and_then(|owner| self.host.halves(owner)),
         }
     }

@@ -5,7 +5,7 @@
 //! (`struct towpath_frame`), needs room around it: then the frame is copied into a buffer of ours.
 
 use std::os::fd::BorrowedFd;
-use towpath_modules::module::Verdict;
+use towpath_modules::module::Action;
 use towpath_modules::{Budget, Chain, Chains, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
@@ -80,8 +80,8 @@ pub struct ModulePort {
 /// A frame that does not pass: it is given back, or sent back before.
 #[cold]
 #[inline(never)]
-fn left(frame: RxFrame, verdict: Verdict, done: &mut Vec<RxFrame>, back: &mut Vec<RxFrame>) -> bool {
-    if verdict == Verdict::Tx {
+fn left(frame: RxFrame, action: Action, done: &mut Vec<RxFrame>, back: &mut Vec<RxFrame>) -> bool {
+    if action == Action::Tx {
         back.push(frame)
     } else {
         done.push(frame)
@@ -128,8 +128,8 @@ impl ModulePort {
         let Self { inner, filter } = self;
         let Filter { ingress, done, back, .. } = filter;
         inner.retain_in_place(frames, from, &mut |frame, bytes| match ingress.run_in_place(bytes) {
-            Verdict::Pass => true,
-            verdict => left(*frame, verdict, done, back),
+            Action::Pass => true,
+            action => left(*frame, action, done, back),
         });
         for at in 0..self.filter.back.len() {
             let frame = self.filter.back[at];
@@ -150,16 +150,16 @@ impl ModulePort {
         let Some(number) = filter.free.pop() else { return false };
         let at = number as usize;
         let mut copy = with_room(&mut filter.held[at], bytes, about);
-        let verdict = filter.ingress.run(&mut copy);
+        let action = filter.ingress.run(&mut copy);
         let (start, len) = (copy.start as u32, copy.length as u32);
         filter.starts[at] = start;
         let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
-        match verdict {
-            Verdict::Pass => {
+        match action {
+            Action::Pass => {
                 filter.done.push(std::mem::replace(frame, moved));
                 return true;
             }
-            Verdict::Tx => self.send_back(&moved),
+            Action::Tx => self.send_back(&moved),
             _ => {}
         }
         self.filter.free.push(number);
@@ -199,7 +199,7 @@ impl ModulePort {
         let Self { inner, filter } = self;
         let reserved = if offload.gso_bytes == 0 { inner.reserve() } else { inner.reserve_super() };
         let Some(bytes) = reserved.and_then(|buffer| buffer.get_mut(..len)) else { return };
-        if filter.egress.run_in_place(bytes) == Verdict::Pass {
+        if filter.egress.run_in_place(bytes) == Action::Pass {
             inner.commit(len, offload);
         }
     }
@@ -218,7 +218,7 @@ impl ModulePort {
         let about = TowpathFrame { gso_bytes, egress: true, port, flow_group };
         let Some(sent) = &mut filter.sent else { return filter.egress.failed() };
         let mut copy = with_room(sent, &buffer[..len], about);
-        if filter.egress.run(&mut copy) != Verdict::Pass {
+        if filter.egress.run(&mut copy) != Action::Pass {
             return;
         }
         let grown = HEADROOM as i64 - copy.start as i64;

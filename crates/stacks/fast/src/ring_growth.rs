@@ -62,14 +62,14 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
     let (region, slot, bytes) = (&client.shared.region, endpoint.slot, endpoint.rx_bytes);
     let sizes = &region.stack(slot).flow_group;
     let idle = words.want & IDLE != 0;
-    if idle != endpoint.idle && (!idle || fast.keep_of_receive_ring(now, flow, IDLE_BYTES)) {
+    if idle != endpoint.idle && (!idle || fast.trim_receive_ring(now, flow, IDLE_BYTES)) {
         endpoint.idle = idle;
         if idle {
             sizes.fetch_or(IDLE, Ordering::AcqRel);
         } else {
             // What was touched before the word was stored is there.
             fence(Ordering::Acquire);
-            fast.keep_all_of_receive_ring(now, flow);
+            fast.restore_receive_ring(now, flow);
             sizes.fetch_and(!IDLE, Ordering::AcqRel);
         }
     }

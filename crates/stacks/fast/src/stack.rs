@@ -29,7 +29,7 @@ use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Orphans, PairHandle, Stack, Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, Orphans, PairHandle, SocketStatus, Stack, Status, WorkerCount,
 };
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
@@ -244,7 +244,7 @@ impl Stack for FastStack {
     fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
         self.slow.answer(|reply| Request::Pair(client, place, pair, reply)).flatten()
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         self.slow.answer(Request::Connections).unwrap_or_default()
     }
     fn cut(&self, ends: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {

@@ -164,7 +164,7 @@ fn closing_a_listener_resets_what_nobody_accepted() {
 
 /// Connections that wait to be accepted, as listed.
 fn waiting_at(stack: &towpath_fast::FastStack) -> u32 {
-    stack.connections().iter().find(|c| c.state == "LISTEN").expect("a listener").rx_queue
+    stack.connections().iter().find(|c| c.state == "LISTEN").expect("a listener").recv_q
 }
 
 #[test]

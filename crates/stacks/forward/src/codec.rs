@@ -3,13 +3,14 @@
 
 use crate::chunks::RecordChunk;
 use crate::file_id::FileId;
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use towpath_runtime::named_counts::NamedCounts;
 use towpath_runtime::policy::Limit;
 use towpath_runtime::sampler::Achieved;
 use towpath_runtime::status::{FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
-use towpath_runtime::{ClientId, ClientStatus, ConnectionStatus, Status, Verdict};
+use towpath_runtime::{ClientId, ClientStatus, SocketStatus, Status, Verdict};
 
 /// Most elements of a list, and most bytes of a text.
 const LONGEST: usize = 1 << 20;
@@ -135,6 +136,17 @@ impl Codec for &'static str {
         let name: &'static str = name.leak();
         names.push(name);
         Some(name)
+    }
+}
+
+/// A name, too.
+impl Codec for Cow<'static, str> {
+    fn store(&self, to: &mut Vec<u8>) {
+        (self.len() as u32).store(to);
+        to.extend_from_slice(self.as_bytes());
+    }
+    fn load(from: &mut &[u8]) -> Option<Self> {
+        <&'static str>::load(from).map(Self::Borrowed)
     }
 }
 

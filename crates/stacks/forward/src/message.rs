@@ -7,7 +7,7 @@ use crate::file_id::FileId;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use towpath_runtime::policy::Limit;
-use towpath_runtime::{ConnectionStatus, Status, Verdict};
+use towpath_runtime::{SocketStatus, Status, Verdict};
 
 /// Most bytes of a message.
 const LONGEST: usize = 4 << 20;
@@ -74,7 +74,7 @@ pub enum ToHost {
     /// The request failed.
     Failed { errno: i32 },
     /// All sockets. `client` is a client's index.
-    Connections(Vec<ConnectionStatus>),
+    Connections(Vec<SocketStatus>),
     /// The counters.
     Status(Box<Status>),
     /// A port need not be reserved any more.

@@ -18,8 +18,8 @@ use towpath_forward::message::{ToHost, ToStack};
 use towpath_ring::{Geometry, wake};
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{
-    AdmissionPolicy, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Files, PairHandle, SharedFile,
-    Stack, Status, WorkerCount,
+    AdmissionPolicy, ClientId, ClientMemory, ClientSetup, Executed, Files, PairHandle, SharedFile, SocketStatus, Stack,
+    Status, WorkerCount,
 };
 
 /// A running guest.
@@ -187,7 +187,7 @@ impl Stack for Guest {
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         self.shared.connections()
     }
     fn status(&self) -> Status {

@@ -14,7 +14,7 @@ use towpath_capture::record::KERNEL;
 use towpath_capture::tap::now_ns;
 use towpath_capture::{Memory, Name, Tap, Wish};
 use towpath_runtime::requests::{Caller, Request};
-use towpath_runtime::{Capture, ConnectionStatus};
+use towpath_runtime::{Capture, SocketStatus};
 
 /// The longest frame: a packet of the loopback device, or one that the network card will cut.
 const LONGEST: usize = 256 << 10;
@@ -98,7 +98,7 @@ impl KernelCapture {
             self.known.clear();
         }
         let all = self.groups.iter().filter_map(|group| group.answer(Request::Connections)).flatten();
-        for ConnectionStatus { local, remote, pid, uid, program, state, .. } in all {
+        for SocketStatus { local, peer: remote, pid, uid, program, state, .. } in all {
             let named = if state == "LISTEN" {
                 let ip = Some(local.ip()).filter(|ip| !ip.is_unspecified());
                 self.listeners.insert((ip, local.port()), pid)

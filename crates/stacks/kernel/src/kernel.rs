@@ -19,8 +19,8 @@ use towpath_runtime::reservation::Reservation;
 use towpath_runtime::thread::epoll_with;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Executed, Files, OrphanLimits, Orphans,
-    PairHandle, SharedFile, Stack, Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, Executed, Files, OrphanLimits, Orphans, PairHandle, SharedFile,
+    SocketStatus, Stack, Status, WorkerCount,
 };
 
 /// Configuration of a kernel stack. A client's region must be made for one flow group, because a client belongs to one
@@ -179,7 +179,7 @@ impl Stack for Kernel {
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         self.groups.iter().filter_map(|core| core.answer(Request::Connections)).flatten().collect()
     }
     fn status(&self) -> Status {

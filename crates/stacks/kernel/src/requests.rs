@@ -10,7 +10,7 @@ use towpath_runtime::requests::Request;
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::slots::Phase;
 use towpath_runtime::status::{FlowGroupStatus, Tally};
-use towpath_runtime::{ClientId, ConnectionStatus, Status};
+use towpath_runtime::{ClientId, SocketStatus, Status};
 
 impl ClientGroup {
     /// Serves one request.
@@ -94,7 +94,7 @@ impl ClientGroup {
         }
     }
 
-    fn connections(&mut self) -> Vec<ConnectionStatus> {
+    fn connections(&mut self) -> Vec<SocketStatus> {
         let core = self.number;
         let mut found = Vec::new();
         for client in self.clients.iter_mut().flatten() {
@@ -172,7 +172,7 @@ const STATES: [&str; 13] = [
     "SYN-RECV",
 ];
 
-fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<ConnectionStatus> {
+fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<SocketStatus> {
     let shared = Arc::clone(&client.shared);
     let entry = client.slot(slot);
     let tcp_info = entry.own.fd.as_ref().and_then(|fd| TcpInfo::of(fd.as_fd()));
@@ -182,7 +182,7 @@ fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<Conn
         Phase::Opening => "SYN-SENT",
         Phase::Open => tcp_info.as_ref().and_then(|f| STATES.get(f.state() as usize).copied()).unwrap_or("ESTAB"),
     };
-    let (tx_queue, rx_queue) = match &entry.listener {
+    let (send_q, recv_q) = match &entry.listener {
         Some(listener) => (listener.backlog, listener.waiting()),
         None => {
             let in_kernel = entry.own.fd.as_ref().and_then(|fd| crate::sys::ioctl_int(fd, libc::TIOCOUTQ));
@@ -191,19 +191,19 @@ fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<Conn
             (queued.saturating_add(in_kernel.unwrap_or(0).max(0) as u32), unread)
         }
     };
-    Some(ConnectionStatus {
+    Some(SocketStatus {
         halves: None,
         local: entry.own.local,
-        remote: entry.own.remote,
-        state,
+        peer: entry.own.remote,
+        state: state.into(),
         client: Some(shared.id),
         slot: slot.raw(),
         uid: shared.uid,
         pid: shared.pid,
         program: shared.name.clone(),
         tcp: tcp_info.filter(|_| entry.phase == Phase::Open).map(|tcp_info| tcp_info.status()),
-        tx_queue,
-        rx_queue,
+        send_q,
+        recv_q,
         flow_group: Some(core),
         direct: false,
     })

@@ -167,7 +167,7 @@ fn what_the_kernel_says_of_a_connect_is_its_error() {
 fn a_second_listen_changes_the_backlog_in_the_kernel_too() {
     let world = World::new();
     let backlog = || {
-        let listed = world.kernel.connections().iter().find(|c| c.state == "LISTEN").map(|c| c.tx_queue);
+        let listed = world.kernel.connections().iter().find(|c| c.state == "LISTEN").map(|c| c.send_q);
         let (table, port) =
             (std::fs::read_to_string("/proc/net/tcp").unwrap(), format!(":{:04X} 00000000:0000 0A", world.port));
         assert_eq!(table.lines().filter(|line| line.contains(&port)).count(), 1, "one socket of the kernel");

@@ -2,7 +2,7 @@
 //! (RFC 5681, RFC 6582, RFC 6298).
 
 use super::context::FlowTurn;
-use super::hystart::{Ack, CSS_GROWTH_DIVISOR, TRAIN_SEGMENTS, Verdict};
+use super::hystart::{Ack, CSS_GROWTH_DIVISOR, Phase, TRAIN_SEGMENTS};
 use super::rare::rare;
 use super::segment::Segment;
 use super::{ecn, rack, recovery};
@@ -170,7 +170,7 @@ fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
     };
     let now = turn.now.0 as u32;
     let min_rtt_us = turn.lines.rate.min_rtt_us.get();
-    let verdict = scoreboard.hystart.acknowledged(&Ack {
+    let phase = scoreboard.hystart.acknowledged(&Ack {
         now,
         ack,
         snd_max: t.snd_max(),
@@ -182,10 +182,10 @@ fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
         full_us: if t.has(PACED) { min_rtt_us } else { min_rtt_us / 2 },
         large: t.cwnd() / TRAIN_SEGMENTS >= u32::from(t.mss()),
     });
-    match verdict {
-        Verdict::Standard => growth,
-        Verdict::Conservative => growth / CSS_GROWTH_DIVISOR,
-        Verdict::Done => {
+    match phase {
+        Phase::Standard => growth,
+        Phase::Conservative => growth / CSS_GROWTH_DIVISOR,
+        Phase::Done => {
             m.ssthresh.set(by, t.cwnd());
             0
         }

@@ -11,7 +11,7 @@ use crate::flow::{FlowId, PortId};
 use crate::messages::ToSlow;
 use crate::rate_limit::RateLimit;
 use crate::table::bits::{ACK_NOW, ACTIVE, AckDebt, EVENTS, Reports};
-use crate::table::permit::{Owned, Stage, Writes};
+use crate::table::permit::{Owned, Permit, Writes};
 use crate::table::stages::{Close, Control, Egress, Loss, Post, Receive};
 use crate::table::tcb::Tcb;
 use crate::table::{FlowTable, Lines};
@@ -117,7 +117,7 @@ impl<'a> FlowTurn<'a> {
 
     /// Ends the turn. It stores the words that the stage, or one that it handed the flow to, has written.
     #[inline(always)]
-    pub fn store<S: Stage>(&self, by: S) {
+    pub fn store<S: Permit>(&self, by: S) {
         self.lines.protocol.store(by, &self.t);
     }
 

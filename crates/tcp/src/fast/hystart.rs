@@ -26,7 +26,7 @@ pub(super) const TRAIN_SEGMENTS: u32 = 16;
 
 /// The effect of an acknowledgement on slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Phase {
     /// It goes on.
     Standard,
     /// It goes on at a quarter of the pace.
@@ -89,17 +89,17 @@ pub(super) struct Ack {
 
 impl HyStart {
     /// Takes an acknowledgement, before the scoreboard does.
-    pub fn acknowledged(&mut self, a: &Ack) -> Verdict {
+    pub fn acknowledged(&mut self, a: &Ack) -> Phase {
         match self.end {
             Some(end) if !a.ack.after(end) => {
                 if self.heard(a.now, a.min_rtt_us) && a.large && a.now.wrapping_sub(self.began) > a.full_us {
-                    return Verdict::Done;
+                    return Phase::Done;
                 }
             }
             _ => {
                 self.next_round(a);
                 if self.conservative > CSS_ROUNDS {
-                    return Verdict::Done;
+                    return Phase::Done;
                 }
             }
         }
@@ -110,7 +110,7 @@ impl HyStart {
                 self.judge();
             }
         }
-        if self.conservative == 0 { Verdict::Standard } else { Verdict::Conservative }
+        if self.conservative == 0 { Phase::Standard } else { Phase::Conservative }
     }
 
     /// Something has arrived, perhaps out of order. True if it belongs to the train.
@@ -165,12 +165,12 @@ mod tests {
             Self { hystart: HyStart::default(), now: 0, ack: Seq(0), min_rtt_us: min_rtt_ms * 1000 }
         }
 
-        fn round(&mut self, rtt_ms: u32, acks: u32, gap_us: u32) -> Verdict {
+        fn round(&mut self, rtt_ms: u32, acks: u32, gap_us: u32) -> Phase {
             let snd_max = self.ack.add(acks - 1);
-            let mut verdict = Verdict::Standard;
+            let mut phase = Phase::Standard;
             for _ in 0..acks {
                 self.now = self.now.wrapping_add(gap_us);
-                verdict = self.hystart.acknowledged(&Ack {
+                phase = self.hystart.acknowledged(&Ack {
                     now: self.now,
                     ack: self.ack,
                     snd_max,
@@ -179,13 +179,13 @@ mod tests {
                     full_us: self.min_rtt_us / 2,
                     large: true,
                 });
-                if verdict == Verdict::Done {
-                    return verdict;
+                if phase == Phase::Done {
+                    return phase;
                 }
                 self.ack = self.ack.add(1);
             }
             self.now = self.now.wrapping_add(self.min_rtt_us);
-            verdict
+            phase
         }
     }
 
@@ -194,12 +194,12 @@ mod tests {
         for acks in [8, 9, 100] {
             let mut flow = Flow::new(50);
             for rtt_ms in [50, 50, 51, 52, 57] {
-                assert_eq!(flow.round(rtt_ms, acks, 10), Verdict::Standard, "less than an eighth of 52 ms more");
+                assert_eq!(flow.round(rtt_ms, acks, 10), Phase::Standard, "less than an eighth of 52 ms more");
             }
             for _ in 0..5 {
-                assert_eq!(flow.round(66, acks, 10), Verdict::Conservative, "{acks} acknowledgements");
+                assert_eq!(flow.round(66, acks, 10), Phase::Conservative, "{acks} acknowledgements");
             }
-            assert_eq!(flow.round(66, acks, 10), Verdict::Done);
+            assert_eq!(flow.round(66, acks, 10), Phase::Done);
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn a_round_of_few_samples_is_not_judged() {
         let mut flow = Flow::new(8);
         for rtt_ms in [8, 8, 20, 40] {
-            assert_eq!(flow.round(rtt_ms, 7, 10), Verdict::Standard);
+            assert_eq!(flow.round(rtt_ms, 7, 10), Phase::Standard);
         }
     }
 
@@ -216,31 +216,27 @@ mod tests {
         let mut flow = Flow::new(20);
         flow.round(20, 10, 10);
         flow.round(20, 10, 10);
-        assert_eq!(flow.round(30, 10, 10), Verdict::Conservative);
-        assert_eq!(flow.round(29, 10, 10), Verdict::Standard, "below the baseline again");
-        assert_eq!(flow.round(29, 10, 10), Verdict::Standard);
+        assert_eq!(flow.round(30, 10, 10), Phase::Conservative);
+        assert_eq!(flow.round(29, 10, 10), Phase::Standard, "below the baseline again");
+        assert_eq!(flow.round(29, 10, 10), Phase::Standard);
     }
 
     #[test]
     fn a_rise_below_four_milliseconds_is_no_sign() {
         let mut flow = Flow::new(1);
         for rtt_ms in [1, 4, 7, 10] {
-            assert_eq!(flow.round(rtt_ms, 10, 10), Verdict::Standard);
+            assert_eq!(flow.round(rtt_ms, 10, 10), Phase::Standard);
         }
     }
 
     #[test]
     fn a_train_of_half_a_round_trip_ends_slow_start() {
         let mut flow = Flow::new(10);
-        assert_eq!(flow.round(10, 49, 100), Verdict::Standard, "4.9 ms");
-        assert_eq!(flow.round(10, 60, 100), Verdict::Done);
+        assert_eq!(flow.round(10, 49, 100), Phase::Standard, "4.9 ms");
+        assert_eq!(flow.round(10, 60, 100), Phase::Done);
         let mut flow = Flow::new(10);
-        assert_eq!(flow.round(10, 4, 2_100), Verdict::Standard, "these are apart");
+        assert_eq!(flow.round(10, 4, 2_100), Phase::Standard, "these are apart");
         let mut flow = Flow::new(4);
-        assert_eq!(
-            flow.round(4, 4, 1_100),
-            Verdict::Standard,
-            "and so are these: more than a quarter of the round trip"
-        );
+        assert_eq!(flow.round(4, 4, 1_100), Phase::Standard, "and so are these: more than a quarter of the round trip");
     }
 }

@@ -29,7 +29,6 @@ mod deliver;
 mod ecn;
 mod egress;
 mod hystart;
-mod kept;
 mod lookup;
 mod marks;
 mod out_of_order;
@@ -49,6 +48,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod trimmed;
 mod wheel;
 
 pub use crate::table::FlowTable;
@@ -154,14 +154,14 @@ impl FastPath {
     /// From now on the flow's receive ring has memory for the next `bytes` bytes only. The window stays as it was offered: what
     /// goes beyond those bytes is dropped. False: there are unread bytes, or something has come ahead of a hole.
     #[cold]
-    pub fn keep_of_receive_ring(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
-        kept::keep(STAGES.receive, &self.table, &mut self.state, now, flow, bytes)
+    pub fn trim_receive_ring(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
+        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes)
     }
 
     /// The flow's receive ring has all its memory again.
     #[cold]
-    pub fn keep_all_of_receive_ring(&mut self, now: Micros, flow: FlowId) {
-        kept::keep_all(STAGES.receive, &self.table, &mut self.state, now, flow);
+    pub fn restore_receive_ring(&mut self, now: Micros, flow: FlowId) {
+        trimmed::restore(STAGES.receive, &self.table, &mut self.state, now, flow);
     }
 
     /// A reading of the flow's state.

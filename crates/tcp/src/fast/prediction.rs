@@ -12,16 +12,19 @@ use crate::seq::Seq;
 use crate::table::Lines;
 use crate::table::bits::{
     ABORTING, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED, FIN_RECEIVED,
-    FIN_WANTED, FlagSet, KEEPALIVE, KEPT, LOST, LossFlags, MARKED, PACED, PASSIVE_CLOSE, PROBE, QUICKACK, QueueFlags,
-    RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL, TRACKED, UNDO, URGENT_OUT, V6,
-    VLAN,
+    FIN_WANTED, FlagSet, KEEPALIVE, LOST, LossFlags, MARKED, PACED, PASSIVE_CLOSE, PROBE, QUICKACK, QueueFlags,
+    RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL, TRACKED, TRIMMED, UNDO,
+    URGENT_OUT, V6, VLAN,
 };
 use crate::table::tcb::{Marks, Tcb};
 use towpath_wire::segment::flags;
 
 /// Nothing of this is set on a flow that receives the predicted segment.
 const RECEIVES: Marks = Marks::mask(DEAD.and(ECN), QueueFlags::EMPTY, DSACK.and(ECN_EDGES), LOST.and(TAIL).and(RESEND))
-    .and(FIN_RECEIVED.and(PASSIVE_CLOSE).and(FIN_ACKED).and(ECN_ECHO).and(KEPT), APP_CLOSED.and(QUICKACK).and(SHUT_RD));
+    .and(
+        FIN_RECEIVED.and(PASSIVE_CLOSE).and(FIN_ACKED).and(ECN_ECHO).and(TRIMMED),
+        APP_CLOSED.and(QUICKACK).and(SHUT_RD),
+    );
 /// Nor of these.
 const REPAIRS: LossFlags = RECOVERY.and(RECOVER_SET).and(TRACKED).and(SCORED).and(UNDO).and(ECN_REDUCED).and(MARKED);
 

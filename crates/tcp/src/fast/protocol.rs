@@ -7,13 +7,13 @@ use super::context::FlowTurn;
 use super::out_of_order::Inserted;
 use super::rare::rare;
 use super::segment::Segment;
-use super::{acknowledge, close, ecn, kept, report};
+use super::{acknowledge, close, ecn, report, trimmed};
 use crate::counters::Drop;
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
 use crate::table::bits::{
-    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, KEPT, PASSIVE_CLOSE, QUICKACK, SHUT_RD,
-    TIMESTAMPS, URGENT_IN,
+    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, PASSIVE_CLOSE, QUICKACK, SHUT_RD, TIMESTAMPS,
+    TRIMMED, URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
 use towpath_wire::segment::flags;
@@ -203,7 +203,7 @@ impl FlowTurn<'_> {
             t.set(by, ACK_NOW);
             return Err(Drop::Duplicate);
         }
-        if rare::<PREDICTED>(t.any(FIN_RECEIVED | KEPT)) {
+        if rare::<PREDICTED>(t.any(FIN_RECEIVED | TRIMMED)) {
             return self.unusual(by, s, old);
         }
         self.take::<PREDICTED>(by, s, old, u32::MAX)
@@ -216,7 +216,7 @@ impl FlowTurn<'_> {
             self.t.set(by, ACK_NOW);
             return Err(Drop::AfterFin);
         }
-        let kept = kept::room(&self.t, self.lines, Seq(s.seq).add(old));
+        let kept = trimmed::room(&self.t, self.lines, Seq(s.seq).add(old));
         self.take::<false>(by, s, old, kept)
     }
 

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use towpath_wire::{Options, flags};
 
 /// The handling of a segment in SYN-RECEIVED.
-enum Verdict {
+enum Handling {
     /// The handshake is complete. `resynchronise`: the peer still needs our acknowledgement of its SYN-ACK.
     Establish { resynchronise: bool },
     /// The peer has not seen our SYN-ACK.
@@ -98,11 +98,11 @@ impl SlowPath {
         let irs = opening.irs;
         match judge(opening, &arrival) {
             // As in Linux: the listener accepts the connection only with data (`TCP_DEFER_ACCEPT`).
-            Verdict::Establish { .. } if defers && arrival.seq_len() == 0 => {
+            Handling::Establish { .. } if defers && arrival.seq_len() == 0 => {
                 opening.hear_last(&arrival.segment);
                 opening.deferred = true;
             }
-            Verdict::Establish { resynchronise } => {
+            Handling::Establish { resynchronise } => {
                 opening.hear_last(&arrival.segment);
                 if !self.establish(now, id, resynchronise, arrival.came_to, host) {
                     // As in Linux the ACK is treated as lost. The peer's data or our next SYN-ACK make another attempt.
@@ -118,26 +118,26 @@ impl SlowPath {
                     host.send(connection.flow_group, ToFast::Inject(arrival.port, arrival.frame));
                 }
             }
-            Verdict::SendSynAck => {
+            Handling::SendSynAck => {
                 self.counters.drop(Drop::Duplicate);
                 if self.may_challenge_opening(now, id, host) {
                     self.transmit_syn(now, id, host);
                 }
             }
-            Verdict::Challenge(why) => {
+            Handling::Challenge(why) => {
                 self.counters.drop(why);
                 self.acknowledge_opening(now, id, host);
             }
-            Verdict::Ignore(why) => self.counters.drop(why),
-            Verdict::Refuse(why) => {
+            Handling::Ignore(why) => self.counters.drop(why),
+            Handling::Refuse(why) => {
                 self.counters.drop(why);
                 self.refuse(now, &arrival, host);
             }
-            Verdict::Reset => {
+            Handling::Reset => {
                 self.counters.resets += 1;
                 self.fail_opening(id, ECONNREFUSED, host);
             }
-            Verdict::Listen => {
+            Handling::Listen => {
                 self.counters.drop(Drop::BadFlags);
                 self.fail_opening(id, ECONNREFUSED, host);
             }
@@ -364,38 +364,38 @@ impl SlowConfig {
 }
 
 /// The checks of RFC 9293 §3.10.7.4 for SYN-RECEIVED, in their order; PAWS first (RFC 7323 §5.3).
-fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
+fn judge(opening: &Opening, arrival: &Arrival) -> Handling {
     let (seq, len, next) = (arrival.seq(), arrival.seq_len(), opening.irs.add(1));
     let acks_syn = arrival.has(flags::ACK) && arrival.ack() == opening.iss.add(1);
     let reset = arrival.has(flags::RST);
     if arrival.has(flags::SYN) && seq == opening.irs {
         // Simultaneous open: the peer's SYN is repeated, now with an ACK.
         let both = acks_syn && opening.listener.is_none();
-        return if both { Verdict::Establish { resynchronise: true } } else { Verdict::SendSynAck };
+        return if both { Handling::Establish { resynchronise: true } } else { Handling::SendSynAck };
     }
     if let Some(theirs) = arrival.segment.options.timestamps
         && opening.timestamps
         && !reset
         && Seq(theirs.value).before(Seq(opening.ts_recent))
     {
-        return Verdict::Challenge(Drop::Paws);
+        return Handling::Challenge(Drop::Paws);
     }
     let end = next.add(u32::from(opening.window()).max(1));
     let acceptable = seq.before(end) && if len == 0 { !seq.before(next) } else { seq.add(len).after(next) };
     // RFC 5961 §3: an RST is judged by its sequence number alone.
     let inside = !seq.before(next) && seq.before(end);
     match () {
-        () if !inside && reset => Verdict::Ignore(Drop::BadReset),
-        () if !acceptable => Verdict::Challenge(Drop::OutOfWindow),
-        () if reset && seq == next => Verdict::Reset,
-        () if reset => Verdict::Challenge(Drop::BadReset),
+        () if !inside && reset => Handling::Ignore(Drop::BadReset),
+        () if !acceptable => Handling::Challenge(Drop::OutOfWindow),
+        () if reset && seq == next => Handling::Reset,
+        () if reset => Handling::Challenge(Drop::BadReset),
         // Fourth check. SYN-RECEIVED is not a synchronized state, so RFC 5961 §4 requires a challenge only after an
         // active open. A passive one is removed without a reply (MUST-11), which would end the peer's new attempt. The
         // next SYN opens it.
-        () if arrival.has(flags::SYN) && opening.listener.is_some() => Verdict::Listen,
-        () if arrival.has(flags::SYN) => Verdict::Challenge(Drop::BadFlags),
-        () if !arrival.has(flags::ACK) => Verdict::Ignore(Drop::NoAck),
-        () if !acks_syn => Verdict::Refuse(Drop::BadAck),
-        () => Verdict::Establish { resynchronise: false },
+        () if arrival.has(flags::SYN) && opening.listener.is_some() => Handling::Listen,
+        () if arrival.has(flags::SYN) => Handling::Challenge(Drop::BadFlags),
+        () if !arrival.has(flags::ACK) => Handling::Ignore(Drop::NoAck),
+        () if !acks_syn => Handling::Refuse(Drop::BadAck),
+        () => Handling::Establish { resynchronise: false },
     }
 }

@@ -80,8 +80,8 @@ flags! {
     ECN_ECHO = 8;
     /// `Recovery::rcv_up` is valid.
     URGENT_IN = 16;
-    /// The receive ring has memory up to `Seldom::kept_to` and no further.
-    KEPT = 32;
+    /// The receive ring has memory up to `Seldom::trimmed_to` and no further.
+    TRIMMED = 32;
 }
 
 flags! {

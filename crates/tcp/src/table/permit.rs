@@ -6,13 +6,13 @@
 use std::ops::Deref;
 
 /// A stage of the fast path. [`super::stages`] has all of them.
-pub trait Stage: Copy {
+pub trait Permit: Copy {
     /// Words of the protocol line that the stage, or one that it hands a flow to, may write: one bit each.
     const WORDS: u8;
 }
 
 /// Two stages that run one after the other.
-impl<A: Stage, B: Stage> Stage for (A, B) {
+impl<A: Permit, B: Permit> Permit for (A, B) {
     const WORDS: u8 = A::WORDS | B::WORDS;
 }
 
@@ -23,7 +23,7 @@ pub trait Part {
 }
 
 /// The stage may write this state.
-pub trait Writes<State>: Stage {}
+pub trait Writes<State>: Permit {}
 
 /// State of a fast path that everybody may read and that only some stages may write.
 #[derive(Debug, Default)]

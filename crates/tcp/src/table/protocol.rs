@@ -1,6 +1,6 @@
 //! The protocol line of a flow: one cache line of words, which hold a [`Tcb`].
 
-use super::permit::Stage;
+use super::permit::Permit;
 use super::tcb::Tcb;
 use super::words::PlainCounter;
 
@@ -32,14 +32,14 @@ impl ProtocolLine {
     }
     /// A block with the stage's own words alone; all others are 0.
     #[inline(always)]
-    pub(crate) fn load_own<S: Stage>(&self, _: S) -> Tcb {
+    pub(crate) fn load_own<S: Permit>(&self, _: S) -> Tcb {
         let own = |n: usize| if S::WORDS >> n & 1 != 0 { self.0[n].get() } else { 0 };
         let words: [u64; 8] = [own(0), own(1), own(2), own(3), own(4), own(5), own(6), own(7)];
         zerocopy::transmute!(words)
     }
     /// Stores the words that the stage, or one that it has handed the flow to, may have written.
     #[inline(always)]
-    pub(crate) fn store<S: Stage>(&self, _: S, t: &Tcb) {
+    pub(crate) fn store<S: Permit>(&self, _: S, t: &Tcb) {
         let words: [u64; 8] = zerocopy::transmute!(*t);
         for (n, (word, value)) in self.0.iter().zip(&words).enumerate() {
             if S::WORDS >> n & 1 != 0 {

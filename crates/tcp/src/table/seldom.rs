@@ -24,8 +24,8 @@ pub(crate) struct Seldom {
     pub flush: Word<Written>,
     /// Ends of records (`MSG_EOR`), if `bits::MARKED`. Those at or before SND.UNA are none.
     pub records: [Word<Written>; RECORDS],
-    /// The end of what has memory in the receive ring, as sequence number, if `bits::KEPT`.
-    pub kept_to: Word<Received>,
+    /// The end of what has memory in the receive ring, as sequence number, if `bits::TRIMMED`.
+    pub trimmed_to: Word<Received>,
 }
 
 /// Ends of records that are kept of a flow.

@@ -69,7 +69,7 @@
 //! ```
 
 use super::bits::{AckDebt, Agreed, AppFlags, LossFlags, QueueFlags, ReceiveFlags, Reports, Requests};
-use super::permit::{Part, Stage, Writes};
+use super::permit::{Part, Permit, Writes};
 use super::tcb::{
     Advertised, Ahead, Congestion, DuplicateAcks, DuplicatesOwed, Next, PeerSegment, PeerWindow, Received, Room,
     SegmentSize, Sent, Written,
@@ -80,8 +80,8 @@ macro_rules! stage {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub struct $name(());
-        impl Stage for $name {
-            const WORDS: u8 = 0 $(| <$part as Part>::WORDS)* $(| <$to as Stage>::WORDS)*;
+        impl Permit for $name {
+            const WORDS: u8 = 0 $(| <$part as Part>::WORDS)* $(| <$to as Permit>::WORDS)*;
         }
         $(impl Writes<$part> for $name {})*
         $(impl From<$name> for $to {
@@ -129,7 +129,7 @@ stage! {
 #[derive(Clone, Copy, Debug)]
 pub struct Install(());
 
-impl Stage for Install {
+impl Permit for Install {
     const WORDS: u8 = u8::MAX;
 }
 impl<State> Writes<State> for Install {}

@@ -78,8 +78,8 @@ impl Privileges for Noted {
     fn code_area(&mut self) -> Result<OwnedFd, i32> {
         self.file("code")
     }
-    fn kept(&mut self) -> Result<OwnedFd, i32> {
-        self.file("kept")
+    fn successor_memory(&mut self) -> Result<OwnedFd, i32> {
+        self.file("successor_memory")
     }
     fn forget(&mut self) {}
     fn first_syns(&mut self, number: u32, v6: bool) -> Result<OwnedFd, i32> {
@@ -126,7 +126,7 @@ fn a_request_reaches_its_privilege_and_the_answer_the_worker() {
         (("cpus", |broker| errno(broker.reserved_cpus()).map(words)), "[50, 45, 51]"),
         (("configuration", |broker| errno(broker.configuration()).map(|file| words(is_null(&file)))), "true"),
         (("code", |broker| errno(broker.code_area()).map(|memory| words(is_null(&memory)))), "true"),
-        (("kept", |broker| errno(broker.kept()).map(|memory| words(is_null(&memory)))), "true"),
+        (("successor_memory", |broker| errno(broker.successor_memory()).map(|memory| words(is_null(&memory)))), "true"),
         (("open true", |broker| errno(broker.open_sockets(true)).map(words)), "()"),
         (("open false", |broker| errno(broker.open_sockets(false)).map(words)), "()"),
         (("renew 2", |broker| errno(broker.renew_port(2)).map(words)), "()"),

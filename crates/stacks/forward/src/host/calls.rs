@@ -5,7 +5,7 @@ use super::workers::worker_count;
 use crate::message::{ToHost, ToStack};
 use std::io;
 use std::time::Duration;
-use towpath_runtime::{ConnectionStatus, Executed, Status, WorkerCount};
+use towpath_runtime::{Executed, SocketStatus, Status, WorkerCount};
 
 /// How long an answer may take.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ pub trait StackCalls {
     fn table(&self) -> &ClientTable;
 
     /// All sockets.
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         match self.ask(ToStack::Connections, ANSWER) {
             Some(ToHost::Connections(all)) => self.table().connections(all),
             _ => Vec::new(),

@@ -11,7 +11,7 @@ use towpath_ring::lines::state;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{Region, Slot};
 use towpath_runtime::policy::Exceeded;
-use towpath_runtime::{AdmissionPolicy, ClientId, ConnectionStatus, Lease, Status, Verdict, memory_return};
+use towpath_runtime::{AdmissionPolicy, ClientId, Lease, SocketStatus, Status, Verdict, memory_return};
 
 /// A client as the host knows it. None of this comes from the other kernel.
 pub struct HostClient {
@@ -201,7 +201,7 @@ impl ClientTable {
 /// Translates the other kernel's answers into the service's numbers.
 impl ClientTable {
     /// Names the clients of a list of sockets.
-    pub fn connections(&self, mut all: Vec<ConnectionStatus>) -> Vec<ConnectionStatus> {
+    pub fn connections(&self, mut all: Vec<SocketStatus>) -> Vec<SocketStatus> {
         for one in &mut all {
             let client = one.client.and_then(|index| self.get(index.0));
             one.client = client.as_ref().map(|client| client.id);

@@ -228,7 +228,7 @@ impl Server {
         lock(&self.indexes).get(&client).copied().map(ClientId)
     }
 
-    fn connections(&self) -> Vec<towpath_runtime::ConnectionStatus> {
+    fn connections(&self) -> Vec<towpath_runtime::SocketStatus> {
         let mut all = self.stack.connections();
         all.iter_mut().for_each(|one| one.client = one.client.and_then(|client| self.numbered(client)));
         all

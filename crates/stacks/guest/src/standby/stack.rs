@@ -12,7 +12,7 @@ use towpath_ring::wake::doorbell;
 use towpath_runtime::capture::Wish;
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{
-    Capture, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Movement, PairHandle, Stack, Status,
+    Capture, ClientId, ClientMemory, ClientSetup, Executed, Movement, PairHandle, SocketStatus, Stack, Status,
     WorkerCount,
 };
 
@@ -114,7 +114,7 @@ impl Stack for Standby {
             StandbySide::Guest => self.guest.capture(wish),
         }
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         if *self.side() == StandbySide::Guest {
             return self.guest.connections();
         }

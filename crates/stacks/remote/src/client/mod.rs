@@ -34,7 +34,7 @@ use towpath_runtime::mailbox::Doorbell;
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::thread::{epoll_with, watch};
 use towpath_runtime::{
-    AdmissionPolicy, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, PairHandle, Stack, Status,
+    AdmissionPolicy, ClientId, ClientMemory, ClientSetup, Executed, PairHandle, SocketStatus, Stack, Status,
     WorkerCount,
 };
 
@@ -214,7 +214,7 @@ impl Stack for Remote {
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
     }
-    fn connections(&self) -> Vec<ConnectionStatus> {
+    fn connections(&self) -> Vec<SocketStatus> {
         self.shared.connections()
     }
     fn status(&self) -> Status {

@@ -38,7 +38,7 @@ pub struct Introduction {
 }
 
 /// The sending state of a queue pair.
-struct Stage {
+struct Staging {
     memory: Span,
     lkey: u32,
     /// Bytes ever put into the ring, and bytes ever freed.
@@ -52,7 +52,7 @@ struct Stage {
 pub struct Pairs {
     verbs: Arc<dyn Verbs>,
     /// Sending state by queue pair, and a condition that is signalled when a write has ended.
-    stages: Vec<(Mutex<Stage>, Condvar)>,
+    stages: Vec<(Mutex<Staging>, Condvar)>,
     broken: Mutex<Option<Status>>,
     is_broken: AtomicBool,
     /// Memory that this side has registered.
@@ -76,7 +76,7 @@ impl Pairs {
         for pair in 0..verbs.pairs() {
             let memory = Span::fresh(STAGE as usize)?;
             let lkey = verbs.reg_mr(&memory, Access::Local)?.lkey;
-            let stage = Stage { memory, lkey, tail: 0, head: 0, underway: VecDeque::new() };
+            let stage = Staging { memory, lkey, tail: 0, head: 0, underway: VecDeque::new() };
             stages.push((Mutex::new(stage), Condvar::new()));
             for id in 0..RECEIVES {
                 verbs.post_receive(pair, id)?;

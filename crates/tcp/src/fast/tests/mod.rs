@@ -8,7 +8,6 @@ mod ecn;
 mod fairness;
 mod hostile;
 mod idle;
-mod kept;
 mod load;
 mod loss;
 mod marks;
@@ -21,6 +20,7 @@ mod sack;
 mod send;
 mod stream;
 mod super_segments;
+mod trimmed;
 mod urgent;
 mod values;
 

@@ -5,7 +5,7 @@ use super::app::{rx_head, rx_tail};
 use super::context::{FastState, FlowTurn};
 use crate::flow::FlowId;
 use crate::seq::Seq;
-use crate::table::bits::{DEAD, FIN_RECEIVED, KEPT, SHUT_RD};
+use crate::table::bits::{DEAD, FIN_RECEIVED, SHUT_RD, TRIMMED};
 use crate::table::stages::Receive;
 use crate::table::tcb::Tcb;
 use crate::table::{FlowTable, Lines};
@@ -13,12 +13,12 @@ use crate::time::Micros;
 
 /// Memory for bytes from `start` on. Bytes that nobody wants need none.
 pub(super) fn room(t: &Tcb, lines: &Lines, start: Seq) -> u32 {
-    let kept = Seq(lines.seldom.kept_to.get()).distance(start).max(0) as u32;
+    let kept = Seq(lines.seldom.trimmed_to.get()).distance(start).max(0) as u32;
     if t.has(SHUT_RD) { u32::MAX } else { kept }
 }
 
-/// See [`super::FastPath::keep_of_receive_ring`].
-pub(super) fn keep(
+/// See [`super::FastPath::trim_receive_ring`].
+pub(super) fn trim(
     by: Receive,
     table: &FlowTable,
     state: &mut FastState,
@@ -29,18 +29,18 @@ pub(super) fn keep(
     let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return false };
     let (t, lines) = (&mut turn.t, turn.lines);
     let unread = rx_tail(t, lines) != rx_head(t, lines);
-    if t.has(DEAD) || t.any(FIN_RECEIVED | KEPT) || t.has(SHUT_RD) || t.out_of_order() != 0 || unread {
+    if t.has(DEAD) || t.any(FIN_RECEIVED | TRIMMED) || t.has(SHUT_RD) || t.out_of_order() != 0 || unread {
         return false;
     }
-    lines.seldom.kept_to.set(by, t.rcv_nxt().add(bytes).0);
-    t.set(by, KEPT);
+    lines.seldom.trimmed_to.set(by, t.rcv_nxt().add(bytes).0);
+    t.set(by, TRIMMED);
     turn.store(by);
     true
 }
 
-/// See [`super::FastPath::keep_all_of_receive_ring`].
-pub(super) fn keep_all(by: Receive, table: &FlowTable, state: &mut FastState, now: Micros, flow: FlowId) {
+/// See [`super::FastPath::restore_receive_ring`].
+pub(super) fn restore(by: Receive, table: &FlowTable, state: &mut FastState, now: Micros, flow: FlowId) {
     let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return };
-    turn.t.clear(by, KEPT);
+    turn.t.clear(by, TRIMMED);
     turn.store(by);
 }

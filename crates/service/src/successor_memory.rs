@@ -7,19 +7,19 @@ use rustix::fd::OwnedFd;
 use std::io;
 
 /// Bytes of the memory.
-pub const KEPT_BYTES: u64 = 128 << 20;
+pub const SUCCESSOR_BYTES: u64 = 128 << 20;
 /// The place of the first half. Before it are the place and the length of the text in force, of 8 bytes each.
 const FIRST: u64 = 4096;
 const SECOND: u64 = FIRST + MOST;
 /// Most bytes of a text.
-const MOST: u64 = (KEPT_BYTES - FIRST) / 2;
+const MOST: u64 = (SUCCESSOR_BYTES - FIRST) / 2;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Kept(OwnedFd);
+pub struct SuccessorMemory(OwnedFd);
 
-impl Kept {
-    /// In memory of [`KEPT_BYTES`].
+impl SuccessorMemory {
+    /// In memory of [`SUCCESSOR_BYTES`].
     pub fn new(memory: OwnedFd) -> Self {
         Self(memory)
     }
@@ -73,14 +73,14 @@ mod tests {
 
     fn memory() -> OwnedFd {
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&memory, KEPT_BYTES).unwrap();
+        ftruncate(&memory, SUCCESSOR_BYTES).unwrap();
         memory
     }
 
     #[test]
     fn the_last_text_is_read_by_whoever_comes_next() {
         let memory = memory();
-        let worker = || Kept::new(memory.try_clone().unwrap());
+        let worker = || SuccessorMemory::new(memory.try_clone().unwrap());
         assert_eq!(worker().read().unwrap(), b"");
         for text in [&b"one"[..], b"another, longer one", b"", b"last"] {
             worker().write(text).unwrap();
@@ -90,28 +90,28 @@ mod tests {
 
     #[test]
     fn a_worker_that_dies_while_it_writes_leaves_the_old_text() {
-        let kept = Kept::new(memory());
-        kept.write(b"old").unwrap();
-        let (place, _) = kept.in_force().unwrap().unwrap();
+        let memory = SuccessorMemory::new(memory());
+        memory.write(b"old").unwrap();
+        let (place, _) = memory.in_force().unwrap().unwrap();
         // All of the new text, but not that it is in force.
         let other = if place == FIRST { SECOND } else { FIRST };
-        rustix::io::pwrite(&kept.0, b"newer", other).unwrap();
-        assert_eq!(kept.read().unwrap(), b"old");
-        kept.write(b"new").unwrap();
-        assert_eq!(kept.in_force().unwrap(), Some((other, 3)));
-        assert_eq!(kept.read().unwrap(), b"new");
+        rustix::io::pwrite(&memory.0, b"newer", other).unwrap();
+        assert_eq!(memory.read().unwrap(), b"old");
+        memory.write(b"new").unwrap();
+        assert_eq!(memory.in_force().unwrap(), Some((other, 3)));
+        assert_eq!(memory.read().unwrap(), b"new");
     }
 
     #[test]
     fn what_no_worker_writes_is_no_text_and_too_much_is_refused() {
-        let kept = Kept::new(memory());
+        let memory = SuccessorMemory::new(memory());
         for (place, length) in [(8, 3), (FIRST, MOST + 1), (SECOND + 1, 0), (u64::MAX, u64::MAX)] {
-            rustix::io::pwrite(&kept.0, [place, length].map(u64::to_le_bytes).as_flattened(), 0).unwrap();
-            assert_eq!(kept.read().unwrap(), b"", "{place} {length}");
+            rustix::io::pwrite(&memory.0, [place, length].map(u64::to_le_bytes).as_flattened(), 0).unwrap();
+            assert_eq!(memory.read().unwrap(), b"", "{place} {length}");
         }
-        kept.write(b"text").unwrap();
-        let error = kept.write(&vec![0; MOST as usize + 1]).unwrap_err();
+        memory.write(b"text").unwrap();
+        let error = memory.write(&vec![0; MOST as usize + 1]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        assert_eq!(kept.read().unwrap(), b"text");
+        assert_eq!(memory.read().unwrap(), b"text");
     }
 }

@@ -5,19 +5,19 @@ use super::*;
 const KEPT: u32 = 3000;
 
 /// A flow that has received some bytes, whose application keeps memory for the next [`KEPT`].
-fn kept() -> Harness {
+fn trimmed() -> Harness {
     let mut h = Harness::new();
     h.rx(seg(0, 0, &bytes(0, 2000)));
     assert_eq!(h.read(), 2000);
     h.wait(10_000);
-    assert!(h.fast.keep_of_receive_ring(h.now, FLOW, KEPT));
+    assert!(h.fast.trim_receive_ring(h.now, FLOW, KEPT));
     h
 }
 
 /// RFC 9293 SHLD-14.
 #[test]
 fn what_is_kept_is_filled_and_the_window_stays_as_it_was_offered() {
-    let mut h = kept();
+    let mut h = trimmed();
     let edge = 2000 + h.snapshot().rcv_wnd;
     h.rx(seg(2000, 0, &bytes(2000, 1000)));
     // More than there is memory for, within the window.
@@ -36,14 +36,14 @@ fn what_is_kept_is_filled_and_the_window_stays_as_it_was_offered() {
     assert_eq!(h.read(), KEPT);
     h.rx(seg(2000 + KEPT, 0, &bytes(2000 + KEPT, 500)));
     assert_eq!(h.dropped(Drop::OutOfWindow), 3, "reading brings no memory");
-    h.fast.keep_all_of_receive_ring(h.now, FLOW);
+    h.fast.restore_receive_ring(h.now, FLOW);
     h.rx(seg(2000 + KEPT, 0, &bytes(2000 + KEPT, 40_000)));
     assert_eq!((h.read(), h.drops()), (40_000, 3));
 }
 
 #[test]
 fn what_comes_ahead_of_a_hole_needs_memory_too() {
-    let mut h = kept();
+    let mut h = trimmed();
     h.rx(seg(2000 + KEPT - 100, 0, &bytes(2000 + KEPT - 100, 500)));
     h.rx(seg(2000, 0, &bytes(2000, KEPT - 100)));
     assert_eq!((h.read(), h.drops()), (KEPT, 0));
@@ -51,12 +51,12 @@ fn what_comes_ahead_of_a_hole_needs_memory_too() {
 
 #[test]
 fn bytes_that_nobody_wants_and_the_end_of_the_stream_need_no_memory() {
-    let mut h = kept();
+    let mut h = trimmed();
     h.rx(seg(2000, 0, &bytes(2000, KEPT)));
     assert_eq!(h.read(), KEPT);
     h.rx(seg(2000 + KEPT, 0, &[]).with(ACK | FIN));
     assert!(h.view().eof);
-    let mut h = kept();
+    let mut h = trimmed();
     h.app.shut_rd = true;
     h.update().unwrap();
     h.rx(seg(2000, 0, &[0xee; 5000]));
@@ -67,16 +67,16 @@ fn bytes_that_nobody_wants_and_the_end_of_the_stream_need_no_memory() {
 fn memory_goes_only_from_a_ring_with_nothing_in_it() {
     let mut h = Harness::new();
     h.rx(seg(0, 0, &bytes(0, 100)));
-    assert!(!h.fast.keep_of_receive_ring(h.now, FLOW, KEPT), "unread");
+    assert!(!h.fast.trim_receive_ring(h.now, FLOW, KEPT), "unread");
     h.read();
     h.rx(seg(200, 0, &bytes(200, 100)));
-    assert!(!h.fast.keep_of_receive_ring(h.now, FLOW, KEPT), "behind a hole");
+    assert!(!h.fast.trim_receive_ring(h.now, FLOW, KEPT), "behind a hole");
     h.rx(seg(100, 0, &bytes(100, 100)));
     h.read();
-    assert!(h.fast.keep_of_receive_ring(h.now, FLOW, KEPT));
-    assert!(!h.fast.keep_of_receive_ring(h.now, FLOW, KEPT), "once");
-    h.fast.keep_all_of_receive_ring(h.now, FLOW);
+    assert!(h.fast.trim_receive_ring(h.now, FLOW, KEPT));
+    assert!(!h.fast.trim_receive_ring(h.now, FLOW, KEPT), "once");
+    h.fast.restore_receive_ring(h.now, FLOW);
     h.rx(seg(300, 0, &[]).with(ACK | FIN));
-    assert!(!h.fast.keep_of_receive_ring(h.now, FLOW, KEPT), "nothing comes any more");
-    assert!(!h.fast.keep_of_receive_ring(h.now, FlowId(4), KEPT), "no flow");
+    assert!(!h.fast.trim_receive_ring(h.now, FLOW, KEPT), "nothing comes any more");
+    assert!(!h.fast.trim_receive_ring(h.now, FlowId(4), KEPT), "no flow");
 }
