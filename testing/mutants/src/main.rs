@@ -65,6 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let path = Path::new(to).join(name);
         // cargo builds again what has a new time.
         if std::fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+            // A folder may have no other file than such as have changes.
+            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             std::fs::write(&path, text)?;
         }
         written.insert(name, about);
