@@ -45,8 +45,9 @@ pub fn notify(socket: &Socket) {
     if let Some(direct) = socket.direct() {
         let flags = socket.app().flags.load(Ordering::Acquire);
         direct.show_flags(session, flags);
-        if flags & lines::app_flags::CLOSED != 0 {
-            notify_commands(session, socket.slot);
+        // The peer knows by now. The stack has to free the slot, for which nobody waits.
+        if flags & lines::app_flags::CLOSED != 0 && push_command(session, socket.slot, true) {
+            session.notify_queue(session.geometry.flow_groups as usize);
         }
         return;
     }
@@ -105,7 +106,7 @@ fn queue_of(session: &Session, stack: &StackLine) -> usize {
 fn notify_by_queue(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
     let number = queue_of(session, stack);
     let queue = Queue { session, number, set: session.region.data_queue(number) };
-    if queue.push(slot, &app.data_seq, &stack.data_ack) {
+    if queue.push(slot, &app.data_seq, &stack.data_ack, false) {
         let pushed = queue.set.written();
         session.notify_queue(number);
         session.header().queues[number].notified.store(pushed, Ordering::Relaxed);
@@ -121,9 +122,9 @@ struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Queues a slot with its words. True: the stack is to be notified.
+    /// Queues a slot with its words. True: the stack is to be notified. `can_wait`: for [`towpath_ring::dirty::NAP_US`].
     #[inline(always)]
-    fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
+    fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32, can_wait: bool) -> bool {
         let queue = &self.session.header().queues[self.number];
         // This thread holds the lock: a signal handler has interrupted a push. That push does not notify for this slot,
         // so this one does.
@@ -137,7 +138,7 @@ impl Queue<'_> {
         self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
         queue.pushing.store(0, Ordering::Release);
         locked.unlock_and_fence();
-        self.set.must_notify_fenced()
+        if can_wait { self.set.must_notify_unless_napping_fenced() } else { self.set.must_notify_fenced() }
     }
 
     /// Finishes the push of a process that was killed. The slot may be marked as queued without being so, and a second
@@ -156,11 +157,15 @@ impl Queue<'_> {
 
 /// Notifies the stack that a slot's command or options have changed.
 pub fn notify_commands(session: &Session, slot: Slot) {
-    let number = session.geometry.flow_groups as usize;
-    let queue = Queue { session, number, set: session.region.commands() };
-    if queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack) {
-        session.notify_queue(number);
+    if push_command(session, slot, false) {
+        session.notify_queue(session.geometry.flow_groups as usize);
     }
+}
+
+/// Queues a slot's command. True: the stack is to be notified.
+fn push_command(session: &Session, slot: Slot, can_wait: bool) -> bool {
+    let queue = Queue { session, number: session.geometry.flow_groups as usize, set: session.region.commands() };
+    queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack, can_wait)
 }
 
 /// Wakes the threads of this program that sleep on the socket, after a change by this side such as `shutdown`. Only

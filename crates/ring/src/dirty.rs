@@ -20,6 +20,9 @@ pub use crate::word::{Fence, Word, full_fence};
 use crate::Slot;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+/// The longest sleep of a reader that is armed by [`DirtySet::arm_for_a_nap`], µs.
+pub const NAP_US: u64 = 1000;
+
 /// A view of one dirty set in shared memory. The caller keeps its positions in its own memory, because the other side
 /// may scribble over the shared words.
 pub struct DirtySet<'a, W = AtomicU32> {
@@ -29,7 +32,7 @@ pub struct DirtySet<'a, W = AtomicU32> {
     pub(crate) tail: &'a W,
     /// Count of pops. Written by the reader.
     pub(crate) head: &'a W,
-    /// 1 while the reader sleeps and wants to be notified. Written by the reader.
+    /// While the reader sleeps: 1 if it wants to be notified, 2 if only of what cannot wait for [`NAP_US`]. Written by the reader.
     pub(crate) armed: &'a W,
 }
 
@@ -116,6 +119,13 @@ impl<'a, W: Word> DirtySet<'a, W> {
         W::fence(Fence::Arm);
     }
 
+    /// [`DirtySet::arm`] by a reader that looks at the set within [`NAP_US`], whatever comes.
+    #[inline]
+    pub fn arm_for_a_nap(&self) {
+        self.armed.store(2, Ordering::Relaxed);
+        W::fence(Fence::Arm);
+    }
+
     /// Reader: awake again.
     #[inline]
     pub fn disarm(&self) {
@@ -133,6 +143,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
     #[inline]
     pub fn must_notify_fenced(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// [`DirtySet::must_notify_fenced`], if the pushes can wait for [`NAP_US`].
+    #[inline]
+    pub fn must_notify_unless_napping_fenced(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) == 1
     }
 
     /// Anything to pop? A tail that violates the contract counts as empty, so that nobody stays awake for it.

@@ -168,6 +168,18 @@ fn a_reader_that_is_awake_again_is_not_notified() {
     assert!(!set.set().must_notify());
 }
 
+#[test]
+fn a_reader_that_naps_is_notified_of_all_but_what_can_wait() {
+    let set = Set::starting_at(0);
+    let notified = || (set.set().must_notify(), set.set().must_notify_unless_napping_fenced());
+    set.set().arm_for_a_nap();
+    assert_eq!(notified(), (true, false));
+    set.set().arm();
+    assert_eq!(notified(), (true, true));
+    set.set().disarm();
+    assert_eq!(notified(), (false, false));
+}
+
 proptest! {
     /// Against a plain queue with a membership flag: same order, each slot once, never full.
     #[test]

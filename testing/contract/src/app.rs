@@ -402,6 +402,15 @@ impl Sock {
         self.set(app_flags::CLOSED);
         self.app.writer.lock().unwrap().used.remove(&self.slot.raw());
     }
+    /// Closes a direct connection while the stack naps: it is queued, and the stack is not notified.
+    pub fn close_unheard(self) {
+        self.line().flags.store(self.flags | app_flags::CLOSED, Release);
+        let (region, slot) = (&self.app.region, self.slot);
+        let mut writer = self.app.writer.lock().unwrap();
+        let tail = &mut writer.tails[region.geometry().flow_groups as usize];
+        region.commands().push(tail, slot, &region.app(slot).ctl_seq, &region.stack(slot).ctl_ack);
+        writer.used.remove(&slot.raw());
+    }
     /// Closes with a reset.
     pub fn abort(mut self) {
         self.set(app_flags::CLOSED | app_flags::ABORT);

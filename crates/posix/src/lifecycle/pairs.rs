@@ -1,7 +1,7 @@
 //! The socketpairs whose ends are the descriptors of sockets.
 //!
 //! For a short connection a fifth of the server's CPU time went into them: to make a pair, to hand its other end over, and to
-//! destroy both. So the pair of an accepted connection is kept when the connection is closed, and the next one that is accepted gets it.
+//! destroy both. So the pair of a connection is kept when the connection is closed, and the next one gets it.
 //! A pair is kept only if nobody else can have a copy of the descriptor. Nor is one kept of whose open file the program has
 //! changed something by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
 
@@ -37,6 +37,8 @@ pub struct Pair {
     pub close_on_exec: bool,
     other: Other,
     forks: u64,
+    /// `fd` is a protected descriptor of the library's.
+    protected: bool,
 }
 
 /// The end of the service.
@@ -85,23 +87,27 @@ fn number() -> u32 {
 }
 
 impl Pair {
-    /// One of which the program keeps neither end.
-    pub fn new() -> Sys<Self> {
+    /// For a socket of this session that has its descriptors. The program keeps neither number. `reused`: one that was kept
+    /// will do.
+    pub fn for_promoted(session: &'static Session, reused: bool) -> Sys<Self> {
         let forks = forks();
+        if reused && let Some(Kept { fd, number, .. }) = take(session, forks) {
+            return Ok(Self { fd, close_on_exec: true, other: Other::There(number), forks, protected: true });
+        }
         descriptor_reserve::pair().map(|pair| Self::of(pair, forks))
     }
 
     /// For a socket that this session accepts. Its end gets the number that it would get on Linux.
     pub fn for_accepted(session: &'static Session, close_on_exec: bool) -> Sys<Self> {
         let forks = forks();
-        match take(session, close_on_exec, forks) {
+        match take_as(session, close_on_exec, forks) {
             Some(pair) => Ok(pair),
             None => descriptor_reserve::pair_for_one().map(|pair| Self::of(pair, forks)),
         }
     }
 
     fn of([fd, theirs]: [c_int; 2], forks: u64) -> Self {
-        Self { fd, close_on_exec: true, other: Other::Here(theirs), forks }
+        Self { fd, close_on_exec: true, other: Other::Here(theirs), forks, protected: false }
     }
 
     /// Gives the service the other end, which hangs up when the last descriptor of ours is closed. `keep`: another connection
@@ -136,9 +142,14 @@ impl Pair {
         }
     }
 
+    /// Closes `fd`. The descriptors that the socket had are copies of it by now.
+    pub fn release(&self) {
+        if self.protected { descriptors::unprotect(self.fd) } else { sys::close(self.fd) }
+    }
+
     /// Closes it. No socket has it.
     pub fn close(self) {
-        sys::close(self.fd);
+        self.release();
         if let Other::Here(theirs) = self.other {
             sys::close(theirs);
         }
@@ -150,26 +161,31 @@ fn forks() -> u64 {
 }
 
 /// A pair that was kept, if there is one. `forks`: since before this call.
-fn take(session: &Session, close_on_exec: bool, forks: u64) -> Option<Pair> {
+fn take(session: &Session, forks: u64) -> Option<Kept> {
     loop {
         let fits = |kept: &Kept| core::ptr::eq(kept.session, session) || kept.session.is_dead();
         let kept =
             with_kept(|all| all.iter_mut().find(|kept| kept.as_ref().is_some_and(fits)).and_then(Option::take))??;
         // A pair that is older than a fork may have copies in the child.
-        let is_ours = kept.forks == forks && !kept.session.is_dead();
-        let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-        let fd = if is_ours { sys::fcntl(kept.fd, command, 0).ok() } else { None };
-        descriptors::unprotect(kept.fd);
-        match fd {
-            Some(fd) => return Some(Pair { fd, close_on_exec, other: Other::There(kept.number), forks }),
-            // The program may have no number left. It shall have those of the pairs.
-            None if is_ours => {
-                drop_all();
-                return None;
-            }
-            None => {}
+        if kept.forks == forks && !kept.session.is_dead() {
+            return Some(kept);
         }
+        descriptors::unprotect(kept.fd);
     }
+}
+
+/// [`take`], as the lowest free descriptor.
+fn take_as(session: &Session, close_on_exec: bool, forks: u64) -> Option<Pair> {
+    let kept = take(session, forks)?;
+    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let fd = sys::fcntl(kept.fd, command, 0);
+    descriptors::unprotect(kept.fd);
+    let Ok(fd) = fd else {
+        // The program may have no number left. It shall have those of the pairs.
+        drop_all();
+        return None;
+    };
+    Some(Pair { fd, close_on_exec, other: Other::There(kept.number), forks, protected: false })
 }
 
 /// The pair of a socket whose last descriptor is being closed, if it can be kept when the socket has ended.

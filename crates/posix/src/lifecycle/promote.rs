@@ -58,16 +58,20 @@ pub fn promote_at(
     let socket = command::open_socket(session, slot, &command, shows.then_some(fd))?;
     socket.mark(flag::SIX, pending.six);
     socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
-    let put = if kernel_half { kernel_half::keep } else { replace_descriptors };
-    put(fd, pending, &socket).map_err(|errno| {
+    let put = match kernel_half {
+        true => kernel_half::keep(fd, pending, &socket),
+        false => replace_descriptors(fd, pending, &socket, command.op == op::CONNECT && !shows),
+    };
+    put.map_err(|errno| {
         towpath_client::close::abandon(&socket);
         Refusal::Failed(errno)
     })?;
     Ok(socket)
 }
 
-/// Puts one end of a socketpair in the place of all descriptors of the kernel socket.
-fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
+/// Puts one end of a socketpair in the place of all descriptors of the kernel socket. The service closes its end when it gives a
+/// reserved port back, so the pair `is_reused` only if none was reserved.
+fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket, is_reused: bool) -> Sys<()> {
     let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
     let copies = table::copies(fd);
     socket.mark(flag::SHARED, copies.len() > 1);
@@ -76,7 +80,7 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
         handover::import(fd, pending, socket);
     }
     let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
-    let pair = Pair::new()?;
+    let pair = Pair::for_promoted(socket.session, is_reused)?;
     let ours = pair.fd;
     if pending.emulated {
         handover::import_emulated(fd, ours, socket);
@@ -89,12 +93,13 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
             return Err(errno);
         }
     }
-    sys::close(ours);
+    pair.release();
     if owner != 0 && sys::fcntl(fd, libc::F_SETOWN, owner).is_ok() {
         sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
     }
     copies.iter().for_each(|copy| table::set(*copy, table::kind_of(socket)));
-    pair.attach(socket, false);
+    pair.attach(socket, is_reused && owner == 0);
+    pair.installed(socket);
     command::release_holder(socket);
     for (copy, watchers) in watchers {
         rewatch::watch_promoted(copy, socket, watchers);

@@ -112,7 +112,8 @@ pub fn unconnected() -> c_int {
     bound(0)
 }
 
-fn bound(flags: c_int) -> c_int {
+/// A socket with a port of its own.
+pub fn bound(flags: c_int) -> c_int {
     start();
     let fd = socket(flags);
     let (addr, len) = (address(0), size_of::<sockaddr_in>() as socklen_t);

@@ -24,49 +24,61 @@ fn is_kept(fd: c_int) -> bool {
     candidate(fd, &table::socket(fd).expect("accelerated")).is_some()
 }
 
-/// Accepts connections until one has the pair of an earlier one, and lets `end` end that one. Other tests accept
-/// connections, too, and a fork ends all that is kept.
-fn until_kept(mut end: impl FnMut(c_int, c_int)) {
+/// An end of a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Connected,
+    Accepted,
+}
+
+/// Makes connections until this end of one has the pair of an earlier one, and lets `work` end that. It is given the other
+/// end first. Other tests make connections, too, and a fork ends all that is kept.
+fn until_kept(which: End, mut work: impl FnMut(c_int, c_int)) {
     let mut before = Vec::new();
     eventually(|| {
-        let (ours, theirs) = pair();
-        let same = before.contains(&inode(theirs));
-        before.push(inode(theirs));
+        let (connected, accepted) = pair();
+        let (other, end) = if which == End::Accepted { (connected, accepted) } else { (accepted, connected) };
+        let same = before.contains(&inode(end));
+        before.extend([end, other].map(inode));
         if same {
-            end(ours, theirs);
+            work(other, end);
         } else {
-            close(theirs).expect("close");
+            close(end).expect("close");
         }
-        close(ours).expect("close");
+        close(other).expect("close");
         same
     });
 }
 
 #[test]
 fn the_pair_of_a_closed_connection_serves_the_next_and_ends_with_it() {
-    until_kept(|ours, theirs| {
-        assert_eq!(control(theirs, libc::F_GETFD, 0), Ok(0), "close-on-exec");
-        assert_eq!(send(ours, b"x", 0), Ok(1));
-        assert_eq!(recv(theirs, 10, 0).as_deref(), Ok(&b"x"[..]));
-        close(theirs).expect("close");
-        assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
-    });
+    for which in [End::Accepted, End::Connected] {
+        until_kept(which, |other, end| {
+            assert_eq!(control(end, libc::F_GETFD, 0), Ok(0), "close-on-exec");
+            assert_eq!(send(other, b"x", 0), Ok(1));
+            assert_eq!(recv(end, 10, 0).as_deref(), Ok(&b"x"[..]));
+            close(end).expect("close");
+            assert_eq!(recv(other, 10, 0), Ok(Vec::new()), "the end of the stream");
+        });
+    }
 }
 
 /// The library does not see that the descriptor is closed, as if the process had been killed.
 #[test]
 fn a_connection_with_a_kept_pair_ends_when_its_descriptor_does() {
-    until_kept(|ours, theirs| {
-        towpath_client::sys::close(theirs);
-        assert_eq!(recv(ours, 10, 0), Ok(Vec::new()), "the end of the stream");
-        table::set(theirs, table::Descriptor::Kernel);
-    });
+    for which in [End::Accepted, End::Connected] {
+        until_kept(which, |other, end| {
+            towpath_client::sys::close(end);
+            assert_eq!(recv(other, 10, 0), Ok(Vec::new()), "the end of the stream");
+            table::set(end, table::Descriptor::Kernel);
+        });
+    }
 }
 
 #[test]
 fn a_pair_is_kept_if_it_is_as_new_and_nobody_elses() {
     let (ours, theirs) = pair();
-    assert!(is_kept(theirs) && !is_kept(ours), "only what accept has made");
+    assert!(is_kept(theirs) && is_kept(ours));
     nonblocking(theirs);
     assert!(is_kept(theirs), "that flag is the slot's");
     let socket = table::socket(theirs).expect("accelerated");
@@ -86,4 +98,28 @@ fn a_pair_is_kept_if_it_is_as_new_and_nobody_elses() {
         socket.mark(flag::FILE_CHANGED, false);
     }
     close_both(ours, theirs);
+}
+
+/// The service closes its end of such a pair when it gives the port back.
+#[test]
+fn the_pair_of_a_socket_whose_port_is_reserved_is_not_kept() {
+    let (listening, port) = listener(0);
+    assert!(!is_kept(listening));
+    let ours = bound(0);
+    connect(ours, port).expect("connect");
+    let theirs = accept(listening, 0).expect("accept");
+    assert!(!is_kept(ours) && is_kept(theirs));
+    close(listening).expect("close");
+    close_both(ours, theirs);
+}
+
+#[test]
+fn the_pair_of_a_socket_that_had_an_owner_before_it_connected_is_not_kept() {
+    let (listening, port) = listener(0);
+    let ours = socket(0);
+    control(ours, libc::F_SETOWN, std::process::id().into()).expect("F_SETOWN");
+    connect(ours, port).expect("connect");
+    assert!(!is_kept(ours), "the next connection would inherit it");
+    close(listening).expect("close");
+    close(ours).expect("close");
 }

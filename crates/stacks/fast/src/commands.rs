@@ -25,16 +25,35 @@ const BATCH: usize = 64;
 static LEFT: LogThrottle = LogThrottle::new();
 
 impl SlowState {
-    /// Takes waiting commands, and returns how many.
+    /// Carries out waiting commands, and returns how many. What its library has ended before a command was posted has been
+    /// ended here, too, when that command is looked at: nobody wakes a napping thread for the end of a direct connection.
     pub fn commands(&mut self, now: Micros) -> usize {
+        let mut work = self.take_commands(now);
+        let due = self.after_ends.len();
+        if due > 0 {
+            // A client whose queue was looked at before the command was taken may have ended something in between.
+            work += self.take_commands(now);
+        }
+        for _ in 0..due {
+            let Some((index, slot)) = self.after_ends.pop_front() else { break };
+            self.command(now, index, slot);
+        }
+        work
+    }
+
+    /// Takes waiting commands. Those for direct connections are carried out at once, and others are put by.
+    fn take_commands(&mut self, now: Micros) -> usize {
         let mut work = 0;
         for index in 0..self.host.clients.len() {
             for _ in 0..BATCH {
                 let Some(client) = self.host.client(index as u32) else { break };
                 let Some(slot) = client.shared.next_command(&mut client.command_head) else { break };
                 work += 1;
-                if let Some(slot) = slot {
+                let Some(slot) = slot else { continue };
+                if client.slot(slot).phase == Phase::Direct {
                     self.command(now, index as u32, slot);
+                } else {
+                    self.after_ends.push_back((index as u32, slot));
                 }
             }
         }

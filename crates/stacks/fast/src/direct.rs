@@ -22,6 +22,8 @@ use towpath_tcp::time::Micros;
 const MSS: u16 = 65_483;
 /// The round-trip time that is shown before one is known, µs.
 const RTT_US: u32 = 20;
+/// How long after a direct connection has begun the slow thread sleeps for moments only, µs.
+const NAPS_US: u64 = 10_000;
 /// How many tuples are tried for one that no connection of the kernel has.
 const FREE_TUPLES: usize = 8;
 /// Of connections that are cut: clients decide how often.
@@ -144,6 +146,7 @@ impl SlowState {
         self.show_congestion(server_index, child);
         self.host.spend_token(index);
         self.host.spend_token(server_index);
+        self.naps_until = now.after(NAPS_US);
         Some(0)
     }
 

@@ -12,12 +12,14 @@ use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
 use crate::waiting::{RouteWaits, WaitingCommands};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
+use towpath_ring::dirty::NAP_US;
 use towpath_ring::lines::app_flags;
 use towpath_runtime::requests::Request;
 use towpath_runtime::slots::ServedClient;
@@ -104,6 +106,10 @@ pub struct SlowState {
     pub last_id: u32,
     /// The number of flow groups. This thread also raises events by this number.
     pub flow_groups: usize,
+    /// While direct connections come often, the thread sleeps for [`NAP_US`] at most, and their ends do not wake it.
+    pub naps_until: Micros,
+    /// Commands that are carried out once the ends of direct connections have been.
+    pub after_ends: VecDeque<(u32, Slot)>,
 }
 
 impl SlowState {
@@ -371,10 +377,15 @@ impl SlowState {
     /// The thread is about to sleep. Returns for how long at most, µs; `None`: there is something to do.
     pub fn arm(&mut self) -> Option<Option<u64>> {
         self.doorbell.arm();
-        let mut pending = self.inbox.iter().any(|i| !i.is_empty());
+        let naps = now() < self.naps_until;
+        let mut pending = !self.after_ends.is_empty() || self.inbox.iter().any(|i| !i.is_empty());
         for client in self.host.clients.iter().flatten() {
             let commands = client.shared.region.commands();
-            commands.arm();
+            if naps {
+                commands.arm_for_a_nap();
+            } else {
+                commands.arm();
+            }
             pending |= !commands.is_empty(client.command_head);
         }
         // A request notifies even while the doorbell is not armed, so that none is missed here.
@@ -383,7 +394,8 @@ impl SlowState {
             return None;
         }
         let now = now();
-        let deadline = self.deadline(now);
+        let nap = naps.then_some(now.after(NAP_US));
+        let deadline = self.deadline(now).into_iter().chain(nap).min();
         self.wakes_at = Some(deadline.unwrap_or(Micros(u64::MAX)));
         Some(deadline.map(|at| at.since(now)))
     }

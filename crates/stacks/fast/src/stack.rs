@@ -14,6 +14,7 @@ use crate::shared_slow::{SharedSlow, TAKES_SYNS};
 use crate::slow::SlowState;
 use crate::thread::{epoll_with, watch};
 use crate::waiting::{RouteWaits, WaitingCommands};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -150,6 +151,8 @@ impl FastStack {
             waiting: WaitingCommands::default(),
             route_waits: RouteWaits::default(),
             listener_check: ListenerCheck::default(),
+            naps_until: Micros(0),
+            after_ends: VecDeque::new(),
             last_id: 0,
             flow_groups: config.flow_groups,
         };

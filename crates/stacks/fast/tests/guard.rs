@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LOCAL, guarded};
+use common::{LOCAL, direct_and_guarded, guarded};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use towpath_contract_tests::app::{App, eventually, small};
@@ -133,4 +133,29 @@ fn clients_under_one_limit_share_its_connections() {
     stack.policy_changed();
     let _third = one.pair(&mut listener, 7);
     let _fourth = two.pair(&mut listener, 7);
+}
+
+/// The library does not wake a stack that naps for the end of a direct connection.
+#[test]
+fn connections_that_have_ended_unheard_count_for_no_limit() {
+    let told = Told::new();
+    let stack = direct_and_guarded(Box::new(told.clone()));
+    let server = App::new(&stack, small(1));
+    let mut listener = server.listen(LOCAL, 7, 8).unwrap();
+    let (one, two) = (App::new(&stack, small(1)), App::new(&stack, small(1)));
+    let limit = Limit { id: 9, number: 0, weight: 1, rate: 0, connections: 2, new_per_s: 0 };
+    told.tell(|answers| answers.limit = Some(limit));
+    stack.policy_changed();
+    for _ in 0..50 {
+        let (ours, theirs) = two.pair(&mut listener, 7);
+        assert_eq!(one.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
+        ours.close_unheard();
+        theirs.close_unheard();
+        // This command is in the queue of a client whose turn comes before that of `two`.
+        let (ours, theirs) = one.pair(&mut listener, 7);
+        ours.close_unheard();
+        theirs.close_unheard();
+        // The stack looks by itself when the nap is over.
+        eventually("all are gone", || [&server, &one, &two].map(|app| app.busy_slots()) == [1, 0, 0]);
+    }
 }

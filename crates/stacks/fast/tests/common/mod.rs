@@ -64,6 +64,13 @@ pub fn direct() -> FastStack {
     FastStack::start(FastStackConfig { direct: true, ..config }, ports, Box::new(TestNetwork::default())).unwrap()
 }
 
+/// The same with direct connections, under a policy.
+pub fn direct_and_guarded(guard: Box<dyn AdmissionPolicy>) -> FastStack {
+    let (config, ports) = loopback_only(1);
+    let config = FastStackConfig { direct: true, ..config };
+    FastStack::start_guarded(config, ports, Box::new(TestNetwork::default()), guard).unwrap()
+}
+
 /// The same under a policy.
 pub fn guarded(flow_groups: usize, guard: Box<dyn AdmissionPolicy>) -> FastStack {
     let (config, ports) = loopback_only(flow_groups);
