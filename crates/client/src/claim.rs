@@ -5,11 +5,33 @@ use crate::process;
 use crate::session::Session;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use towpath_ring::Slot;
 
+/// How long a stack that was woken may take to free slots.
+const AWAKE_WITHIN: Duration = Duration::from_millis(2);
+
 impl Session {
-    /// Claims a free slot of the application's range.
+    /// Claims a free slot of the application's range. If there is none, a stack that naps is woken: it may have ends of direct
+    /// connections to look at.
     pub fn claim_slot(&self) -> Option<Slot> {
+        let naps = || self.region.commands().is_napping();
+        match self.claim_free_slot() {
+            None if naps() => {
+                self.notify_queue(self.geometry.flow_groups as usize);
+                let end = Instant::now() + AWAKE_WITHIN;
+                let mut slot = None;
+                while slot.is_none() && Instant::now() < end {
+                    std::thread::sleep(Duration::from_micros(50));
+                    slot = self.claim_free_slot();
+                }
+                slot
+            }
+            slot => slot,
+        }
+    }
+
+    fn claim_free_slot(&self) -> Option<Slot> {
         let slots = self.geometry.app_slots;
         let begin = self.header().next_slot.fetch_add(1, Ordering::Relaxed);
         for i in 0..slots {

@@ -4,6 +4,7 @@ use crate::private;
 use crate::session::Session;
 use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::command::op;
 use towpath_ring::dirty::{DirtySet, full_fence, is_queued};
 use towpath_ring::{AppLine, Geometry, Slot, StackLine, lines, wake};
 
@@ -45,8 +46,10 @@ pub fn notify(socket: &Socket) {
     if let Some(direct) = socket.direct() {
         let flags = socket.app().flags.load(Ordering::Acquire);
         direct.show_flags(session, flags);
-        // The peer knows by now. The stack has to free the slot, for which nobody waits.
-        if flags & lines::app_flags::CLOSED != 0 && push_command(session, socket.slot, true) {
+        // The peer knows by now. The stack has to free the slot, for which nobody waits, and the port if it has been reserved.
+        let (_, command) = session.region.command(socket.slot).read();
+        let can_wait = command.local_port == 0 && command.op != op::JOIN;
+        if flags & lines::app_flags::CLOSED != 0 && push_command(session, socket.slot, can_wait) {
             session.notify_queue(session.geometry.flow_groups as usize);
         }
         return;

@@ -111,7 +111,7 @@ pub mod flag {
     pub const ANY_PORT: u32 = 524_288;
     /// It has given memory back since data last moved (see `idle`).
     pub const GAVE_BACK: u32 = 1_048_576;
-    /// An accepted connection whose pair may be kept for another one (see `pairs` in `towpath-posix`).
+    /// A connection whose pair may be kept for another one (see `pairs` in `towpath-posix`).
     pub const OWN_PAIR: u32 = 2_097_152;
     /// The kernel has been asked for something that may have changed the descriptor's open file: owner, signal, flags.
     pub const FILE_CHANGED: u32 = 4_194_304;

@@ -26,8 +26,9 @@ use service::{Welcome, hello};
 /// How long to spin before sleeping, unless `TOWPATH_SPIN_US` is set: the time of two wake-ups (about 10 µs each). Then
 /// waiting costs at most twice as much as the better choice.
 const SPIN_US: u64 = 20;
-/// The same with direct connections, where an end of a program that opens many waits for the service's part of the next one: 30 µs
-/// and more. Connections of one request had 9,200, 11,100 and 17,200 per second with 20, 60 and 100 µs (two CPUs).
+/// The same in a program with direct connections. One that opens many waits for the service to join the next: 30 µs and more.
+/// That is more than waiting should cost, but a wait that was in vain makes such spins rare (`direct::spin`). Connections of one
+/// request had 9,200, 11,100 and 17,200 per second with 20, 60 and 100 µs (two CPUs).
 const DIRECT_SPIN_US: u64 = 100;
 /// With fewer usable CPUs than this a program does not spin by default, because it would take the CPU from the stack or
 /// its peer. Example: redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without.

@@ -18,13 +18,18 @@ pub fn init() {
     process::pid();
     single_threaded::init();
     // SAFETY: the handlers have the right type, and the library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 /// In the parent, before anything else.
 pub extern "C" fn before() {
     instance::forking();
     share();
+    pairs::forking();
+}
+
+/// In the parent, after a `fork` of libc. Other threads may have made pairs since [`before`].
+extern "C" fn in_parent() {
     pairs::forking();
 }
 

@@ -151,6 +151,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
         self.armed.load(Ordering::Relaxed) == 1
     }
 
+    /// Writer: does the reader sleep, armed by [`DirtySet::arm_for_a_nap`]?
+    #[inline]
+    pub fn is_napping(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) == 2
+    }
+
     /// Anything to pop? A tail that violates the contract counts as empty, so that nobody stays awake for it.
     #[inline]
     pub fn is_empty(&self, head: u32) -> bool {

@@ -1,6 +1,6 @@
 //! The socketpairs whose ends are the descriptors of sockets.
 //!
-//! For a short connection a fifth of the server's CPU time went into them: to make a pair, to hand its other end over, and to
+//! For a short connection a fifth of a server's CPU time went into them: to make a pair, to hand its other end over, and to
 //! destroy both. So the pair of a connection is kept when the connection is closed, and the next one gets it.
 //! A pair is kept only if nobody else can have a copy of the descriptor. Nor is one kept of whose open file the program has
 //! changed something by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
@@ -71,6 +71,8 @@ unsafe impl Sync for Pairs {}
 static PAIRS: Pairs = Pairs { lock: Lock::new(), kept: UnsafeCell::new([None; MOST]) };
 /// The number of the last end that was made.
 static LAST: AtomicU32 = AtomicU32::new(0);
+/// The number that the first end after the last fork gets.
+static SINCE_FORK: AtomicU32 = AtomicU32::new(1);
 /// How often this process has forked. A child has copies of what its parent had.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
@@ -83,15 +85,24 @@ fn with_kept<R>(work: impl FnOnce(&mut [Option<Kept>; MOST]) -> R) -> Option<R> 
 
 /// The next number of an end.
 fn number() -> u32 {
-    1 + LAST.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1)
+    of_count(LAST.fetch_add(1, Ordering::Relaxed))
+}
+
+fn of_count(count: u32) -> u32 {
+    1 + count % (NUMBERS - 1)
+}
+
+/// Has the end of this number been made since the last fork? A child has copies of those that are older.
+fn is_younger_than_fork(number: u32) -> bool {
+    (number + (NUMBERS - 1) - SINCE_FORK.load(Ordering::SeqCst)) % (NUMBERS - 1) < NUMBERS / 2
 }
 
 impl Pair {
-    /// For a socket of this session that has its descriptors. The program keeps neither number. `reused`: one that was kept
+    /// For a socket of this session that has its descriptors. The program keeps neither number. `may_reuse`: one that was kept
     /// will do.
-    pub fn for_promoted(session: &'static Session, reused: bool) -> Sys<Self> {
+    pub fn for_promoted(session: &'static Session, may_reuse: bool) -> Sys<Self> {
         let forks = forks();
-        if reused && let Some(Kept { fd, number, .. }) = take(session, forks) {
+        if may_reuse && let Some(Kept { fd, number, .. }) = take(session, forks) {
             return Ok(Self { fd, close_on_exec: true, other: Other::There(number), forks, protected: true });
         }
         descriptor_reserve::pair().map(|pair| Self::of(pair, forks))
@@ -201,7 +212,7 @@ pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     // Before the flags: whoever forks marks all sockets as shared first, and counts then.
     let (forks, number) = (forks(), socket.private().accepts.load(Ordering::Relaxed));
     let spoilt = flag::SHARED | flag::NAMED | flag::EMULATED_ON_PAIR | flag::FILE_CHANGED;
-    if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() {
+    if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() || !is_younger_than_fork(number) {
         return None;
     }
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -232,9 +243,10 @@ fn drop_all() {
     }
 }
 
-/// This process is about to fork, and has marked its sockets as shared.
+/// This process is about to fork, or has: its other threads go on meanwhile.
 pub fn forking() {
     FORKS.fetch_add(1, Ordering::SeqCst);
+    SINCE_FORK.store(of_count(LAST.load(Ordering::Relaxed)), Ordering::SeqCst);
     drop_all();
 }
 
@@ -249,5 +261,7 @@ pub fn forked() {
     PAIRS.lock.reset();
     drop_all();
     let (scrambled, bits) = ((sys::getpid() as u32).wrapping_mul(0x9e37_79b9), NUMBERS.trailing_zeros());
-    LAST.store(scrambled >> (u32::BITS - bits), Ordering::Relaxed);
+    let first = scrambled >> (u32::BITS - bits);
+    LAST.store(first, Ordering::Relaxed);
+    SINCE_FORK.store(of_count(first), Ordering::SeqCst);
 }

@@ -70,8 +70,8 @@ pub fn promote_at(
 }
 
 /// Puts one end of a socketpair in the place of all descriptors of the kernel socket. The service closes its end when it gives a
-/// reserved port back, so the pair `is_reused` only if none was reserved.
-fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket, is_reused: bool) -> Sys<()> {
+/// reserved port back, so the pair `may_reuse` only if none was reserved.
+fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket, may_reuse: bool) -> Sys<()> {
     let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
     let copies = table::copies(fd);
     socket.mark(flag::SHARED, copies.len() > 1);
@@ -80,7 +80,7 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket, is_reused: 
         handover::import(fd, pending, socket);
     }
     let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
-    let pair = Pair::for_promoted(socket.session, is_reused)?;
+    let pair = Pair::for_promoted(socket.session, may_reuse)?;
     let ours = pair.fd;
     if pending.emulated {
         handover::import_emulated(fd, ours, socket);
@@ -98,7 +98,7 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket, is_reused: 
         sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
     }
     copies.iter().for_each(|copy| table::set(*copy, table::kind_of(socket)));
-    pair.attach(socket, is_reused && owner == 0);
+    pair.attach(socket, may_reuse && owner == 0);
     pair.installed(socket);
     command::release_holder(socket);
     for (copy, watchers) in watchers {

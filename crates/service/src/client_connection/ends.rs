@@ -14,6 +14,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use towpath_ring::Region;
+use towpath_ring::command::op;
 use towpath_ring::lines::{app_flags, state};
 
 /// How long a stack may take to hear of a close that the library has told it of.
@@ -88,9 +89,15 @@ impl Ends {
         Ok(())
     }
 
-    /// The end of this number is another socket's from now on. False: it has hung up meanwhile, or was never there.
-    pub fn reattach(&mut self, number: u32, of: Socket) -> bool {
-        self.by_number.get_mut(&number).map(|end| end.of = of).is_some()
+    /// The end of this number is another socket's from now on. The one before is closed: it is looked at again later, as one
+    /// whose end has hung up. False: the end has hung up meanwhile, or was never there.
+    pub fn reattach(&mut self, region: &Region, number: u32, of: Socket) -> bool {
+        let Some(end) = self.by_number.get_mut(&number) else { return false };
+        let before = std::mem::replace(&mut end.of, of);
+        if hears(region, before) != Hears::Has {
+            self.told.push_back((Instant::now(), before));
+        }
+        true
     }
 
     /// An end has hung up. Returns the socket, unless the event belongs to an end that has been replaced since.
@@ -189,13 +196,19 @@ impl ClientConnection<'_> {
         if self.ends.has_more_than(slots.saturating_mul(2)) {
             return Err(invalid("more ends of pairs than slots"));
         }
-        let reservation = self.unattached.remove(&of.slot);
+        // One that is left of a command before has nothing to do with a socket whose command reserves no port.
+        let region = &self.client.region;
+        let reserves = region.slot(of.slot).is_some_and(|slot| {
+            let (_, command) = region.command(slot).read();
+            command.local_port != 0 || command.op == op::JOIN
+        });
+        let reservation = if reserves { self.unattached.remove(&of.slot) } else { None };
         self.ends.attach(&self.epoll, number, of, reservation, end)
     }
 
     pub(super) fn reattach(&mut self, number: u32, of: Socket) -> io::Result<()> {
         self.check(number, of)?;
-        if !self.ends.reattach(number, of) {
+        if !self.ends.reattach(&self.client.region, number, of) {
             self.closed(of);
         }
         Ok(())
@@ -291,14 +304,15 @@ mod tests {
 
     #[test]
     fn an_end_belongs_to_the_last_socket_that_it_was_attached_to() {
+        let (region, _memfd) = Region::create(Geometry::default()).unwrap();
         let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
         let (ours, theirs) = pair();
         ends.attach(&set, 9, socket(3, 1), None, theirs).unwrap();
-        assert!(ends.reattach(9, socket(5, 2)) && !ends.reattach(8, socket(6, 1)));
+        assert!(ends.reattach(&region, 9, socket(5, 2)) && !ends.reattach(&region, 8, socket(6, 1)));
         assert!(ends.all_hung_up(&set).is_empty());
         drop(ours);
         assert_eq!(ends.all_hung_up(&set), [socket(5, 2)]);
-        assert!(!ends.reattach(9, socket(3, 2)), "it has hung up");
+        assert!(!ends.reattach(&region, 9, socket(3, 2)), "it has hung up");
     }
 
     #[test]

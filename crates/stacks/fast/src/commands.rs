@@ -25,24 +25,25 @@ const BATCH: usize = 64;
 static LEFT: LogThrottle = LogThrottle::new();
 
 impl SlowState {
-    /// Carries out waiting commands, and returns how many. What its library has ended before a command was posted has been
-    /// ended here, too, when that command is looked at: nobody wakes a napping thread for the end of a direct connection.
+    /// Carries out the commands that have been taken before, and takes waiting ones. Returns how many it has taken.
+    ///
+    /// Nobody wakes a napping thread for the end of a direct connection. So all queues are looked at for such ends after a
+    /// command has been taken: what was ended before the command was posted is ended here before it is carried out.
     pub fn commands(&mut self, now: Micros) -> usize {
-        let mut work = self.take_commands(now);
         let due = self.after_ends.len();
-        if due > 0 {
-            // A client whose queue was looked at before the command was taken may have ended something in between.
-            work += self.take_commands(now);
-        }
+        let work = self.take_commands(now);
         for _ in 0..due {
-            let Some((index, slot)) = self.after_ends.pop_front() else { break };
-            self.command(now, index, slot);
+            let Some((id, index, slot)) = self.after_ends.pop_front() else { break };
+            // Another client may have got the number.
+            if self.host.client(index).is_some_and(|client| client.shared.id == id) {
+                self.command(now, index, slot);
+            }
         }
         work
     }
 
-    /// Takes waiting commands. Those for direct connections are carried out at once, and others are put by.
-    fn take_commands(&mut self, now: Micros) -> usize {
+    /// Takes waiting commands, and returns how many. Those for direct connections are carried out at once, and others are put by.
+    pub fn take_commands(&mut self, now: Micros) -> usize {
         let mut work = 0;
         for index in 0..self.host.clients.len() {
             for _ in 0..BATCH {
@@ -53,7 +54,7 @@ impl SlowState {
                 if client.slot(slot).phase == Phase::Direct {
                     self.command(now, index as u32, slot);
                 } else {
-                    self.after_ends.push_back((index as u32, slot));
+                    self.after_ends.push_back((client.shared.id, index as u32, slot));
                 }
             }
         }

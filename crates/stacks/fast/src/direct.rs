@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
+use towpath_ring::dirty::NAP_US;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_runtime::Verdict;
 use towpath_runtime::admission::AdmissionControl;
@@ -22,7 +23,7 @@ use towpath_tcp::time::Micros;
 const MSS: u16 = 65_483;
 /// The round-trip time that is shown before one is known, µs.
 const RTT_US: u32 = 20;
-/// How long after a direct connection has begun the slow thread sleeps for moments only, µs.
+/// How long after two direct connections have begun soon after each other the slow thread naps, µs.
 const NAPS_US: u64 = 10_000;
 /// How many tuples are tried for one that no connection of the kernel has.
 const FREE_TUPLES: usize = 8;
@@ -146,7 +147,10 @@ impl SlowState {
         self.show_congestion(server_index, child);
         self.host.spend_token(index);
         self.host.spend_token(server_index);
-        self.naps_until = now.after(NAPS_US);
+        if now < self.joined_at.after(NAP_US) {
+            self.naps_until = now.after(NAPS_US);
+        }
+        self.joined_at = now;
         Some(0)
     }
 

@@ -106,18 +106,25 @@ pub struct SlowState {
     pub last_id: u32,
     /// The number of flow groups. This thread also raises events by this number.
     pub flow_groups: usize,
+    /// When the last direct connection began.
+    pub joined_at: Micros,
     /// While direct connections come often, the thread sleeps for [`NAP_US`] at most, and their ends do not wake it.
     pub naps_until: Micros,
-    /// Commands that are carried out once the ends of direct connections have been.
-    pub after_ends: VecDeque<(u32, Slot)>,
+    /// Commands that are carried out once the ends of direct connections have been: client, its number, and slot.
+    pub after_ends: VecDeque<(ClientId, u32, Slot)>,
 }
 
 impl SlowState {
     /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
-        let mut work =
-            self.requests(now) + self.syns(now, SYNS) + self.strays(now) + self.messages(now) + self.commands(now);
+        // Ends of direct connections come first: what they give back counts for SYNs, too.
+        let mut work = self.requests(now)
+            + self.take_commands(now)
+            + self.syns(now, SYNS)
+            + self.strays(now)
+            + self.messages(now)
+            + self.commands(now);
         let changed = self.host.network.changed();
         if changed {
             for NewPort { flow_group, number, port } in self.host.network.new_ports() {

@@ -151,6 +151,7 @@ impl FastStack {
             waiting: WaitingCommands::default(),
             route_waits: RouteWaits::default(),
             listener_check: ListenerCheck::default(),
+            joined_at: Micros(0),
             naps_until: Micros(0),
             after_ends: VecDeque::new(),
             last_id: 0,
