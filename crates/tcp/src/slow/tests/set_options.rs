@@ -225,3 +225,15 @@ fn no_more_sockets_have_options_before_they_connect_than_may_connect() {
     });
     assert_eq!(said, [Some(1460), Some(1003), Some(1000)], "the third came too late; the second changed its own");
 }
+
+#[test]
+fn options_without_keepalive_wake_nobody_and_a_flow_on_its_way_out_has_none() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    set(&mut bench, CLIENT, SocketOptions { tos: 0x10, ..SocketOptions::default() });
+    assert_eq!((bench.messages().len(), bench.slow.next_deadline()), (1, None));
+    bench.say(ToSlow::Reset(flow));
+    bench.messages();
+    set(&mut bench, CLIENT, SocketOptions { tos: 0x20, ..kept_alive() });
+    assert_eq!((bench.messages().len(), bench.slow.next_deadline()), (0, None));
+}
