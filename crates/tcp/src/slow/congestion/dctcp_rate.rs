@@ -159,6 +159,8 @@ mod tests {
             assert_eq!(law.next(rate, &sample), Some(expected), "{rate} of {acked} bytes per ms");
             assert!(law.slow_start_over);
             assert_eq!((law.acked, law.us), (0, 0));
+            law.next(rate, &Sample { bytes_acked: 2 * acked, ..sample });
+            assert!(law.slow_start_over, "a second mark does not begin it again");
         }
     }
 

@@ -234,4 +234,20 @@ mod tests {
         }
         assert_eq!(law(20).after_loss(10_000_000), Some(7_000_000), "RFC 9438 §4.6");
     }
+
+    #[test]
+    fn a_flow_taken_over_goes_on_in_slow_start_or_beyond_it_and_a_loss_ends_it() {
+        let sample = Sample { cwnd: 5000, ssthresh: 6000, ..seen(40, 30) };
+        let mut timely = Timely::default();
+        for (ssthresh, over) in [(5001, false), (5000, true), (6000, false)] {
+            timely.adopt(&Sample { ssthresh, ..sample });
+            assert_eq!(timely.law.slow_start_over, over, "{ssthresh}");
+        }
+        timely.on_loss(&sample);
+        assert!(timely.law.slow_start_over);
+        timely.adopt(&sample);
+        timely.on_timeout(&sample);
+        assert!(timely.law.slow_start_over && timely.paced() && timely.per_round_trip());
+        assert_eq!(timely.on_idle(&sample), None);
+    }
 }

@@ -426,3 +426,14 @@ fn only_the_peers_own_fin_makes_time_wait_longer() {
         assert_eq!(bench.states().contains(&TcpState::TimeWait), longer, "{seq} {fin}");
     }
 }
+
+#[test]
+fn a_socket_stays_closed_however_often_its_flow_is_looked_at() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    let flags = bit::FIN_WANTED | bit::FIN_SENT | bit::APP_CLOSED;
+    closing(&mut bench, flow, flags);
+    closing(&mut bench, flow, flags | bit::FIN_ACKED);
+    bench.pass_ms(60_100);
+    assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)], "FIN-WAIT-2 has ended");
+}

@@ -10,7 +10,7 @@ use towpath_wire::flags;
 /// Does something with a peer's port, for each of two ports. Returns the counters.
 fn twice(mut bench: Bench, mut event: impl FnMut(&mut Bench, u16)) -> Counters {
     [4000, 4001].into_iter().for_each(|port| event(&mut bench, port));
-    bench.slow.counters().clone()
+    *bench.slow.counters()
 }
 
 /// The ACK of a SYN-ACK.

@@ -101,3 +101,16 @@ fn a_peer_that_has_acknowledged_all_leaves_nothing_unanswered() {
     assert_eq!(bench.slow.sizes().0, 0, "off the list");
     assert_eq!(bench.slow.unanswered(CLIENT), Unanswered::default());
 }
+
+#[test]
+fn probes_of_a_closed_window_are_unanswered_until_the_peer_is_heard() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    let reading = bench.reading(flow);
+    (reading.srtt_us, reading.snd_wnd, reading.snd_queued) = (10_000, 0, reading.snd_queued.add(5000));
+    bench.say(ToSlow::Active(flow));
+    bench.pass_ms(2000);
+    let probes = bench.messages().iter().filter(|message| *message == "0:probe 0").count();
+    assert!(probes > 1);
+    assert_eq!(bench.slow.unanswered(CLIENT), Unanswered { timeouts: 0, probes: probes as u32 });
+}
