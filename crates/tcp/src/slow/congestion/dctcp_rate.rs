@@ -175,4 +175,13 @@ mod tests {
         let last = Sample { interval: interval(3000), bytes_acked: 4001, ..sample };
         assert_eq!(law.next(1_900_000, &last), Some(2_400_000), "1.2 times 2 MB/s");
     }
+
+    #[test]
+    fn a_flow_taken_over_beyond_slow_start_does_not_double() {
+        for (ssthresh, over) in [(10_001, false), (10_000, true)] {
+            let mut bench = Bench::new();
+            bench.control.adopt(&Sample { ssthresh, ..bench.sample });
+            assert_eq!(bench.control.law.slow_start_over, over, "{ssthresh}");
+        }
+    }
 }

@@ -384,6 +384,7 @@ fn numbers_come_back_late() {
         bench.say(ToSlow::Removed(flow));
         numbers.push(flow.0);
     }
+    assert_eq!(numbers[62..66], [62, 63, 0, 1], "as soon as 64 are free");
     let mut sorted = numbers[..64].to_vec();
     sorted.dedup();
     assert_eq!(sorted.len(), 64, "64 others first");

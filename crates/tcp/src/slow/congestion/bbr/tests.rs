@@ -452,6 +452,7 @@ fn a_flow_without_a_round_trip_time_gets_no_decision_and_one_with_it_does() {
     sample.rtt_us = 20_000;
     let first = Window { cwnd: Window::KEEP, ssthresh: 10_000, growth: 256, beta: 1024, pacing: 13_711_500 };
     assert_eq!(flow.on_interval(&sample), Some(first));
+    assert!(flow.paced() && flow.per_round_trip());
     let begin = |syn_lost| Bbr::default().initial(MSS, syn_lost);
     assert_eq!((begin(false).cwnd, begin(true).cwnd, begin(true).pacing), (10_000, 1000, 0));
 }
