@@ -38,6 +38,42 @@ fn mix(mut word: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// The first outputs of SplitMix64 for the seed 1234567, as its authors' program prints them. Its state grows by the
+    /// golden ratio.
+    #[test]
+    fn the_finaliser_gives_the_numbers_of_splitmix64() {
+        let state = |n: u64| 1_234_567u64.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!([1, 2, 3, 4, 5].map(|n| mix(state(n))), expected);
+    }
+
+    /// Half of the limit, and between none and all of the other half: `mix(key ^ (second + 1))` modulo one more.
+    #[test]
+    fn a_second_allows_the_half_and_a_part_of_the_rest_that_follows_from_the_key() {
+        for (per_second, expected) in [
+            (1, [1, 1, 1, 0, 0, 0, 1, 0]),
+            (2, [2, 2, 2, 1, 1, 1, 2, 1]),
+            (7, [3, 4, 7, 5, 4, 5, 5, 6]),
+            (1000, [718, 886, 950, 515, 927, 599, 576, 807]),
+            (1001, [615, 637, 879, 984, 562, 540, 755, 904]),
+        ] {
+            let mut limit = RateLimit::default();
+            for (second, expected) in (0..).zip(expected) {
+                // Asked at the first and at the last microsecond of the second.
+                let mut allowed = |us: u64| {
+                    (0..600).filter(|_| limit.allow(Micros(second * 1_000_000 + us), per_second, 0xab_cdef)).count()
+                };
+                assert_eq!(allowed(0) + allowed(999_999), expected, "{per_second} in second {second}");
+            }
+        }
+    }
+
     #[test]
     fn a_rate_limit_is_another_in_every_second_and_never_above_what_is_said() {
         let counts = |key| -> Vec<usize> {

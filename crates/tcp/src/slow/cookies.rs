@@ -195,7 +195,8 @@ fn recall(opening: &mut Opening, arrival: &Arrival) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use crate::flow::RingBytes;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     fn tuple(remote_port: u16) -> FourTuple {
         let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into());
@@ -221,6 +222,50 @@ mod tests {
             assert_eq!(check(&keys, made, &tuple(4000), 6, Seq(77), cookie), None, "another user's listener");
             assert_eq!(check(&keys, made, &tuple(4000), 5, Seq(78), cookie), None);
             assert_eq!(check(&secrets(2), made, &tuple(4000), 5, Seq(77), cookie), None);
+        }
+    }
+
+    /// A period is the highest byte of the sum, and the MSS's index is added to the hash (RFC 4987 §3.6). Computed by
+    /// another program.
+    #[test]
+    fn a_cookie_is_a_base_and_a_period_and_a_hash_with_the_index_of_the_mss() {
+        let keys = secrets(0);
+        let (v4, one) = (tuple(4000), |n| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into());
+        let v6 = FourTuple { local: one(1), remote: one(2), ..v4 };
+        for (tuple, period, first, sizes) in [
+            (v4, 0, 0x57b9_56bb, MSS),
+            (v4, 1000, 0x3fab_1f4b, MSS),
+            (v6, 0, 0x8d4d_af9d, MSS_V6),
+            (v6, 1000, 0x7573_7e8b, MSS_V6),
+        ] {
+            for (index, mss) in (0..).zip(sizes) {
+                let now = Micros(period * PERIOD_US + 59_999_999);
+                assert_eq!(make(&keys, now, &tuple, 5, Seq(77), mss), Seq(first + index), "{mss} in period {period}");
+                assert_eq!(check(&keys, now, &tuple, 5, Seq(77), Seq(first + index)), Some(mss));
+            }
+            // One below the first index, and one beyond the last.
+            let now = Micros(period * PERIOD_US);
+            let none = [first - 1, first + 4].map(|cookie| check(&keys, now, &tuple, 5, Seq(77), Seq(cookie)));
+            assert_eq!(none, [None; 2]);
+        }
+    }
+
+    /// Linux's layout: four bits of window scaling, one of SACK, one of ECN.
+    #[test]
+    fn a_stamp_says_the_window_shift_and_sack_and_ecn() {
+        let mut opening =
+            Opening::new(Micros(0), None, Ipv4Addr::new(10, 0, 0, 2).into(), RingBytes::fixed(1, 1), true);
+        for (peer_shift, sack, ecn, said) in [
+            (None, false, false, 0xf),
+            (Some(0), false, false, 0),
+            (Some(14), true, false, 0x1e),
+            (Some(7), false, true, 0x27),
+            (Some(9), true, true, 0x39),
+            (None, true, true, 0x3f),
+        ] {
+            (opening.peer_shift, opening.sack, opening.ecn) = (peer_shift, sack, ecn);
+            assert_eq!(stamp(0x1_0040 + 0x3f, &opening), 0x1_0040 + said);
+            assert_eq!(stamp(0x1_0040, &opening), if said == 0 { 0x1_0040 } else { 0x1_0000 + said });
         }
     }
 

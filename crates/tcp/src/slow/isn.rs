@@ -113,7 +113,7 @@ fn round(v: &mut [u64; 4]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     const TUPLE: FourTuple = FourTuple {
         local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
@@ -122,12 +122,84 @@ mod tests {
         remote_port: 4000,
     };
 
+    /// The same over IPv6, between fd00::1 and fd00::2.
+    const TUPLE_V6: FourTuple = FourTuple {
+        local: IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+        remote: IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)),
+        ..TUPLE
+    };
+
+    /// Keys that are multiples of one number.
+    fn secrets() -> Secrets {
+        let mut n = 0u64;
+        Secrets::new(|| {
+            n += 1;
+            n.wrapping_mul(0x0123_4567_89ab_cdef)
+        })
+    }
+
+    /// The authors' vectors: the input is 0, 1, 2 and so on, of every length up to two words.
     #[test]
     fn siphash_reference_vectors() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
-        let input: Vec<u8> = (0..15).collect();
-        assert_eq!(siphash(key, &[]), 0x726f_db47_dd0e_0e31);
-        assert_eq!(siphash(key, &input), 0xa129_ca61_49be_45e5);
+        let input: Vec<u8> = (0..16).collect();
+        let expected = [
+            0x726f_db47_dd0e_0e31,
+            0x74f8_39c5_93dc_67fd,
+            0x0d6c_8009_d9a9_4f5a,
+            0x8567_6696_d7fb_7e2d,
+            0xcf27_94e0_2771_87b7,
+            0x1876_5564_cd99_a68d,
+            0xcbc9_466e_58fe_e3ce,
+            0xab02_00f5_8b01_d137,
+            0x93f5_f579_9a93_2462,
+            0x9e00_82df_0ba9_e4b0,
+            0x7a5d_bbc5_94dd_b9f3,
+            0xf4b3_2f46_226b_ada7,
+            0x751e_8fbc_860e_e5fb,
+            0x14ea_5627_c084_3d90,
+            0xf723_ca90_8e7a_f2ee,
+            0xa129_ca61_49be_45e5,
+            0x3f2a_cc7f_57c2_9bdb,
+        ];
+        for (len, expected) in expected.into_iter().enumerate() {
+            assert_eq!(siphash(key, &input[..len]), expected, "{len} bytes");
+        }
+    }
+
+    /// Computed by another program: SipHash over both addresses and then both ports, in network order.
+    #[test]
+    fn the_numbers_of_a_tuple_are_the_hash_of_its_addresses_and_ports() {
+        let keys = secrets();
+        assert_eq!(keys.rate(), 0x0123_4567_89ab_cdefu64.wrapping_mul(7));
+        for (tuple, isn, offset) in [(TUPLE, 0x4b66_1de7, 0xcb74_53c4), (TUPLE_V6, 0x34d3_6eda, 0x4c43_b8c6)] {
+            assert_eq!(keys.isn(Micros(0), &tuple), Seq(isn));
+            assert_eq!(keys.isn(Micros(123_456_789), &tuple), Seq(isn).add(30_864_197), "a tick is 4 µs");
+            assert_eq!(keys.timestamp_offset(&tuple), offset);
+        }
+    }
+
+    /// The user changes the first half of the key; the peer's number and the period change the second.
+    #[test]
+    fn a_cookie_hashes_the_tuple_with_user_and_number_and_period_in_the_key() {
+        let keys = secrets();
+        for (tuple, user, irs, period, expected) in [
+            (TUPLE, 0, 0, 0, 0x4184_6310),
+            (TUPLE, 5, 77, 1000, 0xad8a_2145),
+            (TUPLE, u32::MAX, 0xfedc_ba98, u32::MAX, 0xa309_4070),
+            (TUPLE_V6, 0, 0, 0, 0xf74b_7572),
+            (TUPLE_V6, 5, 77, 1000, 0x9c0e_0ec2),
+            (TUPLE_V6, u32::MAX, 0xfedc_ba98, u32::MAX, 0x0928_cd55),
+        ] {
+            assert_eq!(keys.cookie(&tuple, user, Seq(irs), period), expected, "user {user}");
+        }
+    }
+
+    #[test]
+    fn a_later_number_is_beyond_the_old_ones_and_only_then_another() {
+        let old = Some(Seq(1000));
+        assert_eq!(later_isn(Seq(5), None), Seq(5));
+        assert_eq!([1001, 1000, 999].map(|isn| later_isn(Seq(isn), old)), [Seq(1001), Seq(66_537), Seq(66_537)]);
     }
 
     /// RFC 9293 MUST-8, SHLD-1, MUST-9.

@@ -190,4 +190,23 @@ mod tests {
         let tick = keepalive.tick(Micros(8_000_000_000), &snapshot, &SocketOptions::default());
         assert_eq!(tick, Tick::Wait(Micros(8_900_000_000)));
     }
+
+    /// Between probes the flow is looked at eight times, to know when its peer was heard.
+    #[test]
+    fn a_waiting_time_has_eight_looks() {
+        let (mut keepalive, idle) = (Keepalive::new(Micros(0)), FlowSnapshot::default());
+        let options = SocketOptions { keep_idle_s: 80, keep_interval_s: 8, ..SocketOptions::default() };
+        let mut tick = |s: u64| keepalive.tick(Micros(s * 1_000_000), &idle, &options);
+        let at = |s: u64| Micros(s * 1_000_000);
+        assert_eq!([tick(0), tick(75), tick(79)], [Tick::Wait(at(10)), Tick::Wait(at(80)), Tick::Wait(at(80))]);
+        assert_eq!([tick(80), tick(81), tick(88)], [Tick::Probe(at(81)), Tick::Wait(at(82)), Tick::Probe(at(89))]);
+    }
+
+    /// As in Linux: a peer that was never asked is not dead, however short the user's time-out is.
+    #[test]
+    fn a_peer_is_asked_once_before_the_user_timeout_ends_the_connection() {
+        let options =
+            SocketOptions { keep_idle_s: 10, keep_interval_s: 2, user_timeout_ms: 5000, ..SocketOptions::default() };
+        assert_eq!(probes(options, |_| false, 1000), (vec![10], Some(12)));
+    }
 }

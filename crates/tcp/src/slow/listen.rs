@@ -220,3 +220,25 @@ fn steer(addr: IpAddr, port: u16, v6only: bool, on: bool, host: &mut dyn Host) {
         host.steer_listener(ANY_V4, port, on);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed by another program: a multiplication per word, whose upper half comes into its lower one.
+    #[test]
+    fn a_peers_share_follows_from_both_addresses_and_ports() {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let v4 =
+            FourTuple { local: address("10.0.0.1"), local_port: 80, remote: address("10.0.0.2"), remote_port: 4000 };
+        let v6 = FourTuple {
+            local: address("fd00::1"),
+            local_port: 443,
+            remote: address("fd00:1:2:3:4:5:6:7"),
+            remote_port: 65_535,
+        };
+        for (count, shares) in [(0, [0, 0]), (1, [0, 0]), (2, [0, 1]), (7, [6, 6]), (1000, [218, 725])] {
+            assert_eq!([v4, v6].map(|tuple| share_of(&tuple, count)), shares, "of {count}");
+        }
+    }
+}

@@ -322,4 +322,14 @@ mod tests {
             assert_eq!(window_shift(bytes), shift, "{bytes}");
         }
     }
+
+    /// RFC 7323 §5.4: a tick is a millisecond, and the clock wraps.
+    #[test]
+    fn a_timestamp_is_the_time_in_milliseconds_and_the_connections_offset() {
+        for (us, offset, expected) in
+            [(0, 7, 7), (999, 7, 7), (1000, 7, 8), (5_000_000, u32::MAX, 4999), (1 << 45, 1, 824_633_721)]
+        {
+            assert_eq!(timestamp(Micros(us), offset), expected);
+        }
+    }
 }

@@ -195,4 +195,35 @@ mod tests {
         assert_eq!(path.reroute(8948), Some(8948));
         assert_eq!(path.too_big(at(0), 1400, 9000), Some(1348));
     }
+
+    #[test]
+    fn a_segment_of_just_the_size_in_use_is_a_large_one() {
+        assert_eq!(path().timed_out(at(0), 2, 1448), Some(1024));
+        assert_eq!(path().timed_out(at(0), 2, 1447), None);
+        assert_eq!(path().timed_out(at(0), 1, 1448), None);
+    }
+
+    /// RFC 4821 §7.3: the middle of what passes and what may, rounded up; ten minutes after a loss, one after a success.
+    #[test]
+    fn a_search_halves_its_range_and_a_loss_lowers_its_end() {
+        let mut path = path();
+        assert_eq!(path.timed_out(at(0), 2, 5000), Some(1024));
+        let mut now = 0;
+        let mut larger = |path: &mut PathMtu, seconds| {
+            assert_eq!(path.try_larger(at(now + seconds - 1)), None);
+            now += seconds;
+            path.try_larger(at(now))
+        };
+        assert_eq!(larger(&mut path, 600), Some(1236), "1,024 and half of 424");
+        assert_eq!(larger(&mut path, 60), Some(1342));
+        assert_eq!(path.timed_out(at(660), 2, 1342), Some(1236), "1,342 is too large");
+        assert_eq!(path.high, 1341);
+        assert_eq!(larger(&mut path, 600), Some(1289));
+        // The size that had passed passes no more. The search begins below it.
+        assert_eq!(larger(&mut path, 60), Some(1315));
+        assert_eq!(path.timed_out(at(1320), 2, 1315), Some(1289));
+        assert_eq!(path.timed_out(at(1320), 2, 1289), Some(1024));
+        assert_eq!((path.high, path.low), (1288, 1024));
+        assert_eq!(path.overhead(), 52);
+    }
 }

@@ -200,4 +200,28 @@ mod tests {
         let mut check = |ms: u64| timer.check(Micros(ms * 1000), Seq(1), 9, 200_000, short);
         assert_eq!([150, 200, 210].map(&mut check), [Due::No, Due::Fire(1), Due::Expired], "as Linux: once it tries");
     }
+
+    /// RFC 8985 §7.2: two round trips and a delayed acknowledgement, if that is sooner than the time-out.
+    #[test]
+    fn a_lone_segment_is_probed_only_before_its_time_out() {
+        let lone = FlowSnapshot {
+            mss: 1000,
+            srtt_us: 300_000,
+            snd_max: Seq(1000),
+            snd_nxt: Seq(1000),
+            flags: flow_flags::SACK,
+            ..FlowSnapshot::default()
+        };
+        for (snapshot, timeout_us, expected) in [
+            (lone, 800_001, Some(800_000)),
+            (lone, 800_000, None),
+            (FlowSnapshot { snd_max: Seq(1001), snd_nxt: Seq(1001), ..lone }, 900_000, None),
+            (FlowSnapshot { snd_nxt: Seq(0), ..lone }, 900_000, None),
+            (FlowSnapshot { srtt_us: 0, ..lone }, 900_000, None),
+            (FlowSnapshot { flags: 0, ..lone }, 900_000, None),
+            (FlowSnapshot { flags: flow_flags::SACK | flow_flags::RECOVERY, ..lone }, 900_000, None),
+        ] {
+            assert_eq!(lone_probe_us(&snapshot, timeout_us), expected, "{snapshot:?}");
+        }
+    }
 }

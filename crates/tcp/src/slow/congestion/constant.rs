@@ -48,3 +48,21 @@ impl CongestionControl for Constant {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_constant_rate_stays_whatever_happens() {
+        let sample = Sample { mss: 1000, cwnd: 5000, min_rtt_us: 10_000, timeouts: 1, ..Sample::default() };
+        let mut constant = Constant::new(1_000_000);
+        let window = Window { cwnd: 20_000, ssthresh: 20_000, growth: 0, beta: 1024, pacing: 1_000_000 };
+        assert_eq!(constant.initial(1000, false).pacing, 1_000_000);
+        assert_eq!(constant.on_interval(&sample), Some(window));
+        assert_eq!([constant.adopt(&sample), constant.on_timeout(&sample)], [window; 2]);
+        assert_eq!([constant.on_loss(&sample), constant.on_idle(&sample)], [None; 2]);
+        assert!(constant.paced() && !constant.per_round_trip());
+        assert_eq!(Constant::new(1).initial(1000, false).pacing, LEAST);
+    }
+}

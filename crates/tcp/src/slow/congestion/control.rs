@@ -56,3 +56,41 @@ pub fn timeout_threshold(sample: &Sample, left: u16) -> u32 {
     let part = (u64::from(sample.flight) * u64::from(left)) >> 10;
     (part as u32).max(sample.mss.saturating_mul(2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 5681 §4.1, RFC 7661 §4.4.1.
+    #[test]
+    fn a_restart_leaves_the_initial_window_and_three_quarters_as_the_threshold() {
+        for (cwnd, ssthresh, expected) in [
+            (10_000, 5000, None),
+            (10_001, 5000, Some(7501)),
+            (40_000, 5000, Some(30_000)),
+            (40_000, 30_001, Some(30_001)),
+            (40_000, u32::MAX, Some(u32::MAX)),
+        ] {
+            let window = restart(&Sample { mss: 1000, cwnd, ssthresh, ..Sample::default() });
+            let window = window.map(|window| (window.cwnd, window.ssthresh, window.growth));
+            assert_eq!(window, expected.map(|ssthresh| (10_000, ssthresh, 256)), "{cwnd}");
+        }
+    }
+
+    /// RFC 5681 §3.1, equation 4, and its step for the second time-out of a segment.
+    #[test]
+    fn a_time_outs_threshold_is_a_part_of_the_flight_and_at_least_two_segments() {
+        for (flight, timeouts, left, expected) in [
+            (20_000, 1, 512, 10_000),
+            (20_001, 1, 717, 14_004),
+            (u32::MAX, 1, 1024, u32::MAX),
+            (4000, 1, 512, 2000),
+            (3999, 1, 512, 2000),
+            (0, 0, 512, 2000),
+            (20_000, 2, 512, 7777),
+        ] {
+            let sample = Sample { mss: 1000, flight, timeouts, ssthresh: 7777, ..Sample::default() };
+            assert_eq!(timeout_threshold(&sample, left), expected, "{flight} after {timeouts}");
+        }
+    }
+}

@@ -227,4 +227,120 @@ mod tests {
         let rate = |cwnd| window_rate(&Window { cwnd, ssthresh: 10_000, growth: 256, beta: 512, pacing: 0 }, &sample);
         assert_eq!((rate(4000), rate(5000)), (800_000, 600_000));
     }
+
+    /// Congestion control of a flow with this algorithm.
+    fn controller(algorithm: Algorithm) -> Controller {
+        Controller::new(Micros(0), algorithm, 1000, false)
+    }
+
+    /// A window full of data: 40,000 bytes, over 10 ms, with more to send.
+    fn full() -> FlowSnapshot {
+        FlowSnapshot {
+            mss: 1000,
+            cwnd: 40_000,
+            ssthresh: 40_000,
+            srtt_us: 10_000,
+            snd_max: Seq(40_000),
+            snd_nxt: Seq(40_000),
+            snd_queued: Seq(90_000),
+            snd_wnd: 1 << 20,
+            ..FlowSnapshot::default()
+        }
+    }
+
+    /// A sample is of an interval, which has two ends.
+    #[test]
+    fn an_interval_is_app_limited_if_one_of_its_ends_is() {
+        let idle = FlowSnapshot { cwnd: 50_000, snd_queued: Seq(40_000), ..full() };
+        for (before, now, limited) in
+            [(full(), full(), false), (full(), idle, true), (idle, full(), true), (idle, idle, true)]
+        {
+            let mut control = controller(Algorithm::Reno);
+            control.interval(Micros(10_000), &before, &SlowConfig::default());
+            assert_eq!(control.look(Micros(20_000), &now).app_limited, limited);
+            control.interval(Micros(20_000), &full(), &SlowConfig::default());
+            assert!(!control.look(Micros(30_000), &full()).app_limited, "only one interval long");
+        }
+    }
+
+    #[test]
+    fn a_decision_per_round_trip_comes_within_its_limits() {
+        let config = SlowConfig { control_interval_us: 10_000, control_interval_min_us: 500, ..SlowConfig::default() };
+        let short = SlowConfig { control_interval_us: 300, ..config.clone() };
+        for (srtt_us, expected) in [(0, 500), (499, 500), (501, 501), (9999, 9999), (10_001, 10_000)] {
+            let mut control = controller(Algorithm::Dctcp);
+            control.last.srtt_us = srtt_us;
+            assert_eq!(control.round_trip_us(&config), Some(expected), "{srtt_us} µs");
+            assert_eq!(control.round_trip_us(&short), Some(300), "the interval is shorter than the shortest");
+        }
+        assert_eq!(controller(Algorithm::Reno).round_trip_us(&config), None);
+    }
+
+    /// As Linux does: 1.2 times the window per round trip. A change by a sixteenth is not worth a message.
+    #[test]
+    fn a_paced_window_has_another_rate_when_it_differs_by_more_than_a_sixteenth() {
+        let config = SlowConfig { pace_windows: true, ..SlowConfig::default() };
+        let mut control = controller(Algorithm::Reno);
+        let mut rate = |bytes: u32| {
+            let flow =
+                FlowSnapshot { cwnd: bytes, ssthresh: bytes, snd_max: Seq(bytes), snd_nxt: Seq(bytes), ..full() };
+            control.interval(Micros(1), &flow, &config).map(|window| window.pacing)
+        };
+        assert_eq!(rate(40_000), Some(4_800_000));
+        assert_eq!([rate(42_500), rate(37_500), rate(40_000)], [None; 3], "a sixteenth is 300,000");
+        assert_eq!(rate(42_501), Some(5_100_120));
+        assert_eq!(rate(39_800), Some(4_776_000));
+        assert_eq!(rate(37_312), Some(4_477_440));
+    }
+
+    #[test]
+    fn a_limit_of_the_socket_holds_for_every_rate() {
+        for (rate, limit, expected) in [(0, 0, 0), (0, 7, 7), (5, 0, 5), (5, 7, 5), (7, 7, 7), (9, 7, 7)] {
+            assert_eq!(limited(rate, limit), expected, "{rate} within {limit}");
+        }
+        let mut control = controller(Algorithm::Constant(1_000_000));
+        control.set_max_pacing(30_000);
+        assert_eq!(control.initial().pacing, 30_000);
+        let window = control.timeout(Micros(1), &full(), 1, &SlowConfig::default());
+        assert_eq!(window.pacing, 30_000);
+    }
+
+    /// Twice the window per round trip below half of the threshold, 1.2 times the largest of window, flight and segment
+    /// else.
+    #[test]
+    fn a_windows_rate_spreads_it_over_most_of_a_round_trip() {
+        const KEEP: u32 = Window::KEEP;
+        for (cwnd, ssthresh, flight, srtt_us, expected) in [
+            (10_000, 20_000, 0, 10_000, 1_200_000),
+            (9_999, 20_000, 0, 10_000, 1_999_800),
+            (KEEP, KEEP, 0, 10_000, 3_600_000),
+            (KEEP, 80_000, 0, 10_000, 6_000_000),
+            (10_000, KEEP, 0, 10_000, 2_000_000),
+            (10_000, 10_000, 50_000, 10_000, 6_000_000),
+            (500, 100, 0, 10_000, 120_000),
+            (1000, 100, 0, u32::MAX, 1),
+            (10_000, 10_000, 0, 0, 0),
+        ] {
+            let sample = Sample { mss: 1000, cwnd: 30_000, ssthresh: 60_000, flight, srtt_us, ..Sample::default() };
+            let window = Window { cwnd, ssthresh, growth: 256, beta: 512, pacing: 0 };
+            assert_eq!(window_rate(&window, &sample), expected, "{cwnd} and {ssthresh}");
+        }
+    }
+
+    /// RFC 5681 §4.1: a time-out long, in which nothing was sent.
+    #[test]
+    fn an_idle_flow_lingers_until_a_time_out_has_passed_without_new_data() {
+        let config = SlowConfig::default();
+        let idle = |snd_max, cwnd| FlowSnapshot { snd_max: Seq(snd_max), snd_una: Seq(snd_max), cwnd, ..full() };
+        let mut control = controller(Algorithm::Reno);
+        let mut look = |us, flow: FlowSnapshot| control.idle(Micros(us), &flow, 200_000, &config);
+        assert_eq!(look(0, idle(5, 10_000)), Idle::Leave(None), "the initial window is not reduced");
+        assert_eq!(look(0, idle(5, 10_001)), Idle::Linger);
+        assert_eq!(look(150_000, idle(5, 10_001)), Idle::Linger);
+        assert_eq!(look(200_000, idle(6, 10_001)), Idle::Linger, "something was sent");
+        assert_eq!(look(399_999, idle(6, 10_001)), Idle::Linger);
+        let restarted = look(400_000, idle(6, 10_001));
+        assert!(matches!(restarted, Idle::Leave(Some(window)) if window.cwnd == 10_000), "{restarted:?}");
+        assert_eq!(look(400_001, idle(6, 10_001)), Idle::Linger, "the time begins anew");
+    }
 }

@@ -292,4 +292,183 @@ mod tests {
         let epoch = cubic.state.epoch.expect("in congestion avoidance");
         assert_eq!((epoch.k, epoch.plateau), (0.0, 70.0));
     }
+
+    /// Growth in 256ths of a segment per window, computed from the RFC's equations by another program.
+    #[test]
+    fn the_growth_leads_to_where_the_curve_or_reno_is_at_the_next_decision() {
+        let epoch = |start, plateau, k, estimate| Some(Epoch { start: Micros(start), plateau, k, estimate });
+        let middle = epoch(0, 100.0, 4.2, 60.0);
+        for (cwnd, w_max, prior, epoch, srtt_us, us, acked, now, expected, why) in [
+            (
+                70,
+                100.0,
+                100.0,
+                None,
+                100_000,
+                10_000,
+                7000,
+                5_000_000,
+                149,
+                "§4.3: 0.53 segments and what was acknowledged",
+            ),
+            (70, 0.0, 50.0, None, 100_000, 10_000, 7000, 5_000_000, 281, "§4.3: one segment beyond the old window"),
+            (95, 100.0, 100.0, middle, 100_000, 10_000, 9500, 2_000_000, 331, "§4.4: concave"),
+            (95, 100.0, 100.0, middle, 5_000, 20_000, 380_000, 2_000_000, 54, "four windows to the next decision"),
+            (95, 100.0, 100.0, middle, 1_000, 1_000, 9500, 2_000_000, 20, "ten windows at least"),
+            (50, 100.0, 100.0, middle, 100_000, 300_000, 9500, 9_000_000, 2133, "§4.2: half the window, in three"),
+            (99, 100.0, 100.0, middle, 100_000, 10_000, 9500, 4_200_000, 256, "the plateau"),
+            (120, 100.0, 100.0, middle, 100_000, 10_000, 9500, 4_200_000, 0, "above it"),
+            (101, 100.0, 100.0, epoch(0, 100.0, 4.2, 100.5), 100_000, 10_000, 10_100, 4_000_000, 153, "Reno is ahead"),
+            (101, 100.0, 100.0, epoch(0, 102.0, 4.2, 101.5), 100_000, 10_000, 10_100, 4_100_000, 409, "Reno will be"),
+            (
+                10,
+                12.0,
+                11.0,
+                epoch(0, 12.0, 1.0, 12.0),
+                100_000,
+                10_000,
+                20_000,
+                1_500_000,
+                1280,
+                "much was acknowledged",
+            ),
+            (4, 100.0, 4.0, epoch(0, 5.5, 1.0, 5.0), 1_000, 1_000, 0, 1_000_000, 51, "Reno, too, gets half the window"),
+        ] {
+            let state = CurveState { epoch, w_max, prior };
+            let mut cubic = Cubic { state, ..Cubic::default() };
+            let interval = Interval { us, acked, ..Interval::default() };
+            let cwnd = cwnd * MSS;
+            let sample = Sample { now: Micros(now), mss: MSS, cwnd, srtt_us, interval, ..Sample::default() };
+            assert_eq!(cubic.avoidance(&sample), expected, "{why}");
+        }
+        // What is acknowledged while the application limits the flow raises no estimate.
+        let state = CurveState { epoch: epoch(5_000_000, 100.0, 4.2, 72.0), w_max: 100.0, prior: 100.0 };
+        let interval = Interval { us: 10_000, acked: 7000, ..Interval::default() };
+        let mut sample = Sample {
+            now: Micros(5_000_000),
+            mss: MSS,
+            cwnd: 70 * MSS,
+            srtt_us: 100_000,
+            interval,
+            ..Sample::default()
+        };
+        let growth = |sample: &Sample| Cubic { state, ..Cubic::default() }.avoidance(sample);
+        // 72 and 0.5294 segments, less 70; and 0.0529 more.
+        assert_eq!(growth(&sample), 661);
+        sample.app_limited = true;
+        assert_eq!(growth(&sample), 647);
+    }
+
+    #[test]
+    fn a_growth_that_differs_by_a_sixteenth_is_no_news() {
+        for (old, new, news) in [
+            (160, 160, false),
+            (160, 170, false),
+            (160, 150, false),
+            (160, 171, true),
+            (160, 149, true),
+            (160, 0, true),
+            (10, 0, true),
+            (0, 1, true),
+            (0, 0, false),
+        ] {
+            let mut cubic = Cubic { growth: old, ..Cubic::default() };
+            let window = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: new, beta: 717, pacing: 0 };
+            assert_eq!(cubic.set_growth(new), news.then_some(window), "{old}, then {new}");
+            assert_eq!(cubic.growth, if news { new } else { old });
+        }
+    }
+
+    /// RFC 9438 §4.7: only a window below the last plateau gives way.
+    #[test]
+    fn a_loss_at_the_plateau_leaves_it_and_one_below_it_lowers_it_by_fifteen_percent() {
+        for (w_max, prior, expected) in
+            [(100.0, 100.0, 100.0), (100.0, 120.0, 120.0), (100.0, 80.0, 68.0), (0.0, 5.0, 5.0)]
+        {
+            let state = CurveState { epoch: None, w_max, prior: w_max };
+            let mut cubic = Cubic { state, ..Cubic::default() };
+            cubic.reduce(prior);
+            assert!((cubic.state.w_max - expected).abs() < 1e-9, "{prior} after {w_max}: {:?}", cubic.state);
+            assert_eq!((cubic.state.prior, cubic.before.w_max), (prior, w_max));
+        }
+    }
+
+    /// RFC 9438 §4.6: the threshold is 0.7 of the window before, which is 717/1024 here.
+    #[test]
+    fn the_window_before_a_loss_follows_from_the_threshold() {
+        for (ssthresh, mss, prior) in
+            [(71_700, 1000, 102.4), (717, 100, 10.24), (7170, 0, 10_240.0), (u32::MAX, 1, 4_294_967_295.0)]
+        {
+            let mut cubic = Cubic::default();
+            assert_eq!(cubic.on_loss(&Sample { ssthresh, mss, ..Sample::default() }), None);
+            assert_eq!(cubic.state.prior, prior);
+        }
+    }
+
+    /// RFC 9438 §4.8; RFC 5681 §3.1: a second time-out of the same segment changes neither threshold nor curve.
+    #[test]
+    fn time_outs_in_a_row_reduce_once() {
+        let mut cubic = Cubic::default();
+        let first = Sample { mss: MSS, flight: 100 * MSS, ssthresh: 1, timeouts: 1, ..Sample::default() };
+        assert_eq!(cubic.on_timeout(&first).ssthresh, 70_019, "717/1024 of the flight");
+        assert_eq!((cubic.state.prior, cubic.state.w_max), (100.0, 0.0));
+        let second = Sample { flight: MSS, ssthresh: 70_019, timeouts: 2, ..first };
+        let window = Window { cwnd: MSS, ssthresh: 70_019, growth: 256, beta: 717, pacing: 0 };
+        assert_eq!(cubic.on_timeout(&second), window);
+        assert_eq!(cubic.state.prior, 100.0);
+    }
+
+    /// RFC 5681 §4.1, RFC 7661 §4.4.1: the initial window, and three quarters of the old one as the threshold.
+    #[test]
+    fn after_a_pause_the_window_restarts_with_another_curve() {
+        let mut flow = Flow::after_loss(200, 100);
+        flow.run(1.0);
+        assert!(flow.cubic.state.epoch.is_some() && flow.cubic.growth != 256);
+        let sample = Sample { mss: MSS, cwnd: 100_000, ssthresh: 50_000, ..Sample::default() };
+        let window = Window { cwnd: 10_000, ssthresh: 75_000, growth: 256, beta: 717, pacing: 0 };
+        assert_eq!(flow.cubic.on_idle(&sample), Some(window));
+        assert!(flow.cubic.state.epoch.is_none() && flow.cubic.growth == 256);
+        assert_eq!(flow.cubic.on_idle(&Sample { cwnd: 10_000, ..sample }), None, "it is no larger");
+    }
+
+    #[test]
+    fn slow_start_grows_a_byte_per_byte_and_a_repair_changes_nothing() {
+        let mut flow = Flow::after_loss(200, 100);
+        flow.run(1.0);
+        let below = Sample { cwnd: 5 * MSS, ssthresh: 6 * MSS, ..flow.sample };
+        assert_eq!(flow.cubic.on_interval(&Sample { recovering: true, ..below }), None);
+        assert!(flow.cubic.state.epoch.is_some());
+        assert_eq!(flow.cubic.on_interval(&below).map(|window| window.growth), Some(256));
+        assert!(flow.cubic.state.epoch.is_none());
+        assert_eq!(flow.cubic.on_interval(&below), None, "no news");
+    }
+
+    /// RFC 9438 §4.2: the curve stands still while the window is not used, and never begins later than now.
+    #[test]
+    fn an_interval_without_data_moves_the_curve_by_its_length() {
+        for (us, start) in [(400, 1400), (4000, 2000)] {
+            let mut flow = Flow::after_loss(200, 100);
+            flow.cubic.state.epoch = Some(Epoch { start: Micros(1000), plateau: 200.0, k: 5.0, estimate: 140.0 });
+            let interval = Interval { us, ..Interval::default() };
+            flow.cubic.on_interval(&Sample { now: Micros(2000), app_limited: true, interval, ..flow.sample });
+            assert_eq!(flow.cubic.state.epoch.map(|epoch| epoch.start), Some(Micros(start)));
+        }
+    }
+
+    /// RFC 9406 §4.3: only the first slow start is searched.
+    #[test]
+    fn a_flow_taken_over_goes_on_from_its_window() {
+        let adopt = |cwnd, ssthresh| {
+            let sample = Sample { mss: MSS, cwnd, ssthresh, srtt_us: 100_000, ..Sample::default() };
+            let window = Cubic::default().adopt(&sample);
+            (window.cwnd, window.ssthresh, window.growth, window.beta)
+        };
+        assert_eq!(adopt(5000, u32::MAX), (Window::KEEP, Window::SEARCH, 256, 717));
+        assert_eq!(adopt(5000, 6000), (Window::KEEP, Window::KEEP, 256, 717));
+        // Congestion avoidance on the plateau: Reno's segment per window.
+        assert_eq!(adopt(50_000, 50_000), (Window::KEEP, Window::KEEP, 256, 717));
+        let begin = |syn_lost| Cubic::default().initial(MSS, syn_lost);
+        assert_eq!((begin(false).cwnd, begin(true).cwnd), (10_000, 1000));
+        assert_eq!((begin(true).ssthresh, begin(true).growth), (Window::SEARCH, 256));
+    }
 }

@@ -131,4 +131,57 @@ mod tests {
             assert!(bench.control.on_timeout(&Sample { timeouts, ..bench.sample }).pacing >= super::super::rate::LEAST);
         }
     }
+
+    /// TAS §3.2: at most 1.2 times the delivered rate, and twice that in slow start, but never less than before.
+    #[test]
+    fn growth_is_limited_by_the_delivered_rate() {
+        let sample = Sample { mss: 1250, srtt_us: 1000, ..Sample::default() };
+        for (slow_start_over, delivered, expected) in [
+            (false, 6e6, 14_400_000),
+            (false, 20e6, 20_000_000),
+            (false, 1e6, 10_000_000),
+            (true, 9e6, 10_800_000),
+            (true, 20e6, 11_250_000),
+            (true, 1e6, 10_000_000),
+        ] {
+            let law = DctcpLaw { slow_start_over, ..DctcpLaw::default() };
+            assert_eq!(law.grown(10_000_000, delivered, &sample), expected, "{slow_start_over} {delivered}");
+        }
+    }
+
+    /// With marks the rate falls by half of alpha, unless it is below 0.97 of what is delivered.
+    #[test]
+    fn a_mark_cuts_by_half_of_alpha_unless_the_queue_is_draining() {
+        for (rate, acked, expected) in [(9_600, 10, 9_600), (9_700, 10, 4_850), (9_800, 10, 4_900), (9_600, 9, 4_800)] {
+            let interval = Interval { us: 1000, acked, marked: acked, ..Interval::default() };
+            let sample = Sample { mss: 1250, srtt_us: 1000, bytes_acked: acked, interval, ..Sample::default() };
+            let mut law = DctcpLaw::default();
+            assert_eq!(law.next(rate, &sample), Some(expected), "{rate} of {acked} bytes per ms");
+            assert!(law.slow_start_over);
+            assert_eq!((law.acked, law.us), (0, 0));
+            law.next(rate, &Sample { bytes_acked: 2 * acked, ..sample });
+            assert!(law.slow_start_over, "a second mark does not begin it again");
+        }
+    }
+
+    /// The delivered rate is that of the whole observation window: 4,000 bytes in 2 ms.
+    #[test]
+    fn what_was_delivered_is_counted_over_the_observation_window() {
+        let mut law = DctcpLaw { slow_start_over: true, ..DctcpLaw::default() };
+        let interval = |acked| Interval { us: 1000, acked, ..Interval::default() };
+        let sample = Sample { mss: 1250, srtt_us: 1000, flight: 4000, ..Sample::default() };
+        law.next(1_000_000, &Sample { interval: interval(1), bytes_acked: 1, ..sample });
+        assert_eq!(law.next(1_000_000, &Sample { interval: interval(1000), bytes_acked: 1001, ..sample }), None);
+        let last = Sample { interval: interval(3000), bytes_acked: 4001, ..sample };
+        assert_eq!(law.next(1_900_000, &last), Some(2_400_000), "1.2 times 2 MB/s");
+    }
+
+    #[test]
+    fn a_flow_taken_over_beyond_slow_start_does_not_double() {
+        for (ssthresh, over) in [(10_001, false), (10_000, true)] {
+            let mut bench = Bench::new();
+            bench.control.adopt(&Sample { ssthresh, ..bench.sample });
+            assert_eq!(bench.control.law.slow_start_over, over, "{ssthresh}");
+        }
+    }
 }

@@ -135,4 +135,54 @@ mod tests {
             assert_eq!(round_trip_us(&sample), round_trip);
         }
     }
+
+    /// TAS, TIMELY: 10 Mbit/s, but at most a segment per round trip, and at least a byte per second.
+    #[test]
+    fn the_step_is_ten_megabit_or_a_segment_per_round_trip() {
+        for (mss, srtt_us, bytes_per_s) in [
+            (1250, 1000, 1_250_000),
+            (1250, 999, 1_250_000),
+            (1250, 1001, 1_248_751),
+            (1448, 100_000, 14_480),
+            (1448, 0, 1_250_000),
+            (1, 4_000_000, 1),
+        ] {
+            assert_eq!(step(&Sample { mss, srtt_us, ..Sample::default() }), bytes_per_s, "{mss} per {srtt_us} µs");
+        }
+    }
+
+    /// The window is twice the rate times the round trip without queueing, at least the initial one.
+    #[test]
+    fn a_rate_and_its_window_are_within_their_limits() {
+        for (rate, min_rtt_us, expected, cwnd) in [
+            (10_000_000, 10_000, 10_000_000, 200_000),
+            (10_000_000, 0, 10_000_000, 20_000),
+            (1_000_000, 1000, 1_000_000, 10_000),
+            (0, 1000, 12_500, 10_000),
+            (u64::MAX, 1000, 1_000_000_000_000, 2_000_000_000),
+            (u64::MAX, u32::MAX, 1_000_000_000_000, u32::MAX),
+        ] {
+            let mut rated = Rated::default();
+            let sample = Sample { mss: 1000, min_rtt_us, ..Sample::default() };
+            let window = Window { cwnd, ssthresh: cwnd, growth: 0, beta: 1024, pacing: expected };
+            assert_eq!(rated.set(rate, &sample), window, "{rate} over {min_rtt_us} µs");
+            assert_eq!(rated.known(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_first_rate_is_the_window_per_round_trip_and_a_time_out_halves_it() {
+        let sample = Sample { mss: 1000, cwnd: 50_000, min_rtt_us: 20_000, ..Sample::default() };
+        let mut rated = Rated::default();
+        assert_eq!((rated.known(), rated.begin(&Sample { min_rtt_us: 0, ..sample })), (None, None));
+        let first = Window { cwnd: 100_000, ssthresh: 100_000, growth: 0, beta: 1024, pacing: 2_500_000 };
+        assert_eq!(rated.begin(&sample), Some(first));
+        let halved = Window { cwnd: 1000, ssthresh: 50_000, growth: 256, beta: 1024, pacing: 1_250_000 };
+        assert_eq!(rated.timeout(&sample), halved);
+        assert_eq!(rated.known(), Some(1_250_000));
+        assert_eq!(rated.begin(&Sample { cwnd: 1, ..sample }).map(|window| window.pacing), Some(50_000), "a segment");
+        let begin = |syn_lost| Rated::default().initial(1000, syn_lost);
+        assert_eq!((begin(false).cwnd, begin(true).cwnd, begin(false).pacing), (10_000, 1000, 0));
+        assert_eq!((begin(false).ssthresh, begin(false).growth, begin(false).beta), (u32::MAX, 256, 1024));
+    }
 }

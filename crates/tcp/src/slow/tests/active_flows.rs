@@ -326,3 +326,26 @@ fn very_many_flows_are_looked_at_less_often() {
     bench.pass_ms(10);
     assert_eq!(bench.slow.next_deadline(), Some(bench.now.after(20_000)), "20 ms for 20,000 flows");
 }
+
+/// What waits for pacing or for a rate limit waits by itself. What is in flight already has its timer.
+#[test]
+fn a_flow_that_is_held_back_is_not_probed_but_what_it_has_sent_times_out() {
+    for held in [bit::PACE_WAIT, bit::LIMIT_WAIT, bit::PACE_WAIT | bit::LIMIT_WAIT] {
+        let (mut bench, flow) = client();
+        bench.outstanding(flow, 0);
+        let reading = bench.reading(flow);
+        (reading.snd_queued, reading.flags) = (reading.snd_max.add(5000), held);
+        assert!(watch(&mut bench, 5000).is_empty(), "nothing is in flight");
+        bench.reading(flow).flags = 0;
+        assert!(watch(&mut bench, 1000).iter().any(|(_, message)| message == "0:probe 0"), "it is held no longer");
+        let (mut bench, flow) = client();
+        bench.outstanding(flow, 1000);
+        bench.reading(flow).flags = held;
+        assert!(watch(&mut bench, 200)[0].1.starts_with("0:timeout 0"), "all has been sent");
+        let (mut bench, flow) = client();
+        bench.outstanding(flow, 1000);
+        let reading = bench.reading(flow);
+        (reading.snd_nxt, reading.flags) = (reading.snd_una, held);
+        assert!(watch(&mut bench, 5000).is_empty(), "the repetition has not been sent yet");
+    }
+}

@@ -371,3 +371,28 @@ fn installed_flows_follow_a_route_change() {
     assert_eq!(bench.messages(), [format!("0:relink {}", flow.0)]);
     assert_eq!(bench.slow.connections()[0].tuple.local, US, "a connection keeps its address");
 }
+
+/// A port of its own is another one than that of the same number elsewhere.
+#[test]
+fn a_connection_never_has_both_ends_alike() {
+    let config = SlowConfig { first_port: 40_000, last_port: 40_000, ..SlowConfig::default() };
+    let mut bench = Bench::with(config.clone());
+    let connect =
+        |bench: &mut Bench, to, port| bench.slow.connect(bench.now, CLIENT, to, port, None, false, &mut bench.world);
+    assert_eq!(connect(&mut bench, PEER, 40_000), Ok(()), "the peer's port has our port's number");
+    let mut bench = Bench::with(config.clone());
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world).unwrap();
+    assert_eq!(connect(&mut bench, US, 80), Ok(()), "our own address has another port");
+    // The listener ends before its route is known. Then only the port is in the way.
+    for (port, said) in [(40_000, vec![Said::ConnectFailed(CLIENT, 99), Said::Released(CLIENT, None)]), (80, vec![])] {
+        let mut bench = Bench::with(config.clone());
+        bench.slow.listen(bench.now, SERVER, US, port, false, 8, &mut bench.world).unwrap();
+        bench.world.route = Some(Route::Resolving);
+        assert_eq!(connect(&mut bench, US, port), Ok(()));
+        bench.slow.close(bench.now, SERVER, &mut bench.world);
+        bench.said();
+        bench.world.route = None;
+        bench.pass_ms(150);
+        assert_eq!(bench.said(), said, "{port}");
+    }
+}

@@ -384,8 +384,57 @@ fn numbers_come_back_late() {
         bench.say(ToSlow::Removed(flow));
         numbers.push(flow.0);
     }
+    assert_eq!(numbers[62..66], [62, 63, 0, 1], "as soon as 64 are free");
     let mut sorted = numbers[..64].to_vec();
     sorted.dedup();
     assert_eq!(sorted.len(), 64, "64 others first");
     assert!(numbers.iter().max() < Some(&70), "but they do come back");
+}
+
+/// A cookie would not be beyond the old connection's numbers (RFC 6191).
+#[test]
+fn a_later_syn_gets_no_cookie_where_the_backlog_is_full() {
+    let (mut bench, _) = time_wait();
+    (0..10).for_each(|port| bench.for_server(10_000 + port, syn(1)));
+    assert_eq!(bench.frames().len(), 10, "the backlog");
+    bench.for_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
+    assert!(bench.frames().is_empty());
+    assert_eq!((bench.slow.counters().cookies_sent, bench.slow.counters().drops[Drop::BacklogFull as usize]), (0, 1));
+    assert!(bench.states().contains(&TcpState::TimeWait), "it asks again");
+}
+
+/// RFC 6191: with the same timestamp the sequence number decides.
+#[test]
+fn a_syn_with_the_last_timestamp_reopens_if_its_number_is_later() {
+    for (seq, answer) in [(5003, flags::SYN | flags::ACK), (5002, flags::ACK)] {
+        let (mut bench, _) = time_wait();
+        bench.for_server(4000, Peer { options: stamped(50).options, ..syn(seq) });
+        assert_eq!(bench.frame().flags, answer, "{seq}");
+    }
+}
+
+/// RFC 9293 §3.10.7.4, eighth check: 2 MSL start over with the peer's FIN, and with nothing else.
+#[test]
+fn only_the_peers_own_fin_makes_time_wait_longer() {
+    for (seq, payload, fin, longer) in
+        [(5000, 1, flags::FIN, true), (5000, 2, 0, false), (4000, 1, flags::FIN, false), (5001, 1, flags::FIN, false)]
+    {
+        let (mut bench, end) = time_wait();
+        bench.pass_ms(30_000);
+        bench.for_server(4000, Peer { seq, ack: end.0, flags: flags::ACK | fin, payload, ..stamped(60) });
+        bench.frames();
+        bench.pass_ms(30_100);
+        assert_eq!(bench.states().contains(&TcpState::TimeWait), longer, "{seq} {fin}");
+    }
+}
+
+#[test]
+fn a_socket_stays_closed_however_often_its_flow_is_looked_at() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    let flags = bit::FIN_WANTED | bit::FIN_SENT | bit::APP_CLOSED;
+    closing(&mut bench, flow, flags);
+    closing(&mut bench, flow, flags | bit::FIN_ACKED);
+    bench.pass_ms(60_100);
+    assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)], "FIN-WAIT-2 has ended");
 }

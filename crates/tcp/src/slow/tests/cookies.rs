@@ -230,3 +230,56 @@ fn a_cookie_asks_nobody_for_the_way_before_its_answer_comes() {
     bench.for_server(4000, answer_to(&answer, 2));
     assert_eq!(install(&mut bench).tuple.remote_port, 4000);
 }
+
+/// Each option comes back as the SYN said it, and a shift beyond 14 as 14 (RFC 7323 §2.3).
+#[test]
+fn a_cookie_returns_each_option_that_was_offered_and_no_other() {
+    for (scale, sack, ecn) in [
+        (None, false, false),
+        (Some(0), false, false),
+        (Some(7), true, false),
+        (Some(14), false, true),
+        (Some(15), true, true),
+        (None, true, true),
+    ] {
+        let mut bench = flooded();
+        let options = Options { window_scale: scale, sack_permitted: sack, ..syn(0).options };
+        let asks = if ecn { flags::ECE | flags::CWR } else { 0 };
+        bench.for_server(4000, Peer { flags: flags::SYN | asks, options, ..syn(5000) });
+        let answer = bench.frame();
+        bench.for_server(4000, answer_to(&answer, 2));
+        let setup = install(&mut bench);
+        let wscale = scale.map_or(0, |shift: u8| shift.min(14));
+        let got = (setup.snd_wscale, setup.rcv_wscale != 0, setup.sack, setup.ecn != crate::flow::Ecn::Off);
+        assert_eq!(got, (wscale, scale.is_some(), sack, ecn), "{scale:?} {sack} {ecn}");
+    }
+}
+
+/// RFC 9293 §3.10.7.2: a listener opens by an ACK only, which is neither a reset nor a SYN.
+#[test]
+fn only_a_bare_acknowledgement_returns_a_cookie() {
+    for (other, accepted) in [
+        (flags::ACK, 1),
+        (flags::ACK | flags::PSH, 1),
+        (flags::ACK | flags::RST, 0),
+        (flags::ACK | flags::SYN, 0),
+        (flags::PSH, 0),
+    ] {
+        let mut bench = flooded();
+        let answer = ask(&mut bench, 4000);
+        bench.for_server(4000, Peer { flags: other, ..answer_to(&answer, 2) });
+        assert_eq!(bench.slow.counters().cookies_accepted, accepted, "{other:#x}");
+    }
+}
+
+/// RFC 4987 §3.6: two minutes after the last cookie none is on its way.
+#[test]
+fn a_listener_looks_for_cookies_for_two_minutes_after_the_last() {
+    for (ms, replies) in [(59_000, 1), (121_000, 0)] {
+        let mut bench = flooded();
+        let answer = ask(&mut bench, 4000);
+        bench.now = bench.now.after(ms * 1000);
+        bench.for_server(4000, answer_to(&answer, 2));
+        assert_eq!(bench.slow.counters().cookies_accepted, replies, "after {ms} ms");
+    }
+}

@@ -76,3 +76,23 @@ fn dctcp_always_uses_ecn() {
     assert_eq!(passive(config(dctcp), ECE | CWR), (ECE, Ecn::Dctcp));
     assert_eq!(passive(config(Algorithm::Reno), ECE | CWR), (0, Ecn::Off));
 }
+
+/// The policy's algorithm for a peer decides as a listener's own would.
+#[test]
+fn a_child_whose_algorithm_is_dctcp_uses_ecn_and_others_use_it_as_configured() {
+    use crate::slow::Admission;
+    for (ecn, congestion, answer) in [
+        (0, Algorithm::Dctcp, (ECE, Ecn::Dctcp)),
+        (2, Algorithm::Dctcp, (ECE, Ecn::Dctcp)),
+        (0, Algorithm::Reno, (0, Ecn::Off)),
+        (2, Algorithm::Reno, (ECE, Ecn::Classic)),
+    ] {
+        let mut bench = Bench::with(config(ecn));
+        bench.world.admission = Some(Admission::Yes(congestion.id()));
+        bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world).unwrap();
+        bench.for_server(4000, Peer { flags: flags::SYN | ECE | CWR, ..syn(5000) });
+        let sent = bench.frame();
+        bench.for_server(4000, Peer { seq: 5001, ack: sent.seq.wrapping_add(1), flags: flags::ACK, ..stamped(1) });
+        assert_eq!((sent.flags & (ECE | CWR), bench.world.setups[&FlowId(0)].ecn), answer, "{ecn} {congestion}");
+    }
+}

@@ -74,3 +74,23 @@ fn idle_ports_are_given_back_and_can_be_had_again() {
     bench.pass_ms(100_000);
     assert_eq!(bench.slow.next_deadline(), None, "nothing wakes who has nothing to do");
 }
+
+#[test]
+fn a_late_poll_gives_back_what_is_idle_and_an_early_one_does_not() {
+    for (seconds, given_back) in [(59, 0), (60, 50), (500, 50)] {
+        let mut bench = bench();
+        connect_all(&mut bench, 1);
+        close(&mut bench, 1, 0..60);
+        bench.now = bench.now.after(seconds * 1_000_000);
+        bench.poll();
+        assert_eq!(bench.world.given_back.len(), given_back, "after {seconds} s");
+    }
+    let mut bench = bench();
+    connect_all(&mut bench, 1);
+    close(&mut bench, 1, 0..60);
+    let due = bench.slow.next_deadline();
+    bench.now = bench.now.after(9_999_999);
+    bench.poll();
+    let next = bench.slow.next_deadline();
+    assert!(next == due && due.is_some(), "nothing was looked for yet");
+}

@@ -454,3 +454,33 @@ fn listeners_that_all_share_a_port_share_its_connections() {
     bench.slow.close(bench.now, group[2], &mut bench.world);
     assert!(bench.world.listening.is_empty());
 }
+
+/// Where nobody is a listener's own, its backlog's places are for all of the application.
+#[test]
+fn a_host_that_spares_its_children_has_cookies_sent_if_they_are_allowed() {
+    for (syn_cookies, spares, children, cookies) in
+        [(true, true, 0, 1), (true, false, 1, 0), (false, true, 1, 0), (false, false, 1, 0)]
+    {
+        let mut bench = Bench::with(SlowConfig { syn_cookies, ..SlowConfig::default() });
+        bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world).unwrap();
+        bench.world.spares = spares;
+        bench.for_server(4000, syn(5000));
+        assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+        let sent = bench.slow.counters().cookies_sent;
+        assert_eq!((bench.world.children.len(), sent), (children, cookies), "{syn_cookies} {spares}");
+    }
+}
+
+#[test]
+fn a_full_table_reserves_no_child() {
+    let mut bench = Bench::with(SlowConfig { max_flows: 1, ..SlowConfig::default() });
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
+    bench.for_server(4000, syn(5000));
+    bench.for_server(4002, syn(5000));
+    assert_eq!(bench.slow.counters().drops[Drop::NoMemory as usize], 1);
+    assert!(bench.said().is_empty(), "nothing is taken back");
+    bench.for_server(4000, Peer { seq: 5001, flags: flags::RST, ..Peer::default() });
+    bench.frames();
+    bench.for_server(4002, syn(5000));
+    assert_eq!(bench.frame().destination_port, 4002, "a number that is free again is room");
+}

@@ -227,3 +227,23 @@ fn listeners_are_never_in_each_others_way() {
     let any = "0.0.0.0".parse::<IpAddr>().unwrap();
     assert_eq!(bench.slow.listen(bench.now, Owner(9), any, 80, false, 8, &mut bench.world), Ok(()));
 }
+
+/// Only an acknowledgement of something else shows that another connection has the tuple.
+#[test]
+fn time_wait_keeps_what_may_belong_to_the_old_connection_from_the_kernel() {
+    for (what, ack_ours, ends) in [
+        (flags::ACK, false, true),
+        (flags::ACK, true, false),
+        (flags::ACK | flags::SYN, false, false),
+        (flags::RST, false, false),
+        (flags::PSH, false, false),
+    ] {
+        let mut bench = two();
+        in_time_wait(&mut bench);
+        bench.world.kernel_has = true;
+        let snd_nxt = bench.readings.0.values().next().unwrap().snd_max;
+        let ack = if ack_ours { snd_nxt.0 } else { 77 };
+        bench.for_server(4000, Peer { seq: 5002, ack, flags: what, ..stamped(9) });
+        assert_eq!(bench.states().contains(&TcpState::TimeWait), !ends, "{what:#x}, {ack_ours}");
+    }
+}

@@ -208,3 +208,32 @@ fn a_deferred_connection_without_data_is_accepted_at_the_end() {
     bench.for_server(4000, ack);
     assert_eq!(bench.states(), [TcpState::Listen, TcpState::Established]);
 }
+
+#[test]
+fn no_more_sockets_have_options_before_they_connect_than_may_connect() {
+    use crate::flow::Owner;
+    let mut bench = Bench::with(SlowConfig { max_flows: 2, ..SlowConfig::default() });
+    let options = |max_segment| SocketOptions { max_segment, ..SocketOptions::default() };
+    for (owner, max_segment) in [(10, 1000), (11, 1001), (12, 1002), (11, 1003)] {
+        set(&mut bench, Owner(owner), options(max_segment));
+    }
+    let said = [12, 11, 10].map(|owner| {
+        bench.slow.connect(bench.now, Owner(owner), PEER, 80, None, false, &mut bench.world).unwrap();
+        let mss = bench.frame().options.mss;
+        assert!(bench.slow.close(bench.now, Owner(owner), &mut bench.world));
+        mss
+    });
+    assert_eq!(said, [Some(1460), Some(1003), Some(1000)], "the third came too late; the second changed its own");
+}
+
+#[test]
+fn options_without_keepalive_wake_nobody_and_a_flow_on_its_way_out_has_none() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    set(&mut bench, CLIENT, SocketOptions { tos: 0x10, ..SocketOptions::default() });
+    assert_eq!((bench.messages().len(), bench.slow.next_deadline()), (1, None));
+    bench.say(ToSlow::Reset(flow));
+    bench.messages();
+    set(&mut bench, CLIENT, SocketOptions { tos: 0x20, ..kept_alive() });
+    assert_eq!((bench.messages().len(), bench.slow.next_deadline()), (0, None));
+}

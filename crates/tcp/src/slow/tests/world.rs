@@ -37,6 +37,8 @@ pub struct World {
     pub route: Option<Route>,
     pub admission: Option<Admission>,
     pub no_children: bool,
+    /// It keeps its places for children of other listeners.
+    pub spares: bool,
     pub accept_full: bool,
     pub ring_bytes: Option<RingBytes>,
     pub sent: Vec<(usize, ToFast)>,
@@ -149,6 +151,9 @@ impl Host for World {
         self.next_child += 1;
         self.children.insert(1000 + self.next_child);
         Some(Owner(1000 + self.next_child))
+    }
+    fn spares_children(&mut self, _: Owner) -> bool {
+        self.spares
     }
     fn drop_child(&mut self, child: Owner) {
         assert!(self.children.remove(&child.0), "{child:?} dropped twice");

@@ -126,3 +126,131 @@ impl MinRtt {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slow::congestion::Interval;
+
+    /// Rounds, and the flow's samples of a millisecond each.
+    #[derive(Default)]
+    struct Flow {
+        rounds: Rounds,
+        sample: Sample,
+    }
+
+    impl Flow {
+        fn new() -> Self {
+            Self { rounds: Rounds::default(), sample: Sample { mss: 1000, ..Sample::default() } }
+        }
+        /// Adds a sample. Returns bandwidth, bytes delivered and bytes lost of the round that it ends.
+        fn look(&mut self, acked: u64, lost: u64, retransmits: u64) -> Option<(f64, u64, u64)> {
+            self.sample.interval = Interval { us: 1000, acked, lost, retransmits, ..Interval::default() };
+            self.sample.bytes_acked += acked;
+            self.rounds.look(&self.sample).map(|round| (round.bandwidth, round.acked, round.lost))
+        }
+    }
+
+    /// Draft §5.5.1: the round ends with the acknowledgement of what was in flight at its start.
+    #[test]
+    fn a_round_has_all_that_was_delivered_and_lost_until_its_data_are_acknowledged() {
+        let mut flow = Flow::new();
+        assert_eq!(flow.look(0, 0, 0), None, "nothing is delivered");
+        flow.sample.flight = 6000;
+        assert_eq!(flow.look(4000, 0, 0), Some((2e6, 4000, 0)), "in two milliseconds");
+        assert_eq!(flow.look(5000, 700, 0), None, "9,000 of 10,000");
+        assert_eq!(flow.look(1000, 300, 2), Some((3e6, 6000, 2700)), "two segments sent again are more than 300 bytes");
+        assert_eq!(flow.look(5999, 0, 0), None);
+        assert_eq!(flow.look(2, 0, 0), Some((3_000_500.0, 6001, 0)), "the last round's losses are forgotten");
+        assert_eq!(flow.rounds.count, 3);
+        flow.sample.interval = Interval { acked: 90_000, ..Interval::default() };
+        flow.sample.bytes_acked += 90_000;
+        assert!(Rounds::default().look(&flow.sample).is_none(), "no time has passed");
+    }
+
+    #[test]
+    fn a_round_is_app_limited_if_any_of_its_samples_is() {
+        for limited in [[true, false, false], [true, true, false], [false, false, true], [true, true, true]] {
+            let mut flow = Flow::new();
+            flow.sample.flight = 3000;
+            flow.look(1, 0, 0);
+            let mut last = None;
+            for app_limited in limited {
+                flow.sample.app_limited = app_limited;
+                flow.sample.interval = Interval { us: 1000, acked: 1000, ..Interval::default() };
+                flow.sample.bytes_acked += 1000;
+                last = flow.rounds.look(&flow.sample);
+            }
+            assert!(last.is_some_and(|round| round.app_limited), "{limited:?}");
+            flow.sample.app_limited = false;
+            flow.sample.bytes_acked += 9000;
+            assert!(flow.rounds.look(&flow.sample).is_some_and(|round| !round.app_limited), "the next one");
+        }
+    }
+
+    /// A repair stops the cumulative acknowledgement. So bandwidth counts from its start, for eight rounds at most.
+    #[test]
+    fn during_a_repair_bandwidth_is_measured_over_up_to_eight_rounds() {
+        let mut flow = Flow::new();
+        flow.sample.recovering = true;
+        let mut bandwidths = |acked| flow.look(acked, 0, 0).map(|(bandwidth, ..)| bandwidth);
+        assert_eq!([8000, 2000, 2000].map(&mut bandwidths), [Some(8e6), Some(5e6), Some(4e6)]);
+        assert_eq!([4000, 4000, 4000].map(&mut bandwidths), [Some(4e6); 3]);
+        assert_eq!([4000, 12_000].map(&mut bandwidths), [Some(4e6), Some(5e6)], "the eighth");
+        assert_eq!([1000, 3000].map(&mut bandwidths), [Some(1e6), Some(2e6)], "it begins anew");
+        flow.sample.recovering = false;
+        assert_eq!(flow.look(5000, 0, 0).map(|(bandwidth, ..)| bandwidth), Some(3e6), "with the repair's rounds");
+        assert_eq!(flow.look(5000, 0, 0).map(|(bandwidth, ..)| bandwidth), Some(5e6), "without them");
+    }
+
+    #[test]
+    fn the_loss_rate_is_the_lost_part_of_all_that_was_sent() {
+        for (acked, lost, rate) in [(98, 2, 0.02), (3, 1, 0.25), (0, 5, 1.0), (5, 0, 0.0), (0, 0, 0.0)] {
+            assert_eq!(Round { bandwidth: 1.0, acked, lost, app_limited: false }.loss_rate(), rate, "{acked} {lost}");
+        }
+    }
+
+    /// Draft §5.5.5, §5.5.6: two cycles. An application-limited round counts if it is not smaller (§5.5.2.3).
+    #[test]
+    fn the_largest_bandwidth_is_that_of_two_cycles() {
+        let mut most = MaxBandwidth::default();
+        let add = |most: &mut MaxBandwidth, bandwidth, app_limited| {
+            most.add(&Round { bandwidth, acked: 1, lost: 0, app_limited });
+            most.cycles
+        };
+        assert_eq!(add(&mut most, 10.0, false), [10.0, 0.0]);
+        assert_eq!(add(&mut most, 4.0, false), [10.0, 0.0]);
+        most.advance();
+        assert_eq!((most.cycles, most.get()), ([0.0, 10.0], 10.0));
+        most.advance();
+        assert_eq!(most.cycles, [0.0, 10.0], "a cycle without samples is none");
+        assert_eq!(add(&mut most, 9.0, true), [0.0, 10.0]);
+        assert_eq!(add(&mut most, 10.0, true), [10.0, 10.0]);
+        assert_eq!(add(&mut most, 11.0, true), [11.0, 10.0]);
+        most.advance();
+        assert_eq!(add(&mut most, 3.0, false), [3.0, 11.0]);
+        assert_eq!(most.get(), 11.0);
+        most.advance();
+        assert_eq!(most.get(), 3.0);
+    }
+
+    /// Draft §5.5.7 with a filter of ten seconds.
+    #[test]
+    fn the_smallest_round_trip_holds_for_ten_seconds_unless_it_is_confirmed() {
+        let mut min = MinRtt::default();
+        for (now, rtt_us, confirmed, us) in [
+            (1_000_000, 0, false, 0),
+            (1_000_000, 100, true, 100),
+            (2_000_000, 101, false, 100),
+            (2_000_000, 100, true, 100),
+            (3_000_000, 99, true, 99),
+            (13_000_000, 150, false, 99),
+            (13_000_001, 0, false, 99),
+            (13_000_001, 150, true, 150),
+            (23_000_001, 151, false, 150),
+        ] {
+            let sample = Sample { now: Micros(now), rtt_us, ..Sample::default() };
+            assert_eq!((min.look(&sample), min.us), (confirmed, us), "{rtt_us} at {now}");
+        }
+    }
+}

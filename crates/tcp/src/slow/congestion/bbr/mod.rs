@@ -173,6 +173,10 @@ impl Bbr {
     /// BBRInflightWithHeadroom: leaves room in the path for others.
     fn with_headroom(&self, sample: &Sample) -> f64 {
         let high = self.limits.inflight_high;
+        if high.is_infinite() {
+            // Infinite less a part of it is no number.
+            return high;
+        }
         (high - (HEADROOM * high).max(f64::from(sample.mss))).max(least(sample))
     }
 
