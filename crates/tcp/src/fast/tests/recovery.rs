@@ -348,3 +348,13 @@ fn a_single_segment_in_flight_needs_no_scoreboard() {
     h.rx(told(700, &[]));
     assert_eq!(scoreboards(&h), 0);
 }
+
+/// RFC 9293 §3.8.6: what is beyond the window waits, but for the first segment.
+#[test]
+fn a_repair_waits_for_the_window_unless_it_is_the_first() {
+    for (wnd, repairs) in [(6000, 2), (6001, 2), (5999, 1), (4000, 1), (0, 1)] {
+        let mut h = out(10, false);
+        let lost = told(0, &[(6000, 10_000), (1000, 5000)]).wnd(wnd);
+        assert_eq!(sent(&h.rx(lost)), [(0, 1000), (5000, 1000)][..repairs], "{wnd}");
+    }
+}
