@@ -253,3 +253,21 @@ fn an_echo_leaves_the_share_of_what_was_out_and_two_segments_at_least() {
         assert_eq!((s.cwnd, s.ssthresh, s.bytes_marked), (cwnd, cwnd, 1000), "{out} {beta}");
     }
 }
+
+/// RFC 8257 §3.3: the estimate begins at 1, so the first mark has the full effect.
+#[test]
+fn with_dctcp_a_mark_halves_a_window_below_the_threshold_only() {
+    for (cwnd, ssthresh, wanted) in [
+        (10_000, 10_001, (5000, 5000)),
+        (10_000, 10_000, (10_000, 10_000)),
+        (10_000, 9999, (10_000, 9999)),
+        (1500, 9999, (1000, 1000)),
+        (2002, 9999, (1001, 1001)),
+    ] {
+        let window = Window { cwnd, ssthresh, ..setup().window };
+        let mut h = Harness::of(FlowSetup { ecn: Ecn::Dctcp, window, ..setup() });
+        write(&mut h, 1000);
+        rx(&mut h, &[(seg(0, 0, &[0]).with(ACK | ECE), 0)]);
+        assert_eq!((h.snapshot().cwnd, h.snapshot().ssthresh), wanted, "{cwnd} {ssthresh}");
+    }
+}

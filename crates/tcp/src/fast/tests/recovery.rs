@@ -358,3 +358,11 @@ fn a_repair_waits_for_the_window_unless_it_is_the_first() {
         assert_eq!(sent(&h.rx(lost)), [(0, 1000), (5000, 1000)][..repairs], "{wnd}");
     }
 }
+
+#[test]
+fn a_lone_segment_that_is_sent_again_needs_no_scoreboard() {
+    let mut h = Harness::of(FlowSetup { sack: true, srtt_us: 10_000, ..setup() });
+    h.write(1000);
+    timeout(&mut h);
+    assert_eq!((sent(&h.flush()), scoreboards(&h)), (vec![(0, 1000)], 0));
+}
