@@ -481,3 +481,19 @@ fn the_age_of_an_echo_is_counted_on_our_clock_of_milliseconds() {
     s.timestamps = None;
     assert_eq!(echo_age_ms(&turn.t, turn.lines, turn.now, &s), None);
 }
+
+#[test]
+fn a_time_is_kept_modulo_2_to_the_32_and_is_never_the_sign_for_none() {
+    for (at, kept) in [(0, 1), (4, 5), (5, 5), (1 << 32, 1), ((1 << 32) + 7, 7), (u64::from(u32::MAX), u32::MAX)] {
+        assert_eq!(word(Micros(at)), kept, "{at}");
+    }
+}
+
+#[test]
+fn the_shortest_round_trip_is_the_handshakes_until_one_is_measured() {
+    let lines = Lines::default();
+    lines.measures.srtt_us.set(STAGES.install, 9000);
+    assert_eq!(min_rtt_us(&lines), 9000);
+    lines.rate.min_rtt_us.set(STAGES.install, 1);
+    assert_eq!(min_rtt_us(&lines), 1);
+}
