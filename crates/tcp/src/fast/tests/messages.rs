@@ -129,3 +129,20 @@ fn a_frame_that_the_slow_path_gives_back_is_not_summed_again() {
     h.message(ToFast::Inject(PortId(1), frame.into()));
     assert_eq!((h.view().rx_tail, h.drops()), (100, 0));
 }
+
+/// RFC 5682 §3.1: timestamps tell at once whether a time-out was needless, and only the first one is in doubt.
+#[test]
+fn a_first_time_out_without_timestamps_is_in_doubt() {
+    for (timestamps, again, doubtful) in [(false, false, 1), (false, true, 0), (true, false, 0), (true, true, 0)] {
+        let mut h = Harness::of(FlowSetup { snd_start: Seq(0), sack: true, timestamps, ..setup() });
+        h.write(3 * MSS);
+        let mut turn = h.turn();
+        if again {
+            turn.t.set(STAGES.loss, RECOVER_SET);
+            turn.lines.addresses.recover.set(STAGES.loss, 3000);
+        }
+        turn.store(STAGES.loss);
+        h.message(ToFast::Timeout(FLOW, window(1000, 5000)));
+        assert_eq!(scoreboard_of(&mut h.turn()).doubtful, doubtful, "{timestamps} {again}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The next segment, and the tail probe, as a function of a flow's lines.
 
 use super::*;
-use crate::table::bits::{CORK, LOST, SCORED};
+use crate::table::bits::{CORK, FIN_WANTED, LOST, NODELAY, SCORED};
 use plan::Plan;
 
 /// SND.UNA is 0, and 4000 bytes are out in segments of 1000.
@@ -62,5 +62,23 @@ fn a_repair_goes_if_the_window_has_room_for_a_whole_segment() {
             t.set(STAGES.loss, LOST);
         }
         assert_eq!(plan::repair_may_go(&t, &lines), goes, "{lost} {left} {cwnd}");
+    }
+}
+
+/// A FIN takes a number of its own, which has to be within the window (RFC 9293 §3.4).
+#[test]
+fn a_fin_goes_with_the_last_data_if_the_window_has_room_for_it() {
+    for (queued, wnd, cwnd, len, fin) in [
+        (4500, 4501, 9000, 500, true),
+        (4500, 4500, 9000, 500, false),
+        (5000, 60_000, 9000, 1000, true),
+        (5001, 60_000, 9000, 1000, false),
+        (4500, 60_000, 4500, 500, true),
+    ] {
+        let (lines, mut t) = (Lines::default(), block(queued, wnd));
+        t.set(STAGES.application, FIN_WANTED | NODELAY);
+        t.congestion(STAGES.loss).cwnd = cwnd;
+        let wanted = Plan { seq: Seq(4000), len, fin, push: len == queued - 4000 };
+        assert_eq!(plan::next(&t, &lines), Some(wanted), "{queued} {wnd} {cwnd}");
     }
 }
