@@ -255,3 +255,6 @@ fn recovering(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, acked: u32) {
     t.duplicates(by).in_a_row = 0;
     t.clear(by, RECOVERY);
 }
+
+#[cfg(test)]
+mod tests;

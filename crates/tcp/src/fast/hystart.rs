@@ -222,6 +222,25 @@ mod tests {
     }
 
     #[test]
+    fn a_round_without_samples_leaves_the_last_one_to_compare_with() {
+        for (rtt_ms, phase) in [(57, Phase::Conservative), (56, Phase::Standard)] {
+            let mut flow = Flow::new(50);
+            flow.round(50, 8, 10);
+            flow.hystart.acknowledged(&Ack {
+                now: flow.now,
+                ack: flow.ack,
+                snd_max: flow.ack,
+                rtt_us: None,
+                min_rtt_us: 50_000,
+                full_us: 25_000,
+                large: false,
+            });
+            flow.ack = flow.ack.add(1);
+            assert_eq!(flow.round(rtt_ms, 8, 10), phase, "{rtt_ms} ms: an eighth more than 50 is 56.25");
+        }
+    }
+
+    #[test]
     fn a_rise_below_four_milliseconds_is_no_sign() {
         let mut flow = Flow::new(1);
         for rtt_ms in [1, 4, 7, 10] {

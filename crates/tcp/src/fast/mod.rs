@@ -46,7 +46,7 @@ mod scheduler;
 mod scoreboard;
 mod segment;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timers;
 mod trimmed;
 mod wheel;

@@ -340,3 +340,6 @@ fn late(by: Loss, turn: &mut FlowTurn<'_>) {
         turn.t.set(by, TAIL);
     }
 }
+
+#[cfg(test)]
+mod tests;

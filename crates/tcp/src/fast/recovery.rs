@@ -241,3 +241,6 @@ pub(super) fn repaired_by_probe(by: Loss, turn: &mut FlowTurn<'_>) {
         turn.t.congestion(by).cwnd = turn.t.cwnd().min(ssthresh);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -354,6 +354,27 @@ mod tests {
     }
 
     #[test]
+    fn a_wheel_has_links_for_the_timers_up_to_the_largest_number_and_no_more() {
+        let mut wheel = Wheel::default();
+        for (timer, nodes) in [
+            (Timer::Pace(FlowId(0)), 3),
+            (Timer::Recovery(FlowId(4)), 15),
+            (Timer::Class(4), 15),
+            (Timer::Class(2), 15),
+            (Timer::Pace(FlowId(5)), 18),
+        ] {
+            wheel.set(timer, Micros(1000));
+            assert_eq!(wheel.nodes.len(), nodes, "{timer:?}");
+            assert_eq!(Timer::of(timer.key()), timer);
+        }
+        wheel.reserve(6);
+        assert_eq!(wheel.nodes.len(), 21);
+        wheel.reserve(1);
+        assert_eq!(wheel.nodes.len(), 21);
+        assert_eq!(drain(&mut wheel, 1000).len(), 5);
+    }
+
+    #[test]
     fn order_is_kept_within_a_slot_that_cascades() {
         let mut wheel = Wheel::default();
         for n in 0..10 {

@@ -345,3 +345,6 @@ fn block(by: Install, setup: &FlowSetup, v6: bool) -> Tcb {
     t.room(by).rcv_limit = rcv_start.add(setup.rx_bytes);
     t
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,3 +154,21 @@ fn a_removed_or_killed_flow_keeps_no_ranges() {
         assert_eq!(h.fast.state.out_of_order.in_use(), 0);
     }
 }
+
+#[test]
+fn frames_of_the_slow_path_use_the_budget_and_keep_their_order() {
+    let mut h = Harness::new();
+    for n in 0..5u8 {
+        h.message(ToFast::Transmit(PortId(n % 2), vec![n; 60].into()));
+    }
+    let mut sent = |budget, full| {
+        h.tx.full = full;
+        let count = h.fast.transmit(h.now, budget, &h.rings, &mut h.tx);
+        (count, std::mem::take(&mut h.tx.sent).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>())
+    };
+    assert_eq!(sent(0, None), (0, vec![]));
+    assert_eq!(sent(2, None), (2, vec![0, 1]));
+    assert_eq!(sent(5, Some(PortId(0))), (1, vec![3]));
+    assert_eq!(sent(1, None), (1, vec![2]));
+    assert_eq!(sent(5, None), (1, vec![4]));
+}

@@ -224,3 +224,50 @@ fn the_smallest_round_trip_of_ten_seconds_is_kept() {
     h.rx(seg(0, end + 100, &[]));
     assert_eq!((h.snapshot().rtt_us, h.snapshot().min_rtt_us), (700, 700));
 }
+
+/// RFC 8257 §3.2 leaves CWR free, so that a lone segment can ask for an acknowledgement.
+#[test]
+fn with_dctcp_a_segment_of_a_window_below_two_says_that_it_is_alone() {
+    for (ecn, cwnd, wanted) in [
+        (Ecn::Dctcp, 1000, CWR),
+        (Ecn::Dctcp, 1500, CWR),
+        (Ecn::Dctcp, 1999, CWR),
+        (Ecn::Dctcp, 2000, 0),
+        (Ecn::Dctcp, 2001, 0),
+        (Ecn::Classic, 1000, 0),
+    ] {
+        let mut h = Harness::of(FlowSetup { ecn, window: Window { cwnd, ..setup().window }, ..setup() });
+        assert_eq!(flags_of(&write(&mut h, 1000)), [wanted], "{ecn:?} {cwnd}");
+    }
+}
+
+/// RFC 3168 §6.1.2, and RFC 9438 §4.6 for another share than half.
+#[test]
+fn an_echo_leaves_the_share_of_what_was_out_and_two_segments_at_least() {
+    for (out, beta, cwnd) in [(10, 512, 5000), (10, 717, 7001), (3, 512, 2000), (4, 512, 2000), (5, 512, 2500)] {
+        let window = Window { beta, ..setup().window };
+        let mut h = Harness::of(FlowSetup { ecn: Ecn::Classic, window, ..setup() });
+        write(&mut h, out * 1000);
+        rx(&mut h, &[(seg(0, 1000, &[]).with(ACK | ECE), 0)]);
+        let s = h.snapshot();
+        assert_eq!((s.cwnd, s.ssthresh, s.bytes_marked), (cwnd, cwnd, 1000), "{out} {beta}");
+    }
+}
+
+/// RFC 8257 §3.3: the estimate begins at 1, so the first mark has the full effect.
+#[test]
+fn with_dctcp_a_mark_halves_a_window_below_the_threshold_only() {
+    for (cwnd, ssthresh, wanted) in [
+        (10_000, 10_001, (5000, 5000)),
+        (10_000, 10_000, (10_000, 10_000)),
+        (10_000, 9999, (10_000, 9999)),
+        (1500, 9999, (1000, 1000)),
+        (2002, 9999, (1001, 1001)),
+    ] {
+        let window = Window { cwnd, ssthresh, ..setup().window };
+        let mut h = Harness::of(FlowSetup { ecn: Ecn::Dctcp, window, ..setup() });
+        write(&mut h, 1000);
+        rx(&mut h, &[(seg(0, 0, &[0]).with(ACK | ECE), 0)]);
+        assert_eq!((h.snapshot().cwnd, h.snapshot().ssthresh), wanted, "{cwnd} {ssthresh}");
+    }
+}

@@ -187,3 +187,38 @@ fn what_a_limit_holds_back_is_not_stuck() {
     assert_eq!(h.slow_names(), ["Active"]);
     assert_ne!(h.snapshot().flags & flow_flags::LIMIT_WAIT, 0, "the next one waits again");
 }
+
+/// A flow of a class whose credit is used up, with a segment to send.
+fn waiting() -> Harness {
+    let mut h = Harness::of(of_class(0));
+    h.message(limit(0, 1_000_000));
+    assert_eq!((h.write(1000).len(), h.write(1000).len()), (1, 0));
+    assert_ne!(h.snapshot().flags & flow_flags::LIMIT_WAIT, 0);
+    h
+}
+
+#[test]
+fn an_acknowledgement_bypasses_the_limit_and_data_do_not() {
+    let mut h = waiting();
+    let out = h.rx(seg(10, 0, &bytes(10, 10)));
+    assert_eq!(out.iter().map(|s| s.data.len()).collect::<Vec<_>>(), [0]);
+    assert_ne!(h.snapshot().flags & flow_flags::LIMIT_WAIT, 0, "its data still wait");
+    assert_eq!(h.wait(1100).iter().map(|s| s.data.len()).collect::<Vec<_>>(), [1000]);
+}
+
+#[test]
+fn an_acknowledgement_that_bypasses_the_limit_waits_for_its_port() {
+    let mut h = waiting();
+    h.tx.full = Some(PortId(1));
+    assert_eq!(h.rx(seg(10, 0, &bytes(10, 10))), []);
+    assert!(h.fast.has_work());
+    h.tx.full = None;
+    assert_eq!(h.flush().iter().map(|s| s.data.len()).collect::<Vec<_>>(), [0]);
+    assert_eq!(h.flush(), []);
+    // More acknowledgements than a turn lets go.
+    let mut h = waiting();
+    let batch: Vec<_> = (1..=15).map(|n| seg(n * 20, 0, &bytes(n * 20, 10))).collect();
+    h.fast.state.config.segments_per_turn = 4;
+    h.batch(&batch);
+    assert_eq!(h.flush().len(), 15);
+}

@@ -11,7 +11,9 @@ mod idle;
 mod load;
 mod loss;
 mod marks;
+mod messages;
 mod pacing;
+mod planning;
 mod prediction;
 mod receive;
 mod recovery;
@@ -211,6 +213,11 @@ pub fn bytes(from: u32, len: u32) -> Vec<u8> {
     (from..from + len).map(byte).collect()
 }
 
+/// The scoreboard of a flow that has one.
+pub(super) fn scoreboard_of<'a>(turn: &'a mut FlowTurn<'_>) -> &'a mut scoreboard::Scoreboard {
+    turn.state.scoreboards.by(STAGES.loss).get(turn.lines.recovery.scoreboard.get()).unwrap()
+}
+
 impl Harness {
     pub fn new() -> Self {
         Self::of(setup())
@@ -379,6 +386,11 @@ impl Harness {
 
     pub fn view(&self) -> AppView {
         self.fast.view(self.setup.flow)
+    }
+
+    /// A turn of the flow, for a test that calls a stage's functions itself.
+    pub(super) fn turn(&mut self) -> FlowTurn<'_> {
+        FlowTurn::of(&self.fast.table, &mut self.fast.state, self.now, self.setup.flow).unwrap()
     }
 
     pub fn snapshot(&self) -> crate::flow::FlowSnapshot {

@@ -189,3 +189,35 @@ fn what_pacing_holds_back_is_not_stuck() {
     assert_eq!(h.slow_names(), ["Active"]);
     assert_eq!(h.snapshot().flags & flow_flags::PACE_WAIT, 0);
 }
+
+#[test]
+fn a_keepalive_probe_is_not_paced() {
+    let mut h = slowly();
+    h.write(1000);
+    h.rx(seg(0, 1000, &[]));
+    h.message(ToFast::KeepAlive(FLOW));
+    let sent = h.flush();
+    assert_eq!((sent.len(), sent[0].seq, sent[0].data.len()), (1, 999, 0));
+}
+
+/// A sender that its port has kept waiting gets the credit of that time. One that had nothing to send gets a quantum.
+#[test]
+fn a_full_port_costs_a_flow_and_its_class_no_credit() {
+    for class in [false, true] {
+        let new = || {
+            let mut h = if class { Harness::new() } else { slowly() };
+            if class {
+                h.message(ToFast::SetLimit { class: 0, bytes_per_s: 1_000_000 });
+            }
+            h
+        };
+        let mut h = new();
+        h.now = h.now.after(1000);
+        assert_eq!(h.write(5000).len(), 1, "class {class}");
+        let mut h = new();
+        h.tx.full = Some(PortId(1));
+        assert_eq!(h.write(5000), []);
+        h.tx.full = None;
+        assert_eq!(h.wait(1000).len(), 2, "class {class}");
+    }
+}

@@ -250,3 +250,39 @@ fn after_shut_rd_data_are_taken_and_thrown_away() {
     assert!(h.view().eof);
     assert_eq!(h.view().rx_tail, 500);
 }
+
+/// RFC 5681 §4.2: two segments as large as the largest that has come.
+#[test]
+fn two_full_segments_are_acknowledged_at_once_and_less_is_not() {
+    for (parts, acks) in [
+        (vec![1000, 900, 100], [0, 0, 1]),
+        (vec![1000, 999, 1], [0, 0, 1]),
+        (vec![1000, 1000, 1], [0, 1, 0]),
+        (vec![536, 535, 1], [0, 0, 1]),
+        (vec![600, 600, 1], [0, 1, 0]),
+        (vec![600, 599, 1], [0, 0, 1]),
+    ] {
+        let (mut h, mut at) = (Harness::new(), 0);
+        let sent = parts.iter().map(|len| {
+            at += len;
+            h.rx(seg(at - len, 0, &bytes(at - len, *len))).len()
+        });
+        assert_eq!(sent.collect::<Vec<_>>(), acks, "{parts:?}");
+    }
+}
+
+#[test]
+fn data_ahead_of_a_hole_are_not_copied_for_an_application_that_does_not_want_them() {
+    for shut_rd in [false, true] {
+        let mut h = Harness::new();
+        h.app.shut_rd = shut_rd;
+        h.update().unwrap();
+        h.rx(seg(10, 0, &[7; 10]));
+        let copied = h.rings.rx[&FLOW][10..20] == [7; 10];
+        assert_eq!(copied, !shut_rd);
+        // The same again is not copied again.
+        h.rings.rx.get_mut(&FLOW).unwrap().fill(0);
+        h.rx(seg(10, 0, &[7; 10]));
+        assert!(h.rings.rx[&FLOW].iter().all(|byte| *byte == 0));
+    }
+}

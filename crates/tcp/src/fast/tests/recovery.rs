@@ -348,3 +348,52 @@ fn a_single_segment_in_flight_needs_no_scoreboard() {
     h.rx(told(700, &[]));
     assert_eq!(scoreboards(&h), 0);
 }
+
+/// RFC 9293 §3.8.6: what is beyond the window waits, but for the first segment.
+#[test]
+fn a_repair_waits_for_the_window_unless_it_is_the_first() {
+    for (wnd, repairs) in [(6000, 2), (6001, 2), (5999, 1), (4000, 1), (0, 1)] {
+        let mut h = out(10, false);
+        let lost = told(0, &[(6000, 10_000), (1000, 5000)]).wnd(wnd);
+        assert_eq!(sent(&h.rx(lost)), [(0, 1000), (5000, 1000)][..repairs], "{wnd}");
+    }
+}
+
+#[test]
+fn a_lone_segment_that_is_sent_again_needs_no_scoreboard() {
+    let mut h = Harness::of(FlowSetup { sack: true, srtt_us: 10_000, ..setup() });
+    h.write(1000);
+    timeout(&mut h);
+    assert_eq!((sent(&h.flush()), scoreboards(&h)), (vec![(0, 1000)], 0));
+}
+
+/// RFC 9937 §6.2: a segment more goes out if the acknowledgement advances and shows no further loss.
+#[test]
+fn a_recovery_that_advances_without_a_loss_sends_a_segment_more_than_has_arrived() {
+    let mut h = out(20, false);
+    let first = h.rx(told(0, &[(16_000, 20_000)]));
+    assert_eq!(sent(&first), [(0, 1000), (1000, 1000), (2000, 1000), (3000, 1000)], "as much as was reported");
+    h.now = h.now.after(10_000);
+    assert_eq!(sent(&h.rx(told(1000, &[(16_000, 20_000)]))), [(4000, 1000), (5000, 1000)]);
+}
+
+#[test]
+fn reordering_that_was_seen_stays_seen() {
+    let seen = |h: &mut Harness| h.turn().lines.recovery.reordering.get() & 1 << 16;
+    let mut h = out(10, false);
+    for n in [0, 2000, 4000] {
+        h.rx(told(n, &[(n + 1000, n + 2000)]));
+        h.rx(told(n + 2000, &[]));
+        assert_ne!(seen(&mut h), 0);
+    }
+    assert_eq!(h.snapshot().reorderings, 3);
+    // Also when a repair turns out to have been needless.
+    let mut h = Harness::of(FlowSetup { sack: true, timestamps: true, srtt_us: 10_000, ..setup() });
+    let first = h.write(10_000)[0].ts.unwrap().0;
+    h.now = h.now.after(10_000);
+    assert_eq!(sent(&h.rx(told(0, &[(1000, 4000)]).ts(5, first))), [(0, 1000)]);
+    h.turn().lines.recovery.reordering.set(STAGES.loss, 1 << 16);
+    h.rx(told(10_000, &[]).ts(5, first));
+    assert_eq!(h.fast.counters().undone, 1);
+    assert_ne!(seen(&mut h), 0);
+}

@@ -217,3 +217,64 @@ fn bad_frames_are_counted() {
     }
     assert_eq!(h.view().rx_tail, 0);
 }
+
+/// RFC 7323 §5.5: 24 days, in units of 2^20 µs.
+#[test]
+fn a_timestamp_is_stale_when_it_is_older_than_24_days() {
+    for (age, taken) in [(24 * 82_398u64, 0), (24 * 82_398 + 1, 10)] {
+        let mut h = Harness::of(FlowSetup { timestamps: true, ts_recent: 5, ..setup() });
+        h.turn().lines.identity.ts_recent_at.set(STAGES.receive, 7);
+        h.now = Micros((age + 7) << 20);
+        h.rx(seg(0, 0, &bytes(0, 10)).ts(4, 0));
+        assert_eq!((h.view().rx_tail, h.dropped(Drop::Paws)), (taken, u64::from(taken == 0)), "{age}");
+    }
+}
+
+/// RFC 7323 §4.3: the timestamp of a segment that is not ahead of the last acknowledgement.
+#[test]
+fn the_timestamp_to_echo_is_that_of_the_segment_which_the_last_acknowledgement_was_for() {
+    for (timestamps, seq, value, wanted) in [
+        (true, 100, 9, (9, 3)),
+        (true, 101, 9, (5, 0)),
+        (true, 100, 5, (5, 0)),
+        (false, 100, 9, (5, 0)),
+        (false, 100, 5, (5, 0)),
+    ] {
+        let mut h = Harness::of(FlowSetup { timestamps, ts_recent: 5, ..setup() });
+        h.rx(seg(0, 0, &bytes(0, 100)).ts(5, 0));
+        h.message(ToFast::SendAck(FLOW));
+        assert_eq!(h.flush()[0].ack, 100);
+        h.turn().lines.identity.ts_recent_at.set(STAGES.receive, 0);
+        h.now = Micros(3 << 20);
+        h.rx(seg(seq, 0, &bytes(seq, 10)).ts(value, 0));
+        let at = h.turn().lines.identity.ts_recent_at.get();
+        assert_eq!((h.snapshot().ts_recent, at), wanted, "{timestamps} {seq} {value}");
+    }
+}
+
+#[test]
+fn a_reset_is_counted_and_so_is_ours() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &[]).with(RST));
+    assert_eq!(h.fast.counters().resets, 1);
+    let mut h = Harness::new();
+    (h.app.closed, h.app.abort) = (true, true);
+    h.update().unwrap();
+    assert_eq!((h.flush().len(), h.fast.counters().resets), (1, 1));
+}
+
+/// RFC 2525 §2.17: only data that are lost with the socket are answered with a RST.
+#[test]
+fn a_fin_with_data_that_were_read_is_taken_after_the_socket_is_closed() {
+    for (len, resets) in [(10, false), (11, true)] {
+        let mut h = Harness::new();
+        h.rx(seg(0, 0, &bytes(0, 10)));
+        assert_eq!(h.read(), 10);
+        h.app.closed = true;
+        h.update().unwrap();
+        h.flush();
+        let sent = h.rx(seg(0, 1, &bytes(0, len)).with(ACK | FIN));
+        assert_eq!(sent.iter().any(|s| s.flags & RST != 0), resets, "{len}");
+        assert_eq!(h.view().eof, !resets, "{len}");
+    }
+}

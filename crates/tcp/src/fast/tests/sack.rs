@@ -80,3 +80,43 @@ fn nothing_is_reported_unless_it_was_agreed() {
     assert!(data(&mut h, 200, 300)[0].sack.is_empty());
     assert!(data(&mut h, 200, 300)[0].sack.is_empty());
 }
+
+/// RFC 2018 §4: the newest range stands first. The other eight take turns.
+#[test]
+fn the_acknowledgements_of_a_batch_take_turns_in_naming_the_other_ranges() {
+    let mut h = h();
+    let batch: Vec<_> = (1..=9).map(|n| seg(n * 200, 0, &bytes(n * 200, 100))).collect();
+    h.batch(&batch);
+    let named: Vec<Vec<u32>> =
+        h.flush().iter().map(|s| s.sack[1..].iter().map(|block| block.0 / 200).collect()).collect();
+    let turns = [vec![8, 7, 6], vec![2, 1, 8], vec![4, 3, 2], vec![6, 5, 4]];
+    let wanted: Vec<_> = (0..9).map(|n| turns[n % 4].clone()).collect();
+    assert_eq!(named, wanted);
+}
+
+/// RFC 2883 §4: one report. What follows in the same batch is added to it.
+#[test]
+fn neighbours_that_come_twice_are_reported_as_one() {
+    let mut harness = h();
+    let mut turn = harness.turn();
+    let reported = |turn: &FlowTurn<'_>| turn.lines.recovery.duplicate.each_ref().map(|word| word.get());
+    for (start, end, wanted) in [
+        (100, 200, [100, 200]),
+        (200, 300, [100, 300]),
+        (400, 500, [400, 500]),
+        (50, 60, [50, 60]),
+        (70, 70, [50, 60]),
+        (80, 70, [50, 60]),
+    ] {
+        report::duplicate(STAGES.receive, &mut turn.t, turn.lines, Seq(start), Seq(end));
+        assert_eq!((reported(&turn), turn.t.has(bits::DSACK)), (wanted, true), "{start} {end}");
+    }
+    // The first after the report has gone out begins anew, also right behind it.
+    turn.t.clear(STAGES.receive, bits::DSACK);
+    report::duplicate(STAGES.receive, &mut turn.t, turn.lines, Seq(60), Seq(70));
+    assert_eq!((reported(&turn), turn.t.has(bits::DSACK)), ([60, 70], true));
+    turn.t.clear(STAGES.receive, bits::DSACK);
+    turn.t.clear(STAGES.install, bits::SACK);
+    report::duplicate(STAGES.receive, &mut turn.t, turn.lines, Seq(80), Seq(90));
+    assert_eq!((reported(&turn), turn.t.has(bits::DSACK)), ([60, 70], false));
+}

@@ -236,3 +236,27 @@ fn a_repeated_probe_is_no_sample() {
     h.rx(seg(0, 1, &[]).wnd(0));
     assert_eq!(h.snapshot().srtt_us, 0);
 }
+
+/// RFC 9293 §3.8.6.2.1: only a window probe may show that the largest window was not the peer's buffer.
+#[test]
+fn the_largest_window_is_lowered_by_a_probe_that_was_sent_inside_the_window_and_by_nothing_else() {
+    let max = |h: &mut Harness| h.turn().lines.measures.max_wnd.get();
+    let mut h = Harness::new();
+    h.write(1000);
+    h.rx(seg(0, 0, &[]).wnd(5000));
+    // A segment that is sent again.
+    (0..3).for_each(|_| drop(h.rx(seg(0, 0, &[]).wnd(5000))));
+    assert_eq!((h.snapshot().retransmits, max(&mut h)), (1, 60_000));
+    for (room, wnd, wanted) in [(1, 100, 30_000), (0, 100, 60_000), (1, 0, 60_000)] {
+        let mut h = Harness::new();
+        h.rx(seg(0, 0, &[]).wnd(0));
+        h.write(500);
+        // Too small to be used at once.
+        h.rx(seg(0, 0, &[]).wnd(wnd));
+        assert_eq!(h.snapshot().snd_wnd, u32::from(wnd));
+        h.tx.room = room;
+        h.message(ToFast::ProbeWindow(FLOW));
+        assert_eq!(h.flush().len(), room, "{room} {wnd}");
+        assert_eq!(max(&mut h), wanted, "{room} {wnd}");
+    }
+}
