@@ -315,6 +315,24 @@ mod tests {
         assert!(!ends.reattach(&region, 9, socket(3, 2)), "it has hung up");
     }
 
+    /// The library may have been killed, or interrupted by a handler that closed it, before the stack could hear.
+    #[test]
+    fn a_socket_whose_pair_serves_another_is_looked_at_again() {
+        let (region, _memfd) = Region::create(Geometry::default()).unwrap();
+        let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
+        let (_ours, theirs) = pair();
+        let slot = region.slot(3).unwrap();
+        region.stack(slot).generation.store(7, Relaxed);
+        region.stack(slot).state.store(state::ESTABLISHED, Relaxed);
+        ends.attach(&set, 9, socket(3, 7), None, theirs).unwrap();
+        assert!(ends.reattach(&region, 9, socket(5, 2)));
+        assert_eq!(ends.unheard(&region, HEARS_WITHIN), None, "later");
+        assert_eq!(ends.unheard(&region, Duration::ZERO), Some(socket(3, 7)));
+        region.stack(slot).state.store(state::FREE, Relaxed);
+        assert!(ends.reattach(&region, 9, socket(3, 7)) && ends.reattach(&region, 9, socket(6, 1)));
+        assert_eq!(ends.unheard(&region, Duration::ZERO), None, "the stack has heard");
+    }
+
     #[test]
     fn an_end_goes_with_the_reservation_of_its_socket() {
         let (set, mut ends) = (epoll::create(CreateFlags::CLOEXEC).unwrap(), Ends::default());
