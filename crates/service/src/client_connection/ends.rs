@@ -14,7 +14,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use towpath_ring::Region;
-use towpath_ring::command::op;
 use towpath_ring::lines::{app_flags, state};
 
 /// How long a stack may take to hear of a close that the library has told it of.
@@ -196,13 +195,7 @@ impl ClientConnection<'_> {
         if self.ends.has_more_than(slots.saturating_mul(2)) {
             return Err(invalid("more ends of pairs than slots"));
         }
-        // One that is left of a command before has nothing to do with a socket whose command reserves no port.
-        let region = &self.client.region;
-        let reserves = region.slot(of.slot).is_some_and(|slot| {
-            let (_, command) = region.command(slot).read();
-            command.local_port != 0 || command.op == op::JOIN
-        });
-        let reservation = if reserves { self.unattached.remove(&of.slot) } else { None };
+        let reservation = self.unattached.remove(&of.slot);
         self.ends.attach(&self.epoll, number, of, reservation, end)
     }
 
