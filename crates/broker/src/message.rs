@@ -114,8 +114,8 @@ pub enum Request {
     /// What the configuration's network namespaces are now.
     Namespaces,
     /// Look whether a process of another network namespace may be joined to an address of the service's, and bind a socket
-    /// there. The answer has the end of a socketpair, through which another answer comes: a socket, its address and port,
-    /// and the service's device with the address as its text.
+    /// there. The answer has the end of a socketpair, through which another answer comes. That one has a socket, its address
+    /// and port, and the service's device with the address as its text.
     Join {
         /// The namespace's place in the configuration.
         namespace: u32,

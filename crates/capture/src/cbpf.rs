@@ -1,8 +1,8 @@
 //! Classic BPF: the language of tcpdump's filters. Programs are checked as the kernel checks them
 //! (`bpf_check_classic` and `check_load_and_stores` of net/core/filter.c) and mean what they mean there.
 //!
-//! A captured frame can answer some of the kernel's extensions (loads from [`AD_OFF`] on): its protocol, its direction,
-//! and that it has lost no VLAN tag. A program with another one is refused.
+//! A captured frame can answer some of the kernel's extensions (loads from [`AD_OFF`] on). They are its protocol, its
+//! direction, and that it has lost no VLAN tag. A program with another one is refused.
 
 use std::fmt;
 

@@ -8,8 +8,8 @@ use towpath_service::paths::{self, PathError};
 /// The choice of a service, for commands that ask one.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Which {
-    /// A service of this stack instead: `kernel`, your kernel stack in this network namespace, `kernel=NAME`, the one
-    /// of that name, or the NAME of a stack in the service's configuration
+    /// A service of this stack instead. `kernel` is your kernel stack in this network namespace, and `kernel=NAME` the
+    /// one of that name. Any other NAME is a stack of the service's configuration
     #[arg(long, value_name = "STACK", conflicts_with = "socket")]
     pub stack: Option<StackName>,
     /// The service's registration socket [default: $TOWPATH_SOCKET, else the machine's service if it admits you, else

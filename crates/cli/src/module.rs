@@ -56,7 +56,7 @@ enum Action {
         /// Lower ones run first
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
-        /// Share of a core's time that it may take, in percent; one that takes more is detached, and with 100 it never is
+        /// Share of a core's time that it may take, in percent. One that takes more is detached, and with 100 it never is
         #[arg(long, value_name = "PERCENT", default_value_t = api::USUAL_BUDGET, value_parser = clap::value_parser!(u8).range(1..=100))]
         budget: u8,
     },

@@ -117,8 +117,8 @@ pub trait Backend: Copy {
     fn receive_ring(&self) -> ByteRing<'static>;
     /// The size of the receive ring. Load the position that the other side has sent to first.
     fn receive_bytes(&self) -> u32;
-    /// Where `len` bytes from this position on lie in the send ring, if they are in one piece there and nothing is to be done
-    /// before.
+    /// Where `len` bytes from this position on lie in the send ring. `None`: they are not in one piece there, or something is
+    /// to be done before.
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8>;
     /// The same in the receive ring.
     fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8>;

@@ -1,4 +1,4 @@
-//! Corking, the sender's part: the bytes that a direct connection [holds back](crate::held), and how far a stack is to
+//! Corking, the sender's part: the bytes that a direct connection [holds back](crate::held). Also how far a stack is to
 //! send although it is asked to hold back again.
 
 use crate::direct::Direct;

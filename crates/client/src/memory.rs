@@ -15,7 +15,7 @@ const FIRST: u32 = 8192;
 const AHEAD: u32 = FIRST / 2;
 /// How many connections that the stack has not made yet have their memory.
 const CHILDREN: u32 = 8;
-/// The first slots of both ranges keep what they have when they are closed. The stack uses the one that was freed last, so a
+/// The first slots of both ranges keep what they have when they are closed. The stack uses the one that was freed last. So a
 /// program with few connections at a time gives nothing back that it needs at once.
 const KEPT_SLOTS: u32 = 32;
 

@@ -42,7 +42,7 @@ pub(crate) fn is_asked(session: &Session, app: &AppLine, stack: &StackLine) -> b
 }
 
 /// Doubles the send ring, for which the stack asks, if that can be now. Under `sending`. No room goes beyond the next position at
-/// which a ring may be doubled whatever is in it, so whoever asks before each piece comes to one.
+/// which a ring may be doubled whatever is in it. So whoever asks before each piece comes to one.
 #[cold]
 #[inline(never)]
 pub(crate) fn double_send_ring(session: &Session, slot: Slot) -> bool {

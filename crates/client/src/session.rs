@@ -33,8 +33,8 @@ const DIRECT_SPIN_US: u64 = 100;
 /// With fewer usable CPUs than this a program does not spin by default, because it would take the CPU from the stack or
 /// its peer. Example: redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without.
 const SPINNING_CPUS: usize = 4;
-/// The most sessions of a process: its own, one for each other client or stack whose sockets it has, and those whose
-/// service has gone but not their sockets.
+/// The most sessions of a process: its own, and one for each other client or stack whose sockets it has. Those whose service
+/// has gone, but not their sockets, count too.
 pub const SESSIONS: usize = 16;
 
 /// One region of one service, and the connection to that service.

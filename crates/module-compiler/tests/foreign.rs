@@ -1,5 +1,5 @@
-//! Programs that nobody here wrote load as they are, and give the kernel's actions and bytes on the same packets: those of
-//! Debian's libxdp1, and those of the kernel's samples and selftests.
+//! Programs that nobody here wrote load as they are, and give the kernel's actions and bytes on the same packets. The programs
+//! are those of Debian's libxdp1, and those of the kernel's samples and selftests.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -152,7 +152,7 @@ pub struct Instance {
 // SAFETY: the pointers of the run are to the module, which the instance keeps.
 unsafe impl Send for Instance {}
 
-/// A compiled program. It takes six arguments as all compiled functions do, and reads only these two: the verifier lets a
+/// A compiled program. It takes six arguments as all compiled functions do, and reads only these two. The verifier lets a
 /// program read no register but the context's before it has written it.
 type Entry = unsafe extern "C" fn(*mut Run, *mut Run) -> u64;
 

@@ -1,8 +1,8 @@
 /* TCP over Towpath without sockets: docs/reference/native.md. Link with -ltowpath_native.
  *
  * Functions that return int or ssize_t return a negative errno for an error (-EAGAIN: not now). Nothing blocks but towpath_wait, and
- * the exchange with the service that begins a connection or a listener. Handles may be passed on to other threads, but two threads must
- * not use one at the same time; each thread waits on a struct towpath of its own. */
+ * the exchange with the service that begins a connection or a listener. Handles may be passed on to other threads, but
+ * two threads must not use one at the same time. Each thread waits on a struct towpath of its own. */
 #ifndef TOWPATH_H
 #define TOWPATH_H
 
@@ -47,7 +47,7 @@ int towpath_accept(struct towpath_listener *, struct towpath_connection **out);
 void towpath_listener_local(const struct towpath_listener *, struct sockaddr_storage *);
 void towpath_listener_close(struct towpath_listener *);
 
-/* Begins a connection. An event tells when it is made or has failed; towpath_established returns 1 when it is made, 0 not yet, and
+/* Begins a connection. An event tells when it is made or has failed. towpath_established returns 1 when it is made, 0 not yet, and
  * a negative errno (once) when it has failed. -ENETUNREACH: the stack does not lead there. */
 int towpath_connect(const struct towpath *, const struct sockaddr *, socklen_t, struct towpath_connection **out);
 int towpath_established(struct towpath_connection *);

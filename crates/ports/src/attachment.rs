@@ -358,7 +358,7 @@ impl Attachment {
     /// Their process has to use the new sockets.
     ///
     /// It never waits. [`XskError::QueueBusy`] may be over soon, as the kernel frees the place of a closed socket a moment
-    /// later: another call goes on where this one has stopped.
+    /// later. Another call goes on where this one has stopped.
     pub fn follow(&mut self, name: &str, queues: usize) -> Result<(), AttachError> {
         let found = Interface::find(name).map_err(|e| explain(name, "ioctl", &e))?;
         let found = found.ok_or_else(|| SteerError::NoInterface(name.into()))?;

@@ -120,9 +120,9 @@ impl Listening {
         &mut self.peers
     }
 
-    /// The next SYN, and the place of its interface. SYNs without a usable header are skipped, and those that have waited for
-    /// so long that the kernel has answered their repetition: it may have the connection by now. So are those of a device
-    /// that has been served no longer since.
+    /// The next SYN, and the place of its interface. SYNs without a usable header are skipped. So are those that have waited
+    /// for so long that the kernel has answered their repetition: it may have the connection by now. Those of a device that is
+    /// not served any more are skipped, too.
     pub fn next_syn(&mut self) -> Option<(u32, Syn)> {
         loop {
             let record = self.syns.next()?;

@@ -194,8 +194,8 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
     }
 
-    /// Takes first SYNs from listening sockets if they came over the device with this index: the interface at this place, or
-    /// the kernel's device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
+    /// Takes first SYNs from listening sockets if they came over the device with this index. It is the interface at this place,
+    /// or the kernel's device for the VLAN. `None`: the kernel has none, so all TCP of the VLAN is steered to us.
     pub fn serve(&mut self, place: u32, device: Option<u32>) -> Result<(), SteerError> {
         let all = if device.is_none() { ALL_TCP } else { 0 };
         let vlan = self.vlans.get(place as usize).copied().unwrap_or(0);

@@ -6,8 +6,8 @@ use core::marker::PhantomData;
 /// The bytes of one ring. Another process shares the memory and may write it at any moment. So bytes are copied in or
 /// out, and never borrowed as a slice.
 ///
-/// The memory is in two parts, because most rings never grow: the first parts of all rings lie side by side, and the rest of each
-/// elsewhere. So a ring that has not grown takes no page table of its own.
+/// The memory is in two parts, because most rings never grow. The first parts of all rings lie side by side, and the rest of
+/// each elsewhere. So a ring that has not grown takes no page table of its own.
 #[derive(Clone, Copy)]
 pub struct ByteRing<'a> {
     base: *mut u8,
@@ -43,8 +43,8 @@ impl ByteRing<'_> {
     /// A ring over the `first` bytes at `base`, and behind them those at `more`, up to `capacity`.
     ///
     /// # Safety
-    /// Both are powers of two, `first` is no more than `capacity`, and `base..base + first` and `more..more + capacity - first`
-    /// are valid for reads and writes as long as the result's lifetime lasts.
+    /// Both are powers of two, and `first` is no more than `capacity`. All of `base..base + first` and
+    /// `more..more + capacity - first` are valid for reads and writes as long as the result's lifetime lasts.
     #[inline]
     pub unsafe fn over_two(base: *mut u8, first: u32, more: *mut u8, capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two() && first.is_power_of_two() && first <= capacity);

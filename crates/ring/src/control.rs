@@ -162,8 +162,8 @@ pub enum Reply {
         /// After how long without data an open connection gives back what its rings hold, ms; 0 = never.
         idle_ms: u32,
     },
-    /// Answer to `Hello` without a `join`, of services with [`features::CLIENT_MEMORY`]: the library makes the memory of
-    /// a region of these sizes ([`crate::memory::new_memory`]) and sends it as `Region`.
+    /// Answer to `Hello` without a `join`, of services with [`features::CLIENT_MEMORY`]. The library makes the memory of a
+    /// region of these sizes ([`crate::memory::new_memory`]) and sends it as `Region`.
     Make {
         /// The region's sizes.
         geometry: Geometry,

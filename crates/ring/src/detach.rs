@@ -57,8 +57,8 @@ impl Region {
         (same_use && len <= self.tx(slot).capacity()).then_some(Unsent { slot, from, len })
     }
 
-    /// Service side: the region of a client that is gone becomes memory of this process alone, with nothing in it but
-    /// the words and the bytes of these slots. Views of it stay valid. Queues are empty afterwards.
+    /// Service side: the region of a client that is gone becomes memory of this process alone. Nothing is in it but the
+    /// words and the bytes of these slots. Views of it stay valid. Queues are empty afterwards.
     ///
     /// Words that another thread of this process stores meanwhile may be lost.
     pub fn detach(&self, unsent: &[Unsent]) -> io::Result<()> {

@@ -49,9 +49,9 @@ pub struct AppLine {
 }
 
 impl AppLine {
-    /// In a client's region: what stands in the send ring before this position goes out although [`app_flags::CORK`] is
-    /// set, which has been off for a moment. Valid with [`app_flags::FLUSH`], and stored before that flag and before
-    /// `CORK` is set again.
+    /// In a client's region: what stands in the send ring before this position goes out although [`app_flags::CORK`] is set.
+    /// `CORK` has been off for a moment. Valid with [`app_flags::FLUSH`], and stored before that flag and before `CORK` is set
+    /// again.
     #[inline]
     pub fn flush(&self) -> &AtomicU32 {
         &self.held_tail
@@ -170,7 +170,7 @@ pub struct StackLine {
     pub ctl_ack: AtomicU32,
     /// Equals [`CommandLine::seq`] when that command has been answered.
     pub command_done: AtomicU32,
-    /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
+    /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno.
     /// `command::NOT_OURS` and a reason = use a kernel socket.
     pub command_result: AtomicI32,
     /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before
@@ -314,8 +314,8 @@ pub struct InfoLine {
     pub window_limited_us: AtomicU64,
     /// Bytes of files that were to be sent ([`crate::sideband`]) and have not been. Always up to date.
     pub file_bytes: AtomicU32,
-    /// For a stack that takes bytes out of the send ring before they are acknowledged: one more than the bytes that it
-    /// holds, as of the last `REFRESH`. The end of the stream counts as a byte. 0 = the stack never holds any.
+    /// One more than the bytes that the stack holds, as of the last `REFRESH`. A stack holds bytes if it takes them out of the
+    /// send ring before they are acknowledged. The end of the stream counts as a byte. 0 = the stack never holds any.
     pub held: AtomicU32,
 }
 

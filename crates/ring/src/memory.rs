@@ -65,8 +65,8 @@ pub fn new_memory(geometry: Geometry) -> Result<OwnedFd, MapError> {
 
 /// Service side: checks the memory that a client has made for a region of `bytes` bytes.
 ///
-/// A file of another file system may let a page wait for ever (FUSE) or not come at all (huge pages), and one without
-/// these seals may shrink. A seal against writing would only show as an error of `mmap`, so it is named here.
+/// A file of another file system may let a page wait for ever (FUSE) or not come at all (huge pages). One without these seals
+/// may shrink. A seal against writing would only show as an error of `mmap`, so it is named here.
 pub(crate) fn check_brought(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), MapError> {
     // Asked first: it says that the file is the kernel's own, whose other answers come at once.
     let seals = seals(fd)?;

@@ -1,8 +1,8 @@
 //! How large the two rings of a slot are now. A ring has room for its largest size, and begins smaller.
 //!
 //! The writer of a ring doubles it, and shows the new size before the position of the first byte behind the old one. That
-//! takes no copy and no answer: the writer waits until all bytes in the ring are from a range of positions `[2kN, 2kN + N)`,
-//! N being the old size. Such positions lie in the same place of both sizes ([`may_double`]). A reader that loads the position
+//! takes no copy and no answer. The writer waits until all bytes in the ring are from a range of positions `[2kN, 2kN + N)`, N
+//! being the old size. Such positions lie in the same place of both sizes ([`may_double`]). A reader that loads the position
 //! first, and then the size, reads all bytes before that position by it.
 //!
 //! A size is kept as the number of times that the largest one is halved. So 0 is the whole ring, and no number leads out of it.

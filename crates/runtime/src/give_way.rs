@@ -1,5 +1,6 @@
 //! A thread that has woken a client lets it run. If both are to have the same CPU, the kernel would leave the woken one waiting
-//! until this thread sleeps, or until the next tick (4 ms with 250 Hz). A thread with a CPU of its own comes back at once.
+//! until this thread sleeps, or until the next tick. A tick comes every 4 ms with 250 Hz. A thread with a CPU of its own comes
+//! back at once.
 
 use std::cell::Cell;
 

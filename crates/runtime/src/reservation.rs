@@ -26,7 +26,7 @@ impl Grant {
 
 /// A kernel socket of a client, which listens. The kernel names it for each SYN, so no port is held for it.
 ///
-/// The stack does not get the descriptor, because a program can make any call on a socket that it shares wait: by
+/// The stack does not get the descriptor, because a program can make any call on a socket that it shares wait. It does so by
 /// `SO_LINGER`, or by the memory of a call that holds the socket's lock. The service's thread for that client has attached
 /// [`crate::Stack::listener_filter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,4 @@
-//! What happens at a system call that is not on the list: it fails with EPERM, is counted, and the first of its kind is
-//! logged.
+//! A system call that is not on the list fails with EPERM and is counted. The first of its kind is logged.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
 //! The network namespaces of the configuration's other stacks, as the kernel names them. They come and go while the service
-//! runs: a cookie that nobody knows may be that of a new one, so the kernel is asked again.
+//! runs. A cookie that nobody knows may be that of a new one, so the kernel is asked again.
 
 use crate::config::{Config, StackKind};
 use crate::namespace_cookies::{Found, Names};

@@ -116,8 +116,8 @@ pub(crate) fn judged(object: &str, program: Option<&str>, rows: usize) -> Result
     let compiled = privileged::prepare_module(&file, &object)?;
     let (code, functions) = compiled.unzip();
     let compiled = code.zip(functions.as_deref());
-    // SAFETY: the broker, or this process if it has none, has had the kernel's verifier accept all programs of this same
-    // file, and has compiled them.
+    // SAFETY: the broker, or this process without one, has had the kernel's verifier accept all programs of this same file, and
+    // has compiled them.
     let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
     Ok((module, object.programs[main].name.clone()))
 }

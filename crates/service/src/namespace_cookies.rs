@@ -26,8 +26,8 @@ enum Name {
     Of(String),
 }
 
-/// The names in a configuration: that of its own stack, those of its other stacks by their numbers, and those about which
-/// rules on joins can be.
+/// The names in a configuration: its own stack's, its other stacks' by their numbers, and those about which rules on joins can
+/// be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     all: Vec<Name>,

@@ -132,8 +132,8 @@ pub fn ports_each(queues: u32, groups: usize) -> usize {
     (queues as usize).div_ceil(groups).max(1)
 }
 
-/// Opens the ports of an interface, and deals them out to this many flow groups, each of which gets as many, from the place
-/// `first` on. Returns the largest packet that they take, too. Where there are too few queues, and while the interface is not
+/// Opens the ports of an interface, and deals them out to this many flow groups, from the place `first` on. Each flow group
+/// gets as many. Returns the largest packet that they take, too. Where there are too few queues, and while the interface is not
 /// there, ports without any buffer keep the places.
 pub fn open_ports(sockets: Vec<XskSocket>, queues: u32, first: PortId, groups: usize) -> io::Result<(u32, Vec<Dealt>)> {
     let (mut mtu, mut all, mut sockets) = (u32::MAX, Vec::new(), sockets.into_iter());

@@ -85,8 +85,8 @@ impl Options {
     /// Reads the option area of any segment's header, SYN or not (RFC 9293 MUST-5).
     ///
     /// A length of 0 or 1, or one beyond the header's end, ends the list (RFC 9293 MUST-7). The segment counts with the
-    /// options before it, as in Linux: dropped for an option that a middlebox has spoilt, it would come again with it,
-    /// for ever.
+    /// options before it, as in Linux. Dropped for an option that a middlebox has spoilt, it would come again with that
+    /// option, for ever.
     /// A known option with the wrong length is skipped, as in Linux.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {

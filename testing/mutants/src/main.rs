@@ -1,8 +1,8 @@
 //! `towpath-mutants FROM TO < CHANGES > PLACES`: writes files of FROM into TO with many small changes in them, each behind a number.
 //!
 //! CHANGES is JSON: the list of cargo-mutants, where each change has a `number`, and `drop` if it is to be left out. PLACES is JSON:
-//! per file the byte ranges of what was written, with the numbers that belong to each; and the changes that have no place, with the
-//! reason. `scripts/mutants` compiles the result, and drops what the compiler objects to.
+//! per file the byte ranges of what was written, with the numbers that belong to each. It also has the changes that
+//! have no place, with the reason. `scripts/mutants` compiles the result, and drops what the compiler objects to.
 
 #![forbid(unsafe_code)]
 

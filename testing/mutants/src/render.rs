@@ -34,7 +34,8 @@ struct Writer<'a> {
     places: Vec<Place>,
 }
 
-/// The text with all sites, of which each is inside another one or beside it; the outer one of two with the same range comes first.
+/// The text with all sites. Each site is inside another one or beside it. The outer one of two with the same range
+/// comes first.
 pub fn render(source: &str, mut sites: Vec<Site>) -> (String, Vec<Place>) {
     sites.sort_by_key(|site| (site.range.start, !site.range.is_empty(), usize::MAX - site.range.len()));
     let mut writer = Writer { source, sites, text: String::new(), places: Vec::new() };

@@ -1,6 +1,6 @@
 //! The generator of random numbers for tests and simulations: SplitMix64 (Steele, Lea, Flood 2014).
 //!
-//! A seed gives the same sequence on every machine and in every version: recorded seeds and corpora depend on it, and
+//! A seed gives the same sequence on every machine and in every version. Recorded seeds and corpora depend on it, and
 //! the golden values below guard it. It must never make secrets.
 #![forbid(unsafe_code)]
 

@@ -106,8 +106,8 @@ impl Walls {
     }
 }
 
-/// Is this the expected result? An ICMP error may be heard at once, or only when the SYN is repeated, also on Linux: the
-/// kernel limits how often it sends them, and a socket may be in use when one comes.
+/// Is this the expected result? An ICMP error may be heard at once, or only when the SYN is repeated, also on Linux. The kernel
+/// limits how often it sends them, and a socket may be in use when one comes.
 fn same(said: &str, expected: &str) -> bool {
     said == expected || expected.strip_suffix(" in some time").is_some_and(|word| said.starts_with(word))
 }

@@ -1,5 +1,5 @@
-//! A server under Towpath is reached by everybody who would reach it on Linux: by programs of this host without Towpath, by
-//! interfaces that are not served, and by accelerated peers, all by the same listener.
+//! A server under Towpath is reached by everybody who would reach it on Linux, all by the same listener. These are programs of
+//! this host without Towpath, peers at interfaces that are not served, and accelerated peers.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What happens to the interface that a service serves: queues that are made, a carrier that goes, a program that is
-//! taken off; and interfaces that cannot be served.
+//! What happens to the interface that a service serves: queues that are made, a carrier that goes, a program that is taken off.
+//! Interfaces that cannot be served are refused with cause and remedy.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::namespace::{CLIENT, SERVER};

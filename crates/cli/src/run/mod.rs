@@ -33,8 +33,8 @@ pub mod exit {
 
 /// Runs a program with its TCP sockets on Towpath. Nothing about the program is changed.
 ///
-/// Without --socket (or TOWPATH_SOCKET) the machine's service is used if there is one that admits you, else your own,
-/// which is started if need be and ends by itself.
+/// Without --socket (or TOWPATH_SOCKET) the machine's service is used if there is one that admits you, else your own.
+/// Your own is started if need be, and ends by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath run -- redis-server --port 7000

@@ -16,8 +16,8 @@ fn real(name: &CStr) -> usize {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
 }
 
-/// A system call past all hooks, with its failure in `errno`: a child of `fork` may not look symbols up, and libc's
-/// `syscall` is caught too.
+/// A system call past all hooks, with its failure in `errno`. A child of `fork` may not look symbols up, and libc's `syscall`
+/// is caught too.
 ///
 /// # Safety
 /// The contract of the system call.

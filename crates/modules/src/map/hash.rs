@@ -1,8 +1,8 @@
 //! Values by key. Whoever looks a key up takes no lock. Who changes something locks one bucket, and does not wait long
 //! for it: it gives up with EBUSY, as in the kernel.
 //!
-//! All elements are there from the start, and stay in this memory. So a program that still has a value whose element was
-//! removed, and perhaps given to another key, has a value of this map, as in the kernel.
+//! All elements are there from the start, and stay in this memory. So a program may still have a value whose element was
+//! removed, and perhaps given to another key. It has a value of this map then, as in the kernel.
 
 use super::cells::{self, Cells};
 use super::codes;

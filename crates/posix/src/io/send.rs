@@ -299,7 +299,7 @@ fn put(
 /// MSG_EOR: no segment goes beyond `end` that begins before it. A direct connection has no segments. Under `sending`.
 ///
 /// There is one word for this. While the stack has not taken the slot from its queue, it may not have seen the last
-/// end, so it gets a moment to do so.
+/// end. So it gets a moment to do so.
 #[cold]
 fn end_record(view: &View, end: u32) {
     if view.direct.is_some() {

@@ -180,7 +180,7 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
     }
 }
 
-/// Promotes a socket by a connect command. The kernel chooses a port that looks free to it, but the stack may hold an
+/// Promotes a socket by a connect command. The kernel chooses a port that looks free to it. But the stack may hold an
 /// old connection from there to the same peer in TIME-WAIT. Linux would have chosen another port in `bind`. Here the
 /// stack chooses one now.
 fn from_any_port(fd: c_int, pending: Pending, session: &'static Session, command: Command) -> Result<Socket, Refusal> {

@@ -1,7 +1,7 @@
 //! The socketpairs whose ends are the descriptors of sockets.
 //!
-//! For a short connection a fifth of a server's CPU time went into them: to make a pair, to hand its other end over, and to
-//! destroy both. So the pair of a connection is kept when the connection is closed, and the next one gets it.
+//! The pair of a connection is kept when the connection is closed, and the next one gets it. To make a pair, to hand its other
+//! end over, and to destroy both took a fifth of a server's CPU time with short connections.
 //! A pair is kept only if nobody else can have a copy of the descriptor. Nor is one kept of whose open file the program has
 //! changed something by `fcntl`, `ioctl` or `setsockopt`: the next connection would inherit that.
 

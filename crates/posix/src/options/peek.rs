@@ -1,5 +1,5 @@
-//! `SO_PEEK_OFF`: how far behind the receive head MSG_PEEK begins. A peek moves it on by the bytes that it copies, and a
-//! read moves it back by the bytes that it takes, to 0 at least.
+//! `SO_PEEK_OFF`: how far behind the receive head MSG_PEEK begins. A peek moves it on by the bytes that it copies. A read moves
+//! it back by the bytes that it takes, to 0 at least.
 //!
 //! The word has the offset and the receive head to which it belongs. A read moves the head only, so it pays nothing.
 

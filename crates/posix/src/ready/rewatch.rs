@@ -86,8 +86,8 @@ pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_even
     }
 }
 
-/// The slot of a listener with a kernel half has ended, and its descriptors are the kernel's from now on: the kernel
-/// goes on with the program's own data.
+/// The slot of a listener with a kernel half has ended, and its descriptors are the kernel's from now on. The kernel goes on
+/// with the program's own data.
 pub fn leave_half(socket: &Socket) {
     bridge::take(socket, true);
     instance::each(|id, interest| {

@@ -1,7 +1,7 @@
 //! The data words by which the kernel names the kernel halves of watched listeners in native sets.
 //!
 //! A word is the address of a record in one array, so it is no word of the program's. The array is shared with forked
-//! children: an epoll descriptor that is inherited over `fork` is the same object of the kernel, and its words mean the
+//! children. An epoll descriptor that is inherited over `fork` is the same object of the kernel. So its words mean the
 //! same to all processes that wait on it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

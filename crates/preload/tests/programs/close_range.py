@@ -1,5 +1,5 @@
-# close_range of everything ends connections, and leaves the library its own descriptors: among them those of the pairs that it
-# has just kept for the next connections.
+# close_range of everything ends connections, and leaves the library its own descriptors. Among them are those of the pairs that
+# it has just kept for the next connections.
 import ctypes, os, socket
 
 def own():

@@ -1,7 +1,7 @@
 import asyncio, ctypes, resource
 
-# The program's descriptors: a listener in blocking mode, one in epoll by level and by edge, one in poll, one that a
-# forked child has too.
+# The program's listeners: one in blocking mode, one in epoll by edge, one in select, one in a forked child. At last the
+# first is in epoll by level.
 TAKEN_OFF = ("LD_PRELOAD", "TOWPATH_SOCKET")
 plain = {name: value for name, value in os.environ.items() if name not in TAKEN_OFF}
 

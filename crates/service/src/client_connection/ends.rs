@@ -2,7 +2,7 @@
 //! process.
 //!
 //! Most often the library has closed the socket before: then the stack knows, or will in a moment. Such a hang-up is not
-//! reported, but it is looked at again later, because the process may have been killed before it could tell the stack.
+//! reported. It is looked at again later, because the process may have been killed before it could tell the stack.
 
 use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
@@ -19,8 +19,8 @@ use towpath_ring::lines::{app_flags, state};
 /// How long a stack may take to hear of a close that the library has told it of.
 pub const HEARS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends that a client may have beyond its slots: those of pairs that it keeps for later connections, and those of sockets
-/// that it closes at this moment.
+/// Ends that a client may have beyond its slots. They are of pairs that it keeps for later connections, and of sockets that it
+/// closes at this moment.
 const SPARE: usize = 256;
 
 /// One end.

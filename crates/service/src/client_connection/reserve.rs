@@ -18,8 +18,8 @@ const LISTENER_ENDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Descriptors of the service's table that the stack has for a join.
 const OF_A_JOIN: u64 = 2;
 
-/// A reservation, as the thread of the client's connection knows it: the reading end of a pipe, whose writing end the
-/// stack drops when it frees the slot.
+/// A reservation, as the thread of the client's connection knows it: the reading end of a pipe. The stack drops the writing end
+/// when it frees the slot.
 ///
 /// The stack does not get a client's socket: a program could decide by `SO_LINGER` how long its close takes.
 pub struct HeldPort {

@@ -31,8 +31,8 @@ impl Policy {
     }
 }
 
-/// The first of these rules that decides on a join, and whether it allows it. In the stack of the connecting program a rule
-/// for another listener's stack comes first if it stands first: that stack is asked, and no other.
+/// The first of these rules that decides on a join, and whether it allows it. In the stack of the connecting program a rule for
+/// another listener's stack decides if it stands first. That stack is asked, and no other.
 pub(super) fn first_match(list: &RuleList, about: &[usize], query: &JoinQuery) -> (Option<usize>, bool) {
     let JoinQuery { from, to, listener } = query;
     let decides = |rule: &JoinRule| {

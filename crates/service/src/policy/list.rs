@@ -14,7 +14,7 @@ pub const MAX_ENTRIES: usize = 4096;
 
 /// What is said of every rule that names a program. A process is known by who opened its connection to the service, and
 /// by that process's executable when it registered. A user's process can open it, fork, become any program by exec and
-/// register from the child; or it can have any program load its code.
+/// register from the child. Or it can have any program load its code.
 pub const PROGRAM_IS_NO_BOUNDARY: &str = "\"program\" tells programs apart and confines nobody: a user can run code of \
                                           his own as any program that he may execute; to confine, name a user or a \
                                           control group";

@@ -106,8 +106,8 @@ impl SlowState {
         self.host.find(listener).is_some_and(|(server, slot)| !server.leaving && server.has_room(slot))
     }
 
-    /// A connection must go through the stack if it has a limit of bytes per second, waits for data before it is
-    /// accepted, or has its own segment size.
+    /// A connection must go through the stack if its rate is limited, it has its own segment size, or it waits for data
+    /// (`TCP_DEFER_ACCEPT`).
     fn may_be_direct(&mut self, index: u32, options: &SocketOptions) -> bool {
         let limited = self.host.client(index).is_none_or(|client| client.limit.is_some_and(|limit| limit.rate != 0));
         !limited && options.max_pacing == 0 && options.defer_accept_s == 0 && options.max_segment == 0

@@ -2,7 +2,7 @@
 //! is asked on the way of a frame.
 //!
 //! Modules have a frame in its place, which costs no copy. A module that moves a frame's ends, or wants to know about it
-//! (`struct towpath_frame`), needs room around it: then the frame is copied into a buffer of ours.
+//! (`struct towpath_frame`), needs room around it. Its frame is copied into a buffer of ours.
 
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Action;

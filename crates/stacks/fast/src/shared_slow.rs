@@ -2,8 +2,8 @@
 //!
 //! A handshake goes to and fro between a flow group and the slow path. Were each of them to wake the other's thread, a short
 //! connection would cost four changes of threads more. So a worker runs the slow path at the end of its turn, if the slow
-//! thread is not at it, and takes the results at once. What nobody waits for in a handshake stays with the slow thread:
-//! commands, requests of the service, timers that the worker does not run by the way.
+//! thread is not at it. It takes the results at once. What nobody waits for in a handshake stays with the slow thread. Those
+//! are commands, requests of the service, and timers that the worker does not run by the way.
 
 use crate::api::SynsWait;
 use crate::mailbox::Doorbell;

@@ -79,8 +79,8 @@ pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes
     Some(Plan { seq: t.snd_nxt(), len, fin, push: last })
 }
 
-/// The length of a super-segment: full segments, and the rest of what is queued if that need not wait for the
-/// acknowledgement of those before it.
+/// The length of a super-segment: full segments, and the rest of what is queued if that need not wait for their
+/// acknowledgement.
 #[cold]
 #[inline(never)]
 fn several(t: &Tcb, allowed: u32, super_bytes: u32, most: u32) -> u32 {

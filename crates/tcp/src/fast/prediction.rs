@@ -1,4 +1,4 @@
-//! Header prediction (Van Jacobson 1990): one look at a flow and a segment tells whether this is the segment that a busy
+//! Header prediction (Van Jacobson 1990). One look at a flow and a segment tells whether this is the segment that a busy
 //! connection has nearly always.
 //!
 //! The predicted path is the stages' own functions, compiled a second time without what the prediction excludes. So each

@@ -1,5 +1,5 @@
-//! The ports of outgoing connections. Each is bound by a socket of the service, so that no other socket of the host gets
-//! it, by the kernel's choice or by number.
+//! The ports of outgoing connections. Each is bound by a socket of the service. So no other socket of the host gets it, by the
+//! kernel's choice or by number.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! The kernel halves of the listeners that an interest list watches.
 //!
-//! A listener with a kernel half has an entry like any slot, and its descriptor is in the native set too, under a word
-//! of the library's. Both stand for one registration of the program: what the kernel tells becomes an event of the
-//! entry, and an entry with EPOLLONESHOT is served once, by either half.
+//! A listener with a kernel half has an entry like any slot. Its descriptor is in the native set too, under a word of
+//! the library's. Both stand for one registration of the program. What the kernel tells becomes an event of the entry.
+//! An entry with EPOLLONESHOT is served once, by either half.
 
 use super::{EXCLUSIVE, EntryName, EntryState, Interest, ONESHOT, swap};
 use crate::ready::{hints, readiness, words};
@@ -181,7 +181,7 @@ impl Interest {
         self.halves.all.iter().filter_map(|half| self.entries.get(half.at as usize)).map(|entry| entry.data)
     }
 
-    /// The slot of a listener has ended and its descriptors are the kernel's: from now on the kernel tells of them with
+    /// The slot of a listener has ended and its descriptors are the kernel's. From now on the kernel tells of them with
     /// the program's own data.
     pub fn leave_half(&mut self, socket: &Socket, ours: bool) {
         let current: Vec<_> = self.of_slot(self.key(socket)).filter(|at| self.is_current(*at, socket)).collect();

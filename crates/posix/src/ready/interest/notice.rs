@@ -1,8 +1,8 @@
 //! Instances on which nobody has waited through the library yet. The program may be about to wait by system calls of its
 //! own, of which the library sees nothing.
 //!
-//! So the kernel tells of the first event: the context is armed, and its doorbell stands in the native set with the data
-//! of one of the program's sockets. The library's first wait ends that before it asks the kernel. If the kernel has
+//! So the kernel tells of the first event. The context is armed, and its doorbell stands in the native set with the data of one
+//! of the program's sockets. The library's first wait ends that before it asks the kernel. If the kernel has
 //! given the event away without such a wait, the program has waited past the library. That is found out when the program
 //! accepts from that socket, finds nothing to receive, or changes or closes it. Calls that move bytes at once are not
 //! looked at: programs that do not wait at all must not pay for this.

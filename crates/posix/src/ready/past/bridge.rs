@@ -1,10 +1,10 @@
 //! The bridge: for instances on which the program waits by system calls of its own, the kernel tells of accelerated
 //! sockets.
 //!
-//! Each socket has a stand-in in the program's native set, under the program's own data and with its flags, so that the
-//! kernel keeps all rules of epoll. One hidden thread waits for the sockets and shows their events by the stand-ins. The
-//! program's calls take events back as they use them up. Both do so under one lock, after a look at the socket, so that
-//! neither undoes what is true. An instance stays so until it is closed.
+//! Each socket has a stand-in in the program's native set, under the program's own data and with its flags. So the kernel keeps
+//! all rules of epoll. One hidden thread waits for the sockets and shows their events by the stand-ins. The program's calls
+//! take events back as they use them up. Both do so under one lock, after a look at the socket, so that neither undoes what is
+//! true. An instance stays so until it is closed.
 
 use super::stand_in::StandIn;
 use crate::fd::table;

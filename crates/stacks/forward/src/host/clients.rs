@@ -116,7 +116,7 @@ impl HostClient {
         self.give_back(Vec::new(), lease);
     }
     /// A memfd that only this client has is given back by a thread that may wait for it. A place in a guest's memory must be
-    /// empty before another client has it, so this thread does it: all clients of a guest are one user's.
+    /// empty before another client has it, so this thread does it. All clients of a guest are one user's.
     fn give_back(&self, unsent: Vec<Unsent>, lease: Option<Lease>) {
         let region = Arc::clone(&self.region);
         let work = move || {

@@ -1,5 +1,5 @@
 //! Transports between two sides that share no memory. Each side registers memory of its own, and the other side writes
-//! into it: RDMA does that in hardware, and a byte stream can imitate it.
+//! into it. RDMA does that in hardware, and a byte stream can imitate it.
 //!
 //! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write is a frame; [`byte_stream`]: the stream as it
 //!   is; [`tls`]: encrypted;

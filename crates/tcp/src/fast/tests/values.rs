@@ -30,8 +30,8 @@ fn until_repaired(h: &mut Harness) -> u64 {
     h.now.since(began)
 }
 
-/// RFC 8985 §6.2, step 4: a quarter of the smallest round trip, once more for each round of needless repairs, and never
-/// more than a smoothed round trip.
+/// RFC 8985 §6.2, step 4: a quarter of the smallest round trip, and once more for each round of needless repairs. It is
+/// never more than a smoothed round trip.
 #[test]
 fn the_reordering_window_is_a_quarter_of_the_round_trip_and_grows_with_needless_repairs() {
     for (rounds, window) in [(1, 5000), (2, 7500), (3, 10_000), (5, 10_000)] {
@@ -60,8 +60,8 @@ fn the_first_reordering_window_is_a_quarter_of_the_round_trip() {
     assert!((2500..=2500 + TICK_US).contains(&waited), "{waited}");
 }
 
-/// RFC 5681 §3.1, equation 4: half of what was in flight, not of what the window would have allowed; and without what
-/// limited transmit has sent beyond the window (§3.2, step 2).
+/// RFC 5681 §3.1, equation 4: half of what was in flight, not of what the window would have allowed. What limited
+/// transmit has sent beyond the window does not count (§3.2, step 2).
 #[test]
 fn the_threshold_after_a_loss_is_half_of_the_flight() {
     for sack in [false, true] {
