@@ -1,4 +1,4 @@
-//! The stages alone, step by step in one thread: in each turn every flow receives a 64-byte request, its application
+//! The stages alone, step by step in one thread. In each turn every flow receives a 64-byte request, its application
 //! answers at once, and the reply leaves. The port is a flat array, so that its own work hides nothing.
 
 use std::io;

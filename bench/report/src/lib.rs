@@ -1,5 +1,5 @@
-//! Shared by the benchmarks of real flows (`towpath-bench`) and of simulated ones (`towpath-fabric`): statistics, the
-//! shape of their results, how a row is printed, and the report of a run of all benchmarks.
+//! Shared by the benchmarks of real flows (`towpath-bench`) and of simulated ones (`towpath-fabric`). It has
+//! statistics, the shape of their results, how a row is printed, and the report of a run of all benchmarks.
 #![forbid(unsafe_code)]
 
 pub mod counts;

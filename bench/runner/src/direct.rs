@@ -1,5 +1,5 @@
-//! Two programs of one host: over Linux's loopback device in each way that may be its best, over the stack
-//! (`direct = false`) and joined directly, in turn.
+//! Two programs of one host take three paths in turn: Linux's loopback device, the stack (`direct = false`), and a
+//! direct connection. Linux has each way that may be its best.
 
 use crate::cpu_time::busy_ns;
 use crate::process::{Process, wait};
@@ -54,8 +54,8 @@ const fn way(name: &'static str, carrier: Carrier, client_cpu: usize, spins: boo
     Way { name, carrier, client_cpu, spins }
 }
 
-/// All that is compared. Linux has three ways, because its best one depends on the shape: ends that sleep, ends that
-/// spin, and both ends on one CPU, where no wake-up of another CPU is needed.
+/// All that is compared. Linux has three ways: ends that sleep, ends that spin, and both ends on one CPU, where no
+/// wake-up of another CPU is needed. Which one is best depends on the shape.
 const WAYS: [Way; 5] = [
     way("linux", Carrier::Linux, CLIENT_CPU, false),
     way("linux, spinning", Carrier::Linux, CLIENT_CPU, true),

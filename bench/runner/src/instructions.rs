@@ -36,8 +36,8 @@ struct Counts {
     stages_1: f64,
     /// The same with 64 flows per turn.
     stages_64: f64,
-    /// In a core's two turns for 64 flows, one that takes their requests and one that sends the replies: stages, flow
-    /// group, rings and a port in memory.
+    /// In a core's two turns for 64 flows: one takes their requests, and one sends the replies. Counted are stages,
+    /// flow group, rings and a port in memory.
     engine_64: f64,
     /// Of that, what is not in the stages.
     engine_and_port: f64,

@@ -1,5 +1,5 @@
-//! Latency of an open loop at parts of the rate that both stacks can carry: requests come whether or not earlier ones
-//! have been answered, and a request's latency counts from when it was due.
+//! Latency of an open loop at parts of the rate that both stacks can carry. Requests come whether or not earlier ones
+//! have been answered. A request's latency counts from when it was due.
 
 use crate::programs::{json_report, number, rpc, run_on};
 use crate::side_by_side::STACKS;

@@ -77,8 +77,7 @@ enum Benchmark {
     Flood(syn_flood::Options),
     /// The service's memory for an idle connection, whose rings have been given back (root).
     Memory(service_memory::Options),
-    /// Latency of an open loop at 15, 50 and 80 % of what both stacks can carry, up to p99.9, counted from when a request
-    /// was due.
+    /// Latency of an open loop up to p99.9, since a request was due, at 15, 50 and 80 % of what both stacks carry.
     Latency(latency::Options),
     /// Sends of 64 bytes to 64 KiB, a request's time, and files by sendfile and by nginx with TLS: Linux's own calls
     /// beside the kernel stack, over a veth, and beside the kernel stack in a second kernel.
@@ -92,8 +91,8 @@ enum Benchmark {
     /// One bulk connection through `towpath-impair` over eight bad paths: loss, bursts, reordering. Both stacks send to
     /// Linux.
     Loss(loss::Options),
-    /// How evenly many flows share one port: 50 to 500 real ones through `towpath-impair`, Linux beside Towpath (root),
-    /// and 50 to 2,000 simulated ones at 40 Gbit/s.
+    /// How evenly many flows share one port. 50 to 500 are real, through `towpath-impair`, Linux beside Towpath (root).
+    /// 50 to 2,000 are simulated, at 40 Gbit/s.
     Fairness(fairness::Options),
     /// One host asks many for 64 KiB at once: real ones through `towpath-impair`, Linux beside Towpath (root), and
     /// simulated ones.

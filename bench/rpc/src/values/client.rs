@@ -243,8 +243,9 @@ impl LoadThread {
         Ok(self)
     }
 
-    /// An open loop's requests that were due in `measured` and have no reply at its end: those that were sent, and from
-    /// `due` on those for which there was no room yet. Without them a stack that stalls until the end would look fast.
+    /// An open loop's requests that were due in `measured` and have no reply at its end. They are those that were sent,
+    /// and from `due` on those for which there was no room yet. Without them a stack that stalls until the end would
+    /// look fast.
     fn count_unanswered(&mut self, step: usize, mut due: u64, measured: Range<u64>, rate: f64) -> io::Result<()> {
         for request in self.connections.iter().flat_map(|connection| &connection.outstanding) {
             if request.step == step && measured.contains(&request.due) {
@@ -392,7 +393,7 @@ mod tests {
     #[test]
     fn all_requests_that_were_due_in_a_stall_have_waited_for_its_end() {
         let report = open_loop_over_a_server_that_stalls(Duration::from_millis(400));
-        // One request was on its way in the stall, and about 40 were due in it: a client that counts from when it sends
+        // One request was on its way in the stall, and about 40 were due in it. A client that counts from when it sends
         // would see one slow request in 60. Half of these 40 have waited for 200 ms or more.
         let all = report.requests + report.unanswered;
         assert!(all > 30, "{all} requests");
