@@ -15,20 +15,16 @@ impl Session {
     /// Claims a free slot of the application's range. If there is none, a stack that naps is woken: it may have ends of direct
     /// connections to look at.
     pub fn claim_slot(&self) -> Option<Slot> {
-        let naps = || self.region.commands().is_napping();
-        match self.claim_free_slot() {
-            None if naps() => {
-                self.notify_queue(self.geometry.flow_groups as usize);
-                let end = Instant::now() + AWAKE_WITHIN;
-                let mut slot = None;
-                while slot.is_none() && Instant::now() < end {
-                    std::thread::sleep(Duration::from_micros(50));
-                    slot = self.claim_free_slot();
-                }
-                slot
+        let mut slot = self.claim_free_slot();
+        if slot.is_none() && self.region.commands().is_napping() {
+            self.notify_queue(self.geometry.flow_groups as usize);
+            let end = Instant::now() + AWAKE_WITHIN;
+            while slot.is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_micros(50));
+                slot = self.claim_free_slot();
             }
-            slot => slot,
         }
+        slot
     }
 
     fn claim_free_slot(&self) -> Option<Slot> {

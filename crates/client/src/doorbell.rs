@@ -46,11 +46,13 @@ pub fn notify(socket: &Socket) {
     if let Some(direct) = socket.direct() {
         let flags = socket.app().flags.load(Ordering::Acquire);
         direct.show_flags(session, flags);
-        // The peer knows by now. The stack has to free the slot, for which nobody waits, and the port if it has been reserved.
-        let (_, command) = session.region.command(socket.slot).read();
-        let can_wait = command.local_port == 0 && command.op != op::JOIN;
-        if flags & lines::app_flags::CLOSED != 0 && push_command(session, socket.slot, can_wait) {
-            session.notify_queue(session.geometry.flow_groups as usize);
+        if flags & lines::app_flags::CLOSED != 0 {
+            // The peer knows by now. The stack has to free the slot, which can wait. A port that was reserved cannot.
+            let (_, command) = session.region.command(socket.slot).read();
+            let can_wait = command.local_port == 0 && command.op != op::JOIN;
+            if push_command(session, socket.slot, can_wait) {
+                session.notify_queue(session.geometry.flow_groups as usize);
+            }
         }
         return;
     }

@@ -47,7 +47,7 @@ pub struct Ends {
     /// The numbers of the ends that were attached with a reservation, by the reservation.
     reserved: HashMap<u32, u32>,
     last_serial: u32,
-    /// Hang-ups of sockets that the library says it has closed, oldest first.
+    /// Sockets that the library has closed, and of which the stack may not have heard yet, oldest first.
     told: VecDeque<(Instant, Socket)>,
 }
 
@@ -94,9 +94,21 @@ impl Ends {
         let Some(end) = self.by_number.get_mut(&number) else { return false };
         let before = std::mem::replace(&mut end.of, of);
         if hears(region, before) != Hears::Has {
-            self.told.push_back((Instant::now(), before));
+            self.look_again_at(region, before);
         }
         true
+    }
+
+    /// Of an honest client at most one socket for each slot is still unheard of. Another one loses its list.
+    fn look_again_at(&mut self, region: &Region, closed: Socket) {
+        let slots = region.geometry().slots as usize;
+        if self.told.len() >= 2 * slots {
+            self.told.retain(|(_, closed)| hears(region, *closed) != Hears::Has);
+            if self.told.len() > slots {
+                self.told.clear();
+            }
+        }
+        self.told.push_back((Instant::now(), closed));
     }
 
     /// An end has hung up. Returns the socket, unless the event belongs to an end that has been replaced since.
@@ -134,7 +146,7 @@ impl Ends {
         match hears(region, closed) {
             Hears::Has => false,
             Hears::Will => {
-                self.told.push_back((Instant::now(), closed));
+                self.look_again_at(region, closed);
                 false
             }
             Hears::Nothing => true,
@@ -324,6 +336,12 @@ mod tests {
         region.stack(slot).state.store(state::FREE, Relaxed);
         assert!(ends.reattach(&region, 9, socket(3, 7)) && ends.reattach(&region, 9, socket(6, 1)));
         assert_eq!(ends.unheard(&region, Duration::ZERO), None, "the stack has heard");
+        // A client that says so again and again takes no more memory.
+        region.stack(slot).state.store(state::ESTABLISHED, Relaxed);
+        for _ in 0..3 * region.geometry().slots {
+            assert!(ends.reattach(&region, 9, socket(3, 7)));
+            assert!(ends.told.len() <= 2 * region.geometry().slots as usize);
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl SlowState {
     /// Carries out the commands that have been taken before, and takes waiting ones. Returns how many it has taken.
     ///
     /// Nobody wakes a napping thread for the end of a direct connection. So all queues are looked at for such ends after a
-    /// command has been taken. What was ended before the command was posted is ended here before it is carried out.
+    /// command has been taken. An end that came before the command was posted is carried out before it.
     pub fn commands(&mut self, now: Micros) -> usize {
         let due = self.after_ends.len();
         let work = self.take_commands(now);

@@ -1,11 +1,11 @@
 //! Permits: types decide what a stage may write.
 //!
-//! A stage is a value without size. Functions of a stage take it as an argument, and every word of a flow asks for it
+//! A permit is a value without size. Functions of a stage take theirs as an argument, and every word of a flow asks for it
 //! when it is written. Reading needs none.
 
 use std::ops::Deref;
 
-/// A stage of the fast path. [`super::stages`] has all of them.
+/// The permit of a stage of the fast path. [`super::stages`] has all of them.
 pub trait Permit: Copy {
     /// Words of the protocol line that the stage, or one that it hands a flow to, may write: one bit each.
     const WORDS: u8;

@@ -90,7 +90,7 @@ fn what_follows_joins_a_young_span_wherever_the_list_begins() {
         b.sent(Seq(70), 501, 50);
         assert_eq!(all(&b)[4 - first as usize..], [(70, 501, 0)]);
     }
-    // What is lost, reported or sent again is in another state than new data.
+    // Bytes that are lost, reported or sent again are in another state than new data.
     for state in [SACKED, LOST, AGAIN] {
         let mut b = of([(10, 100, state)]);
         b.begun = 100;

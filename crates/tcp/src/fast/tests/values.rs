@@ -60,8 +60,8 @@ fn the_first_reordering_window_is_a_quarter_of_the_round_trip() {
     assert!((2500..=2500 + TICK_US).contains(&waited), "{waited}");
 }
 
-/// RFC 5681 §3.1, equation 4: half of what was in flight, not of what the window would have allowed. What limited
-/// transmit has sent beyond the window does not count (§3.2, step 2).
+/// RFC 5681 §3.1, equation 4: half of what was in flight, not of what the window would have allowed. Bytes that
+/// limited transmit has sent beyond the window do not count (§3.2, step 2).
 #[test]
 fn the_threshold_after_a_loss_is_half_of_the_flight() {
     for sack in [false, true] {
