@@ -52,6 +52,8 @@ struct FakeClient {
     contexts: HashMap<u32, OwnedFd>,
     /// The stack's ends of the socketpairs by number, with their slots and generations.
     pairs: HashMap<u32, (u32, u32, UnixStream)>,
+    /// Slots and generations of sockets whose pairs had hung up before `Reattach` came.
+    ended: Vec<(u32, u32)>,
     reserved: HashMap<u32, OwnedFd>,
     next_slot: u32,
     /// Those that have asked for another stack.
@@ -127,6 +129,7 @@ impl Fake {
                     controls: Vec::new(),
                     contexts: HashMap::new(),
                     pairs: HashMap::new(),
+                    ended: Vec::new(),
                     reserved: HashMap::new(),
                     next_slot: self.geometry.app_slots,
                     curious: Vec::new(),
@@ -177,15 +180,14 @@ impl Fake {
             for control in told {
                 control::send_reply(control.as_fd(), &Reply::Refused { errno: libc::ENOENT }, &[])?;
             }
-            let hung_up: Vec<_> = client
-                .pairs
-                .iter()
-                .filter(|(_, pair)| hung_up(&pair.2))
-                .map(|(end, pair)| (*end, pair.0, pair.1))
-                .collect();
-            for (end, raw, generation) in hung_up {
+            let mut ended = core::mem::take(&mut client.ended);
+            client.pairs.retain(|_, pair| {
+                let over = hung_up(&pair.2);
+                ended.extend(over.then_some((pair.0, pair.1)));
+                !over
+            });
+            for (raw, generation) in ended {
                 busy = true;
-                self.clients[at].pairs.remove(&end);
                 if let Some(slot) = self.clients[at].region.slot(raw) {
                     // The doorbell of this close may not have been handled yet. It says whether the close is an abort.
                     let app = self.clients[at].region.app(slot);
@@ -448,10 +450,10 @@ impl FakeClient {
             (Request::Attach { slot, generation, end }, Some(fd)) => {
                 self.pairs.insert(end, (slot, generation, UnixStream::from(fd)));
             }
-            (Request::Reattach { slot, generation, end }, _) => {
-                let pair = self.pairs.get_mut(&end).expect("an end of that number");
-                (pair.0, pair.1) = (slot, generation);
-            }
+            (Request::Reattach { slot, generation, end }, _) => match self.pairs.get_mut(&end) {
+                Some(pair) => (pair.0, pair.1) = (slot, generation),
+                None => self.ended.push((slot, generation)),
+            },
             // A socket that listens is its program's alone, or nobody would see its end.
             (Request::Reserve { slot, .. }, Some(fd)) if !halves::listens(&fd) => {
                 self.reserved.insert(slot, fd);
