@@ -322,6 +322,12 @@ impl Instance {
         self.each_doorbell(|wake| _ = towpath_ring::wake::drain(wake));
     }
 
+    /// The stack is late with an event of the context's former instance.
+    #[cfg(test)]
+    pub fn ring_late(&self) {
+        self.each_doorbell(towpath_ring::wake::notify);
+    }
+
     fn each_doorbell(&self, work: impl Fn(BorrowedFd<'_>)) {
         let wake = self.wake.load(Ordering::Relaxed);
         if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {

@@ -163,6 +163,22 @@ fn a_server_and_copies_of_its_descriptors() {
 }
 
 #[test]
+fn a_late_doorbell_of_another_instance_hides_no_event() {
+    let (listening, port) = listener(libc::SOCK_NONBLOCK);
+    let epfd = epoll();
+    control(epfd, ADD, listening, EPOLLIN, 1).expect("add");
+    instance_of(epfd).ring_late();
+    assert_eq!(raw(epfd, 60_000), [(1, EPOLLIN)]);
+    assert_eq!(accept(listening, 0), Err(libc::EAGAIN));
+    let client = socket(0);
+    connect(client, port).expect("connect");
+    assert_eq!(raw(epfd, 10_000), [(1, EPOLLIN)]);
+    let accepted = accept(listening, 0).expect("accept");
+    close_both(client, accepted);
+    close_both(listening, epfd);
+}
+
+#[test]
 fn the_first_event_is_told_for_a_socket_that_is_still_watched() {
     let (ours, theirs) = pair();
     let (other, peer) = pair();

@@ -13,6 +13,7 @@ use super::{EntryName, Interest, swap};
 use crate::fd::table;
 use crate::ready::readiness;
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use libc::{c_int, epoll_event};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
@@ -32,13 +33,11 @@ pub struct Notice {
     told: Option<c_int>,
     /// The program does not ask whether that one is readable, and may overlook an event that says so.
     deaf: bool,
-    /// The doorbell was rung for a socket that was ready when it was added.
-    rung: bool,
 }
 
 impl Notice {
     pub const fn new() -> Self {
-        Self { fds: BTreeSet::new(), told: None, deaf: false, rung: false }
+        Self { fds: BTreeSet::new(), told: None, deaf: false }
     }
 }
 
@@ -86,20 +85,11 @@ impl Interest {
             let _ = modify(epfd, wake, events, event.u64);
         }
         // Most events that have come before say no more than that a socket has become a connection.
-        self.notice.rung |= self.has_raised();
         self.drain(socket.session);
         if ready != 0 || self.any_ready() {
-            self.notice.rung = true;
             towpath_ring::wake::notify(sys::borrow(&wake));
         }
         is_first
-    }
-
-    fn has_raised(&self) -> bool {
-        let is_raised = |context: &towpath_client::context::Context| {
-            !towpath_client::context::is_empty(context.session, context.id)
-        };
-        self.context.as_ref().is_some_and(is_raised)
     }
 
     /// A socket has been removed or closed. If the doorbell has its data, it gets that of another one.
@@ -156,7 +146,8 @@ impl Interest {
     /// library.
     pub fn is_noticed(&self, epfd: c_int, fd: c_int) -> bool {
         let Some(context) = self.context.as_ref().filter(|_| self.notice.told == Some(fd)) else { return false };
-        self.pid == process::pid() && (self.notice.rung || self.has_raised()) && is_disabled(epfd, context.wake)
+        // The queues do not say so: the stack may ring for an event of the context's former instance.
+        self.pid == process::pid() && has_rung(context.wake) && is_disabled(epfd, context.wake)
     }
 
     /// Takes all sockets out, each with its descriptor (-1 = closed, but copies are open) and its event. The kernel goes on
@@ -184,6 +175,12 @@ impl Interest {
         let socket = Socket::at(swap(entry.slot, self.own), entry.generation).filter(|_| entry.is_used())?;
         Some((at, fd, socket, epoll_event { events: entry.events, u64: entry.data }))
     }
+}
+
+/// Is a notification in this doorbell?
+fn has_rung(wake: c_int) -> bool {
+    let mut wake = [libc::pollfd { fd: wake, events: libc::POLLIN, revents: 0 }];
+    sys::ppoll(&mut wake, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
 }
 
 /// Is this descriptor's entry in the native set one with EPOLLONESHOT whose event has been given away? The kernel's list
