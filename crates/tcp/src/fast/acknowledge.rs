@@ -26,8 +26,11 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
         if rare::<PREDICTED>(turn.t.has(UNDO) && !turn.t.has(TRACKED)) {
             undo_if_needless(loss, turn, s, ack);
         }
-        advance::<PREDICTED>(by, turn, ack);
+        let timed = advance::<PREDICTED>(by, turn, ack);
         if rare::<PREDICTED>(turn.t.has(TRACKED)) {
+            if !timed {
+                round_trip_again(by, turn, una);
+            }
             rack::acknowledged(loss, turn, s, una);
         }
     } else if turn.t.has(TRACKED) {
@@ -69,9 +72,9 @@ fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     }
 }
 
-/// New data (or the FIN) acknowledged.
+/// New data (or the FIN) acknowledged. True: that has given the flight's round trip.
 #[inline(always)]
-fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
+fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) -> bool {
     let loss = Loss::from(by);
     let m = &turn.lines.measures;
     let t = &mut turn.t;
@@ -90,7 +93,8 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
     }
     m.bytes_acked.add(by, u64::from(bytes));
     let t = &mut turn.t;
-    if t.has(TIMING) && !ack.before(Seq(m.rtt_seq.get())) {
+    let timed = t.has(TIMING) && !ack.before(Seq(m.rtt_seq.get()));
+    if timed {
         t.clear(loss, TIMING);
         let sample_us = (turn.now.0 as u32).wrapping_sub(m.rtt_at.get());
         round_trip(by, m, sample_us);
@@ -105,19 +109,25 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
         if !t.has(TRACKED) {
             recovering(loss, turn, ack, acked);
         }
-        return;
+        return timed;
     }
     t.duplicates(loss).in_a_row = 0;
     if rare::<PREDICTED>(t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get()))) {
         t.clear(loss, RECOVER_SET);
     }
     grow::<PREDICTED>(loss, turn, ack, bytes, flight);
+    timed
+}
+
+/// A sample is at least a microsecond, and small enough to be calculated with.
+fn clamped(sample_us: u32) -> u32 {
+    sample_us.clamp(1, 1 << 28)
 }
 
 /// RFC 6298 §2, in µs.
 #[inline]
 fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
-    let r = sample_us.clamp(1, 1 << 28);
+    let r = clamped(sample_us);
     let srtt = m.srtt_us.get();
     if srtt == 0 {
         m.srtt_us.set(by, r);
@@ -127,6 +137,23 @@ fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
     let var = m.rttvar_us.get();
     m.rttvar_us.set(by, var - var / 4 + srtt.abs_diff(r) / 4);
     m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
+}
+
+/// A round trip of a flight that has one already: the bytes from `una` on are acknowledged, and were sent once. SRTT has to
+/// follow a queue that fills within a flight, or tail probes go out before acknowledgements that are only late. So each
+/// acknowledgement is a sample (as in Linux). RTTVAR only grows here: many samples of one flight say little of how flights
+/// differ (RFC 7323, appendix G).
+fn round_trip_again(by: Receive, turn: &mut FlowTurn<'_>, una: Seq) {
+    let (loss, m) = (Loss::from(by), &turn.lines.measures);
+    let entry = turn.lines.recovery.scoreboard.get();
+    let scoreboard = turn.state.scoreboards.by(loss).get(entry).filter(|scoreboard| scoreboard.clean);
+    let Some(at) = scoreboard.and_then(|scoreboard| scoreboard.sent_at(una.add(1))) else { return };
+    let (srtt, var, r) = (m.srtt_us.get(), m.rttvar_us.get(), clamped((turn.now.0 as u32).wrapping_sub(at)));
+    if srtt == 0 {
+        return;
+    }
+    m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
+    m.rttvar_us.set(by, var.max(var - var / 4 + srtt.abs_diff(r) / 4));
 }
 
 /// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is

@@ -27,7 +27,8 @@ const PROBE_BLIND_US: u32 = 1_000_000;
 /// The arrivals that one acknowledgement reports.
 struct News {
     now: u32,
-    /// ms since the segment was sent whose timestamp the peer echoes.
+    /// ms since the segment was sent whose timestamp the peer echoes. `None` for bytes that it reports ahead of a hole: it
+    /// echoes what was last in order (RFC 7323 §4.3), which says nothing of them.
     echo_age_ms: Option<u32>,
     min_rtt_us: u32,
     /// RACK.fack before it.
@@ -107,6 +108,7 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     };
     scoreboard.acknowledge(ack, |start, span| news.take(start, span));
     let cumulative = news.bytes;
+    news.echo_age_ms = None;
     for &(start, end) in &blocks[usize::from(twice.is_some())..] {
         // Only outstanding bytes can be reported.
         let (start, end) = (Seq(start).max(ack), Seq(end));

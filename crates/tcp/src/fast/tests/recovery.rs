@@ -200,6 +200,24 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
     assert_eq!(h.slow_names(), ["Loss"]);
 }
 
+/// The report of a probe echoes what was last in order. That is older than the probe, and says nothing of it.
+#[test]
+fn a_reported_probe_shows_the_loss_of_all_before_it_whatever_it_echoes() {
+    for n in 3..=6 {
+        let mut h = out(n, true);
+        let now = h.now;
+        let sent_ms = crate::fast::recovery::timestamp(h.turn().lines, now).wrapping_sub(10);
+        let old = seg(0, 0, &[]).ts(2, sent_ms);
+        let last = ((n - 1) * MSS, n * MSS);
+        assert_eq!(sent(&probe(&mut h)), [(last.0, 1000)]);
+        h.now = h.now.after(10_000);
+        let repair = h.rx(old.sack(&[last]));
+        let repair = if repair.is_empty() { h.wait(10_000) } else { repair };
+        assert_eq!(sent(&repair)[0], (0, 1000), "{n}");
+        assert_eq!(h.snapshot().bytes_lost, u64::from((n - 1) * MSS), "{n}");
+    }
+}
+
 #[test]
 fn the_probe_is_new_data_if_there_are_any() {
     let mut h = out(3, false);
@@ -396,4 +414,46 @@ fn reordering_that_was_seen_stays_seen() {
     h.rx(told(10_000, &[]).ts(5, first));
     assert_eq!(h.fast.counters().undone, 1);
     assert_ne!(seen(&mut h), 0);
+}
+
+/// A queue fills within a flight: SRTT follows, and the tail probe with it.
+#[test]
+fn each_acknowledgement_of_a_flight_is_a_round_trip() {
+    let window = Window { cwnd: 8 * MSS, ..setup().window };
+    let mut h = Harness::of(FlowSetup { sack: true, srtt_us: 1000, window, ..setup() });
+    h.write(8 * MSS);
+    h.now = h.now.after(20_000);
+    // ACK, µs after the one before, and the SRTT and RTTVAR that it leaves.
+    for (ack, after, srtt_us, rttvar_us) in [
+        (1000, 0, 3375, 5125),
+        (2000, 0, 5454, 8000),
+        (2500, 4000, 7773, 10_636),
+        (4000, 0, 9802, 12_033),
+        (5000, 0, 11_577, 12_574),
+        // RTTVAR only grows: it falls once in a flight at most.
+        (6000, 0, 13_130, 12_574),
+    ] {
+        h.now = h.now.after(after);
+        h.rx(seg(0, ack, &[]));
+        let s = h.snapshot();
+        assert_eq!((s.srtt_us, s.rttvar_us), (srtt_us, rttvar_us), "{ack}");
+    }
+    let last = h.now;
+    assert_eq!(sent(&probe(&mut h)), [(7000, 1000)]);
+    let waited = h.now.since(last);
+    assert!((2 * 13_130..40_000).contains(&waited), "the tail probe: {waited} µs");
+}
+
+/// RFC 9293 MUST-18: nothing is measured by segments of which one was sent twice.
+#[test]
+fn a_flight_with_a_repair_is_measured_once() {
+    let mut h = out(6, false);
+    h.rx(seg(0, 1000, &[]));
+    let before = h.snapshot().srtt_us;
+    for end in [3000, 4000, 5000] {
+        h.rx(told(1000, &[(2000, end)]));
+    }
+    h.now = h.now.after(50_000);
+    h.rx(seg(0, 5000, &[]));
+    assert_eq!(h.snapshot().srtt_us, before);
 }
