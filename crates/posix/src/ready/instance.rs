@@ -322,7 +322,7 @@ impl Instance {
         self.each_doorbell(|wake| _ = towpath_ring::wake::drain(wake));
     }
 
-    /// The stack is late with an event of the context's former instance.
+    /// Rings as a stack does that is late with an event of the context's former instance.
     #[cfg(test)]
     pub fn ring_late(&self) {
         self.each_doorbell(towpath_ring::wake::notify);

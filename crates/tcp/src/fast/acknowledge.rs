@@ -119,41 +119,45 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
     timed
 }
 
+/// RFC 6298 §2, in µs: SRTT and RTTVAR after a sample that is not the first.
+#[inline]
+fn smoothed(m: &Measures, sample_us: u32) -> (u32, u32) {
+    let (srtt, var) = (m.srtt_us.get(), m.rttvar_us.get());
+    let after = (srtt - srtt / 8 + sample_us / 8).max(1);
+    (after, var - var / 4 + srtt.abs_diff(sample_us) / 4)
+}
+
 /// A sample is at least a microsecond, and small enough to be calculated with.
+#[inline]
 fn clamped(sample_us: u32) -> u32 {
     sample_us.clamp(1, 1 << 28)
 }
 
-/// RFC 6298 §2, in µs.
+/// The round trip of the flight's timed segment.
 #[inline]
 fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
     let r = clamped(sample_us);
-    let srtt = m.srtt_us.get();
-    if srtt == 0 {
-        m.srtt_us.set(by, r);
-        m.rttvar_us.set(by, r / 2);
-        return;
-    }
-    let var = m.rttvar_us.get();
-    m.rttvar_us.set(by, var - var / 4 + srtt.abs_diff(r) / 4);
-    m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
+    let (srtt, var) = if m.srtt_us.get() == 0 { (r, r / 2) } else { smoothed(m, r) };
+    m.srtt_us.set(by, srtt);
+    m.rttvar_us.set(by, var);
 }
 
-/// A round trip of a flight that has one already: the bytes from `una` on are acknowledged, and were sent once. SRTT has to
-/// follow a queue that fills within a flight, or tail probes go out before acknowledgements that are only late. So each
-/// acknowledgement is a sample (as in Linux). RTTVAR only grows here: many samples of one flight say little of how flights
-/// differ (RFC 7323, appendix G).
+/// Another round trip of the flight: the bytes from `una` on are acknowledged, and were sent once. SRTT has to follow a queue
+/// that fills within a flight, or tail probes go out before acknowledgements that are only late. So each acknowledgement is
+/// a sample (as in Linux). RTTVAR only grows here: many samples of one flight say little of how flights differ (RFC 7323,
+/// appendix G).
 fn round_trip_again(by: Receive, turn: &mut FlowTurn<'_>, una: Seq) {
     let (loss, m) = (Loss::from(by), &turn.lines.measures);
     let entry = turn.lines.recovery.scoreboard.get();
     let scoreboard = turn.state.scoreboards.by(loss).get(entry).filter(|scoreboard| scoreboard.clean);
     let Some(at) = scoreboard.and_then(|scoreboard| scoreboard.sent_at(una.add(1))) else { return };
-    let (srtt, var, r) = (m.srtt_us.get(), m.rttvar_us.get(), clamped((turn.now.0 as u32).wrapping_sub(at)));
-    if srtt == 0 {
+    // The first sample is the timed segment's.
+    if m.srtt_us.get() == 0 {
         return;
     }
-    m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
-    m.rttvar_us.set(by, var.max(var - var / 4 + srtt.abs_diff(r) / 4));
+    let (srtt, var) = smoothed(m, clamped((turn.now.0 as u32).wrapping_sub(at)));
+    m.srtt_us.set(by, srtt);
+    m.rttvar_us.set(by, var.max(m.rttvar_us.get()));
 }
 
 /// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is

@@ -142,3 +142,15 @@ fn flows_take_turns() {
     let ports: Vec<_> = h.tx.sent.iter().map(|(_, frame)| parse(frame).unwrap().destination_port).collect();
     assert_eq!(ports[..4], [4000, 4001, 4000, 4001], "a super-segment each");
 }
+
+/// A super-segment is timed as one.
+#[test]
+fn a_part_of_a_super_segment_gives_no_first_round_trip() {
+    let mut h = cutting(FlowSetup { srtt_us: 0, ..sacked() });
+    assert_eq!(written(&mut h, 4000), [(0, 4000, 1000)]);
+    h.now = h.now.after(800);
+    heard(&mut h, seg(0, 1000, &[]));
+    assert_eq!(h.snapshot().srtt_us, 0);
+    heard(&mut h, seg(0, 4000, &[]));
+    assert_eq!((h.snapshot().srtt_us, h.snapshot().rttvar_us), (800, 400));
+}
