@@ -101,9 +101,18 @@ fn algorithms_that_follow_marks_keep_the_wire_busy_without_a_loss() {
 #[test]
 fn a_later_flow_gets_its_share() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
-        let (shares, timeouts) = shares(WIDE, &[(algorithm, 0), (algorithm, 1000)], 5, 10);
-        assert!(unfairness(&shares) < 0.2 && timeouts == 0, "{algorithm}: {shares:?}, {timeouts} time-outs");
-        assert!(shares.iter().sum::<f64>() > 0.9 * MOST, "{algorithm}: {shares:?}");
+        // Who loses segments at a full queue, and how often, is a matter of milliseconds: so several starts are judged.
+        let starts = [800, 1000, 1200];
+        let mut mean = [0.0; 2];
+        for start_ms in starts {
+            let (shares, timeouts) = shares(WIDE, &[(algorithm, 0), (algorithm, start_ms)], 5, 10);
+            assert!(unfairness(&shares) < 0.3 && timeouts == 0, "{algorithm}: {shares:?}, {timeouts} time-outs");
+            assert!(shares.iter().sum::<f64>() > 0.9 * MOST, "{algorithm}: {shares:?}");
+            for (mean, share) in mean.iter_mut().zip(shares) {
+                *mean += share / starts.len() as f64;
+            }
+        }
+        assert!(unfairness(&mean) < 0.15, "{algorithm}: {mean:?}");
     }
 }
 

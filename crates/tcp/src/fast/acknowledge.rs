@@ -200,17 +200,12 @@ fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
         return growth;
     };
     let now = turn.now.0 as u32;
-    let min_rtt_us = turn.lines.rate.min_rtt_us.get();
     let phase = scoreboard.hystart.acknowledged(&Ack {
         now,
         ack,
         snd_max: t.snd_max(),
         rtt_us: scoreboard.sent_at(ack).map(|at| now.wrapping_sub(at)),
-        min_rtt_us,
-        // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as
-        // acknowledgements come takes less than half a round trip to come back. A paced one takes that long anyway (as
-        // Linux).
-        full_us: if t.has(PACED) { min_rtt_us } else { min_rtt_us / 2 },
+        paced: t.has(PACED),
         large: t.cwnd() / TRAIN_SEGMENTS >= u32::from(t.mss()),
     });
     match phase {

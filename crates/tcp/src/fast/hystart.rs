@@ -45,6 +45,9 @@ pub(super) struct HyStart {
     began: u32,
     /// The last acknowledgement of the round's train.
     train: u32,
+    /// Smallest round-trip time of this slow start's data; `u32::MAX` = none. The handshake is no sample (as in Linux's
+    /// CUBIC): beside its small segments each train would look long.
+    min_us: u32,
     /// The round's samples so far.
     samples: u8,
     /// Rounds of conservative slow start, this one included; 0 = standard.
@@ -62,6 +65,7 @@ impl Default for HyStart {
             end: None,
             began: 0,
             train: 0,
+            min_us: u32::MAX,
             samples: 0,
             conservative: 0,
             last_us: u32::MAX,
@@ -79,10 +83,8 @@ pub(super) struct Ack {
     pub snd_max: Seq,
     /// Round trip of what it acknowledges, if that was sent but once.
     pub rtt_us: Option<u32>,
-    /// The smallest round trip of the connection; 0 = not known.
-    pub min_rtt_us: u32,
-    /// A train of this length fills the path.
-    pub full_us: u32,
+    /// The flow is paced.
+    pub paced: bool,
     /// The window is large enough for a train.
     pub large: bool,
 }
@@ -90,9 +92,14 @@ pub(super) struct Ack {
 impl HyStart {
     /// Takes an acknowledgement, before the scoreboard does.
     pub fn acknowledged(&mut self, a: &Ack) -> Phase {
+        self.min_us = self.min_us.min(a.rtt_us.unwrap_or(u32::MAX));
         match self.end {
             Some(end) if !a.ack.after(end) => {
-                if self.heard(a.now, a.min_rtt_us) && a.large && a.now.wrapping_sub(self.began) > a.full_us {
+                // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as
+                // acknowledgements come takes less than half a round trip to come back. A paced one takes that long
+                // anyway (as Linux).
+                let full_us = if a.paced { self.min_us } else { self.min_us / 2 };
+                if self.heard(a.now) && a.large && a.now.wrapping_sub(self.began) > full_us {
                     return Phase::Done;
                 }
             }
@@ -114,8 +121,8 @@ impl HyStart {
     }
 
     /// Something has arrived, perhaps out of order. True if it belongs to the train.
-    pub fn heard(&mut self, now: u32, min_rtt_us: u32) -> bool {
-        let belongs = now.wrapping_sub(self.train) <= TRAIN_GAP_US.min(min_rtt_us / 4);
+    pub fn heard(&mut self, now: u32) -> bool {
+        let belongs = now.wrapping_sub(self.train) <= TRAIN_GAP_US.min(self.min_us / 4);
         if belongs {
             self.train = now;
         }
@@ -175,8 +182,7 @@ mod tests {
                     ack: self.ack,
                     snd_max,
                     rtt_us: Some(rtt_ms * 1000),
-                    min_rtt_us: self.min_rtt_us,
-                    full_us: self.min_rtt_us / 2,
+                    paced: false,
                     large: true,
                 });
                 if phase == Phase::Done {
@@ -231,8 +237,7 @@ mod tests {
                 ack: flow.ack,
                 snd_max: flow.ack,
                 rtt_us: None,
-                min_rtt_us: 50_000,
-                full_us: 25_000,
+                paced: false,
                 large: false,
             });
             flow.ack = flow.ack.add(1);

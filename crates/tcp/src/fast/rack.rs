@@ -30,6 +30,7 @@ struct News {
     /// ms since the segment was sent whose timestamp the peer echoes. `None` for bytes that it reports ahead of a hole: it
     /// echoes what was last in order (RFC 7323 §4.3), which says nothing of them.
     echo_age_ms: Option<u32>,
+    /// RACK.min_RTT. The handshake is a sample, on the first flight the only one (RFC 8985 §6.2, step 1).
     min_rtt_us: u32,
     /// RACK.fack before it.
     before: Seq,
@@ -97,7 +98,7 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let mut news = News {
         now: turn.now.0 as u32,
         echo_age_ms: echo_age_ms(&turn.t, lines, turn.now, s),
-        min_rtt_us: min_rtt_us(lines),
+        min_rtt_us: lines.rate.min_rtt_us.get(),
         before: scoreboard.highest,
         highest: scoreboard.highest,
         newest: scoreboard.newest,
@@ -121,7 +122,7 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
         scoreboard.duplicates = 0;
     } else if news.bytes > cumulative {
         scoreboard.duplicates = scoreboard.duplicates.saturating_add(1);
-        scoreboard.hystart.heard(news.now, news.min_rtt_us);
+        scoreboard.hystart.heard(news.now);
     }
     let repaired = probe_answered(scoreboard, ack, ack == una && blocks.is_empty(), twice);
     let stage = scoreboard.doubtful;
@@ -174,14 +175,6 @@ fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> 
     Some(recovery::timestamp(lines, now).wrapping_sub(ts.echo))
 }
 
-/// RACK.min_RTT. On the first flight the handshake's round trip is the only one (RFC 8985 §6.2, step 1).
-fn min_rtt_us(lines: &Lines) -> u32 {
-    match lines.rate.min_rtt_us.get() {
-        0 => lines.measures.srtt_us.get(),
-        rtt => rtt,
-    }
-}
-
 /// A segment was sent twice and arrived twice, so the reordering window was too small (RFC 8985 §6.2, step 4). True =
 /// everything that was sent again in this recovery has arrived twice.
 pub(super) fn arrived_twice(by: Loss, t: &Tcb, lines: &Lines, (start, end): (Seq, Seq)) -> bool {
@@ -214,7 +207,7 @@ fn reordering_window_us(t: &Tcb, lines: &Lines, scoreboard: &Scoreboard) -> u32 
             return 0;
         }
     }
-    let window = u64::from((known & learnt::WIDER) + 1) * u64::from(min_rtt_us(lines)) / 4;
+    let window = u64::from((known & learnt::WIDER) + 1) * u64::from(lines.rate.min_rtt_us.get()) / 4;
     window.min(u64::from(lines.measures.srtt_us.get())) as u32
 }
 

@@ -298,6 +298,11 @@ impl Lines {
         }
         m.srtt_us.set(by, setup.srtt_us);
         m.rttvar_us.set(by, setup.srtt_us / 2);
+        if setup.srtt_us != 0 {
+            // The handshake is a sample (as on Linux), and often the only one of an empty queue.
+            rate.min_rtt_us.set(by, setup.srtt_us);
+            rate.min_rtt_at.set(by, (now_us >> 20) as u32);
+        }
         m.max_wnd.set(by, setup.snd_wnd);
         m.set_window(by, &setup.window);
         rate.pacing.set(by, setup.window.pacing);

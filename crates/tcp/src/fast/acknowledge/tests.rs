@@ -59,13 +59,12 @@ fn congestion_avoidance_grows_by_a_segment_for_each_window_that_is_acknowledged(
     }
 }
 
-/// A flow in its first slow start, whose smallest round trip is 8 ms.
+/// A flow in its first slow start, which has sent all its segments at 1 s.
 fn searching(cwnd: u32, paced: bool) -> Harness {
     let window = Window { cwnd, ssthresh: Window::SEARCH, ..setup().window };
     let mut h = Harness::of(FlowSetup { snd_start: Seq(0), sack: true, srtt_us: 8000, window, ..setup() });
     h.write(15 * MSS);
     let mut turn = h.turn();
-    turn.lines.rate.min_rtt_us.set(STAGES.install, 8000);
     if paced {
         turn.t.set(STAGES.install, PACED);
     }
@@ -82,8 +81,9 @@ fn a_train_of_half_a_round_trip_or_a_whole_paced_one_ends_the_search_in_a_large_
         let mut h = searching(cwnd, paced);
         let mut turn = h.turn();
         let mut ended = None;
+        // The first round trip, and so the smallest, is 8 ms.
         for ms in 0..12u32 {
-            turn.now = Micros(2_000_000 + u64::from(ms) * 1000);
+            turn.now = Micros(1_008_000 + u64::from(ms) * 1000);
             let growth = search(STAGES.loss, &mut turn, Seq(1000 + ms * 10));
             assert_eq!(growth, if ended.is_none() && ends != Some(ms) { 256 } else { 0 }, "{cwnd} {paced} {ms}");
             if growth == 0 {

@@ -176,8 +176,6 @@ fn the_reordering_window_is_nothing_without_reordering_but_with_a_loss_or_three_
         (SEEN | 4, 0, 0, false, false, (8000, 10_000), 10_000),
         (SEEN | 4, 0, 0, false, false, (8000, 9999), 9999),
         (SEEN | 255, 0, 0, false, false, (u32::MAX, 10_000), 10_000),
-        // On the first flight the handshake's round trip is the only one.
-        (SEEN | 1, 0, 0, false, false, (0, 10_000), 5000),
     ] {
         let (lines, mut t, by) = (Lines::default(), Tcb::default(), STAGES.loss);
         t.size(STAGES.install).mss = 1000;
@@ -490,10 +488,8 @@ fn a_time_is_kept_modulo_2_to_the_32_and_is_never_the_sign_for_none() {
 }
 
 #[test]
-fn the_shortest_round_trip_is_the_handshakes_until_one_is_measured() {
-    let lines = Lines::default();
-    lines.measures.srtt_us.set(STAGES.install, 9000);
-    assert_eq!(min_rtt_us(&lines), 9000);
-    lines.rate.min_rtt_us.set(STAGES.install, 1);
-    assert_eq!(min_rtt_us(&lines), 1);
+fn the_handshake_is_the_first_sample_of_the_shortest_round_trip() {
+    for srtt_us in [9000, 0] {
+        assert_eq!(Harness::of(FlowSetup { srtt_us, ..setup() }).snapshot().min_rtt_us, srtt_us);
+    }
 }

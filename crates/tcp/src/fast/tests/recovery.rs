@@ -444,6 +444,24 @@ fn each_acknowledgement_of_a_flight_is_a_round_trip() {
     assert!((2 * 13_130..40_000).contains(&waited), "the tail probe: {waited} µs");
 }
 
+/// A repair that comes back faster than any data before it, and slower than the handshake did, is a repair.
+#[test]
+fn a_repair_through_an_emptied_queue_is_not_taken_for_the_first_transmission() {
+    let window = Window { cwnd: 8 * MSS, ..setup().window };
+    let mut h = Harness::of(FlowSetup { sack: true, timestamps: true, srtt_us: 1000, window, ..setup() });
+    h.write(8 * MSS);
+    h.now = h.now.after(40_000);
+    h.rx(seg(0, 1000, &[]));
+    for end in [3000, 4000, 5000] {
+        h.rx(told(1000, &[(2000, end)]));
+    }
+    assert_eq!(h.snapshot().retransmits, 1);
+    h.now = h.now.after(3000);
+    // All behind the report was sent long before the repair.
+    h.rx(seg(0, 5000, &[]));
+    assert_eq!(h.snapshot().bytes_lost, 4000);
+}
+
 /// RFC 9293 MUST-18. After a report, too: the acknowledgement that comes next has waited for the hole.
 #[test]
 fn a_flight_with_a_report_or_a_repair_is_measured_once() {
