@@ -118,6 +118,9 @@ fn notify_by_queue(session: &Session, slot: Slot, app: &AppLine, stack: &StackLi
     }
 }
 
+/// [`private::Queue::nested`]: more than one slot.
+const SEVERAL: u32 = u32::MAX;
+
 /// A queue that all processes of the client write. Any of them may be killed at any point.
 #[derive(Clone, Copy)]
 struct Queue<'a> {
@@ -131,31 +134,64 @@ impl Queue<'_> {
     #[inline(always)]
     fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32, can_wait: bool) -> bool {
         let queue = &self.session.header().queues[self.number];
-        // This thread holds the lock: a signal handler has interrupted a push. That push does not notify for this slot,
-        // so this one does.
-        let Some(locked) = queue.lock.lock() else { return self.set.must_notify() };
+        let Some(locked) = queue.lock.lock() else { return self.push_within_a_push(slot, seq, ack) };
         // Taking and releasing the lock are the fences of the protocol.
         locked.fence();
         if locked.was_abandoned() {
-            self.finish(queue.pushing.load(Ordering::Relaxed));
+            self.push_again(queue.pushing.load(Ordering::Relaxed));
+            self.push_again(queue.nested.swap(0, Ordering::Relaxed));
         }
         queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
         self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
         queue.pushing.store(0, Ordering::Release);
-        locked.unlock_and_fence();
+        locked.unlock_and_fence_then(|| self.push_what_may_be_overwritten(slot));
         if can_wait { self.set.must_notify_unless_napping_fenced() } else { self.set.must_notify_fenced() }
     }
 
-    /// Finishes the push of a process that was killed. The slot may be marked as queued without being so, and a second
-    /// entry does no harm.
+    /// This thread holds the lock: a signal handler has interrupted a push. The stack sees the handler's entry at once.
+    /// But the interrupted push may overwrite it when it goes on, so it is told to push both again.
     #[cold]
-    fn finish(self, pushing: u32) {
-        let Some(unfinished) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
-        let (app, stack) = (self.session.region.app(unfinished), self.session.region.stack(unfinished));
+    #[inline(never)]
+    fn push_within_a_push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
+        let queue = &self.session.header().queues[self.number];
+        self.set.push(&mut self.set.written(), slot, seq, ack);
+        let own = slot.raw() + 1;
+        let before = queue.nested.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
+        if before.is_err_and(|before| before != own) {
+            queue.nested.store(SEVERAL, Ordering::Relaxed);
+        }
+        queue.lock.interrupt();
+        self.set.must_notify()
+    }
+
+    /// After the push of `slot`, which a signal handler has interrupted by pushes of its own.
+    #[cold]
+    #[inline(never)]
+    fn push_what_may_be_overwritten(self, slot: Slot) {
+        let queue = &self.session.header().queues[self.number];
+        let Some(locked) = queue.lock.lock() else { return };
+        self.push_again(slot.raw() + 1);
+        self.push_again(queue.nested.swap(0, Ordering::Relaxed));
+        // Another handler may have come meanwhile.
+        locked.unlock_and_fence_then(|| self.push_what_may_be_overwritten(slot));
+    }
+
+    /// Queues a slot once more, whose number plus one is `pushed`. It may be marked as queued without being so: its push
+    /// was overwritten, or never finished because its process was killed. A second entry does no harm.
+    #[cold]
+    fn push_again(self, pushed: u32) {
+        let slots = match pushed {
+            SEVERAL => 0..self.session.geometry.slots,
+            _ => pushed.wrapping_sub(1)..pushed,
+        };
         let commands = self.number == self.session.geometry.flow_groups as usize;
-        let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
-        if seq.load(Ordering::Relaxed) != ack.load(Ordering::Acquire) {
-            self.set.push_again(&mut self.set.written(), unfinished);
+        for slot in slots.filter_map(|raw| self.session.region.slot(raw)) {
+            let (app, stack) = (self.session.region.app(slot), self.session.region.stack(slot));
+            let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
+            let is_here = commands || queue_of(self.session, stack) == self.number;
+            if is_here && is_queued(seq, ack) {
+                self.set.push_again(&mut self.set.written(), slot);
+            }
         }
     }
 }
@@ -202,7 +238,7 @@ mod tests {
         let entries = [const { AtomicU32::new(0) }; 16];
         let set = DirtySet::over(&entries, &tail, &head, &armed).expect("a power of two");
         let queue =
-            private::Queue { lock: Lock::new(), pushing: AtomicU32::new(slot.raw() + 1), notified: AtomicU32::new(0) };
+            private::Queue { lock: Lock::new(), pushing: AtomicU32::new(slot.raw() + 1), ..private::Queue::default() };
         seq.store(1, Ordering::Relaxed);
         assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed in the middle of a push");
         seq.store(0, Ordering::Relaxed);

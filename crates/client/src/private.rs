@@ -11,6 +11,7 @@ pub const QUEUES: usize = Geometry::MAX_FLOW_GROUPS as usize + 1;
 
 /// The writer's side of one doorbell queue.
 #[repr(C, align(64))]
+#[derive(Default)]
 pub struct Queue {
     /// One thread at a time pushes.
     pub lock: Lock,
@@ -18,6 +19,8 @@ pub struct Queue {
     pub pushing: AtomicU32,
     /// The number of slots that had been pushed when the stack was last notified.
     pub notified: AtomicU32,
+    /// The slot that a signal handler has pushed within another push, plus one; 0 = none, `u32::MAX` = several.
+    pub nested: AtomicU32,
 }
 
 /// The part that belongs to no slot.

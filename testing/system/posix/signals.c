@@ -476,3 +476,47 @@ CASE(cancelled_after_a_call_that_was_left) {
     pthread_join(t, &how);
     say("cancelled", "%d", how == PTHREAD_CANCELED);
 }
+
+static int handlers_fd;
+static atomic_int sent_in_handlers, arrived_from_handlers;
+static void send_if_the_last_has_arrived(int signal) {
+    (void)signal;
+    int before = errno;
+    if (sent_in_handlers == arrived_from_handlers && write(handlers_fd, "x", 1) == 1) sent_in_handlers++;
+    errno = before;
+}
+static void *read_to_the_end(void *fd) {
+    char some[4096];
+    while (read(*(int *)fd, some, sizeof some) > 0) {
+    }
+    return NULL;
+}
+static void *count_to_the_end(void *fd) {
+    char one;
+    while (read(*(int *)fd, &one, 1) == 1) arrived_from_handlers++;
+    return NULL;
+}
+
+// What a handler sends arrives, although it interrupts sends on another socket at any of their instructions.
+CASE(sends_in_handlers_that_interrupt_sends) {
+    enum { SENDS = 1000, SECONDS = 20 };
+    struct pair p = pair(), q = pair();
+    pthread_t readers[2];
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+    pthread_create(&readers[0], NULL, read_to_the_end, &p.server);
+    pthread_create(&readers[1], NULL, count_to_the_end, &q.server);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+    handlers_fd = q.client;
+    struct sigaction act = {.sa_handler = send_if_the_last_has_arrived, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &act, NULL);
+    struct itimerval often = {.it_interval.tv_usec = 100, .it_value.tv_usec = 100};
+    setitimer(ITIMER_REAL, &often, NULL);
+    time_t end = time(NULL) + SECONDS;
+    while (sent_in_handlers < SENDS && time(NULL) < end) MUST(write(p.client, "p", 1));
+    struct itimerval never = {0};
+    setitimer(ITIMER_REAL, &never, NULL);
+    say("enough", "%d", sent_in_handlers >= SENDS);
+}

@@ -454,3 +454,18 @@ fn a_socket_ends_with_its_process_only_until_its_pair_is_handed_over() {
     assert_eq!(socket.session.region.command(socket.slot).holder.load(core::sync::atomic::Ordering::SeqCst), 0);
     close_both(client, server);
 }
+
+/// As by a signal handler that has interrupted its own thread in the middle of a push.
+#[test]
+fn a_push_within_a_push_is_seen_at_once() {
+    let (ours, theirs) = pair();
+    let queues = &table::socket(ours).expect("a socket of ours").session.header().queues;
+    let pushing: Vec<_> = queues.iter().map(|queue| queue.lock.lock().expect("not ours")).collect();
+    close(theirs).expect("close");
+    assert_eq!(recv(ours, 1, 0).as_deref(), Ok(&b""[..]), "the stack has closed it");
+    assert!(queues.iter().any(|queue| queue.nested.load(Relaxed) != 0), "the interrupted push is told");
+    let mut told = 0;
+    pushing.into_iter().for_each(|locked| locked.unlock_and_fence_then(|| told += 1));
+    assert!(told > 0);
+    close(ours).expect("close");
+}
