@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from . import process
+from . import process, scene
 
 # Refuses every TCP connection of the kernel, as a host without listeners does.
 REFUSE = """
@@ -167,9 +167,10 @@ class Place:
 
     def finish(self, words, seconds, cwd, env, user, stdin, namespace=None):
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}"
+        stuck = lambda: self.towpath and scene.record(f"{log}.stuck", self.processes(), self.bin / "towpath", self.socket)
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         seconds = min(seconds, self.remaining())
-        return process.run(self.inside(words, user, namespace), seconds, log, cwd or self.dir, self.environment(env), stdin)
+        return process.run(self.inside(words, user, namespace), seconds, log, cwd or self.dir, self.environment(env), stdin, stuck)
 
     def environment(self, env):
         return {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(self.dir), **(env or {})}

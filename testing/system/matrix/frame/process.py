@@ -32,8 +32,9 @@ def read(path):
         return f.read().decode(errors="replace")
 
 
-def run(words, seconds, log, cwd, env, stdin):
-    """Runs to the end, for `seconds` at most. Output goes to files, because a daemon left behind would keep a pipe open."""
+def run(words, seconds, log, cwd, env, stdin, stuck):
+    """Runs to the end, for `seconds` at most: then `stuck` is called, and it is killed. Output goes to files, because a daemon left
+    behind would keep a pipe open."""
     out, err = f"{log}.out", f"{log}.err"
     with open(out, "wb") as o, open(err, "wb") as e:
         process = subprocess.Popen(words, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=o, stderr=e, cwd=cwd, env=env,
@@ -42,7 +43,10 @@ def run(words, seconds, log, cwd, env, stdin):
             process.communicate(stdin, timeout=max(seconds, 0.1))
             code = process.returncode
         except subprocess.TimeoutExpired:
-            end_group(process)
+            try:
+                stuck()
+            finally:
+                end_group(process)
             code = None
         except BaseException:
             end_group(process)
