@@ -111,6 +111,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::NoContext => {
             (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")
         }
+        Count::EventMissed => (
+            Used,
+            "events missed, and found a second later",
+            "a fault of Towpath's: report it, with the program's name",
+        ),
     }
 }
 

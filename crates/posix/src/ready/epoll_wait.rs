@@ -5,6 +5,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
+use crate::observe::fallback;
 use crate::ready::instance::{self, Instance};
 use crate::ready::interest::Interest;
 use crate::ready::{nested, service_death, words};
@@ -19,6 +20,7 @@ use towpath_client::sys::Sys;
 use towpath_client::undo_log::Undo;
 use towpath_client::{direct, held, rejoin, wait};
 use towpath_hook::{Answer, outcome, real};
+use towpath_ring::report::Count;
 
 mod merge;
 
@@ -386,6 +388,9 @@ impl Wait {
         }
         if slots.subscribed && session::gone(true) != 0 {
             self.instance.with(|interest| interest.look_at_all());
+        } else if longest == Some(LIFE_CHECK) {
+            let missed = self.instance.with(|interest| interest.look_for_missed()).unwrap_or(0);
+            (0..missed).for_each(|_| fallback::count(Count::EventMissed));
         }
         Ok(None)
     }

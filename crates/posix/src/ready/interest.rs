@@ -13,6 +13,7 @@ use towpath_ring::lines::state;
 
 mod fast_path;
 mod halves;
+mod missed;
 pub mod notice;
 mod report;
 mod settle;
@@ -157,6 +158,8 @@ pub struct Interest {
     pub since_native: u32,
     /// Sessions (bits) for whose end all entries have been looked at.
     ended: u32,
+    /// The place of the entry that was last looked at for a missed event.
+    next_look: usize,
     /// As long as nobody has waited through the library.
     notice: Notice,
 }
@@ -184,6 +187,7 @@ impl Interest {
             pending: Vec::new(),
             since_native: 0,
             ended: 0,
+            next_look: 0,
             notice: Notice::new(),
         }
     }

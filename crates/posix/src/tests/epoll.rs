@@ -7,6 +7,7 @@ use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
 use std::io::{PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use towpath_hook::Usual;
 
@@ -31,6 +32,30 @@ fn level_triggered_reports_as_long_as_it_is_so() {
     assert_eq!(control(epfd, MOD, ours, 0, 0), Err(libc::ENOENT));
     for fd in [ours, theirs, epfd] {
         close(fd).expect("close");
+    }
+}
+
+/// However the event was lost, the program does not sleep for ever.
+#[test]
+fn a_socket_whose_event_is_lost_is_found_by_a_long_wait() {
+    for trigger in [0, EPOLLET] {
+        let (ours, theirs) = pair();
+        let epfd = epoll();
+        control(epfd, ADD, ours, EPOLLIN | trigger, 5).expect("add");
+        assert_eq!(wait(epfd, 30), [], "nothing yet");
+        let socket = table::socket(ours).expect("a slot");
+        let contexts = socket.session.region.app(socket.slot).ctx_mask.load(Relaxed);
+        assert_ne!(contexts, 0);
+        for context in (0..64).filter(|context| contexts & 1 << context != 0) {
+            // As if an earlier event were still queued.
+            let (_, acknowledged) = socket.session.region.event_words(context, 0, socket.slot);
+            acknowledged.fetch_sub(1, Relaxed);
+        }
+        send(theirs, b"a", 0).expect("send");
+        assert_eq!(wait(epfd, 60_000), [(5, EPOLLIN)]);
+        for fd in [ours, theirs, epfd] {
+            close(fd).expect("close");
+        }
     }
 }
 
