@@ -116,6 +116,31 @@ fn a_later_flow_gets_its_share() {
     }
 }
 
+/// 64 blocks of 64 KiB fill the wire for 0.35 s, and their first windows are more than path and queue hold. A flow whose
+/// first window is lost nearly whole must not take the time of its repair for the path's rate.
+#[test]
+fn flows_that_begin_at_once_lose_much_and_are_soon_done() {
+    const BLOCK: u64 = 64 << 10;
+    let by_window = [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp];
+    for algorithm in by_window.into_iter().chain([Algorithm::DctcpRate, Algorithm::Timely, Algorithm::Bbr]) {
+        let path = Path { link: WIDE, there: Faults::default(), back: Faults::default() };
+        let config = |n| NodeConfig { rings: (1 << 17, 1 << 17), ..NodeConfig::numbered(n, u64::from(n)) };
+        let (mut world, _) = two_nodes([config(1), config(2)], path, 7);
+        let listener = world.nodes[1].listen(80, 64).expect("listens");
+        let mut transfers = Transfers::default();
+        for seed in 0..64 {
+            let options = SocketOptions { congestion: algorithm.id(), ..SocketOptions::default() };
+            let client = world.nodes[0].connect_with(B, 80, 0, options).expect("connects");
+            let plan = |bytes| TransferPlan { seed, bytes, chunk: 64 << 10, pause_ppm: 0, pause_us: 1 };
+            transfers.0.push(TransferEnd::new(Endpoint::Node(0, client), plan(BLOCK)));
+            transfers.0.push(TransferEnd::new(Endpoint::Accept(1, listener), plan(0)));
+        }
+        world.run(Micros(1_500_000), &mut transfers);
+        let late = transfers.0.iter().skip(1).step_by(2).filter(|end| end.got.len < BLOCK).count();
+        assert_eq!(late, 0, "{algorithm}: not done after 1.5 s");
+    }
+}
+
 #[test]
 fn cubic_and_reno_get_along() {
     let (shares, _) = shares(WIDE, &[(Algorithm::Reno, 0), (Algorithm::Cubic, 0)], 5, 10);

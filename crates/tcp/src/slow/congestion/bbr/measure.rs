@@ -7,7 +7,7 @@ use crate::time::Micros;
 const MIN_RTT_FILTER_US: u64 = 10_000_000;
 
 /// The deliveries of one round trip.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     /// Delivered, in bytes per second.
     pub bandwidth: f64,
@@ -17,6 +17,8 @@ pub(super) struct Round {
     pub lost: u64,
     /// Did the application limit the sender at any time in it?
     pub app_limited: bool,
+    /// Were losses repaired both when it began and when it ended?
+    pub recovering: bool,
 }
 
 impl Round {
@@ -44,24 +46,43 @@ pub(super) struct Rounds {
     acked: u64,
     lost: u64,
     app_limited: bool,
+    recovering: bool,
+    /// Bytes lost and not sent again so far.
+    unrepaired: u64,
     /// During a repair the cumulative acknowledgement stops and then jumps. So the bandwidth is measured from before it
     /// to after.
     delivery: Delivery,
+    /// The last time-out, if there was no sample since, and the bytes that had been acknowledged before it.
+    timed_out: Option<(Micros, u64)>,
     /// Rounds so far.
     pub count: u64,
 }
 
 impl Rounds {
+    /// A time-out: nothing was on its way any more, so the wait for it is no part of a measurement (the draft's rate
+    /// sample begins with the first transmission after it, draft-ietf-ccwg-bbr §4.1.2.1).
+    pub(super) fn timed_out(&mut self, sample: &Sample) {
+        (self.acked, self.lost, self.app_limited) = (0, 0, false);
+        self.delivery = Delivery::default();
+        self.timed_out = Some((sample.now, sample.bytes_acked));
+    }
+
     /// Adds a sample. Returns the round that ends with it, if any.
     pub(super) fn look(&mut self, sample: &Sample) -> Option<Round> {
         let interval = &sample.interval;
+        let (us, acked) = match self.timed_out.take() {
+            Some((at, before)) => (sample.now.since(at), sample.bytes_acked.saturating_sub(before)),
+            None => (interval.us, interval.acked),
+        };
         let again = interval.retransmits.saturating_mul(u64::from(sample.mss));
-        self.acked = self.acked.saturating_add(interval.acked);
-        self.lost = self.lost.saturating_add(interval.lost.max(again));
+        self.acked = self.acked.saturating_add(acked);
+        // A flow without a scoreboard knows only what it sends again.
+        self.lost = self.lost.saturating_add(interval.lost.max(again.saturating_sub(self.unrepaired)));
+        self.unrepaired = self.unrepaired.saturating_add(interval.lost).saturating_sub(again);
         self.app_limited |= sample.app_limited;
         let delivery = &mut self.delivery;
-        delivery.us = delivery.us.saturating_add(interval.us);
-        delivery.acked = delivery.acked.saturating_add(interval.acked);
+        delivery.us = delivery.us.saturating_add(us);
+        delivery.acked = delivery.acked.saturating_add(acked);
         if sample.bytes_acked < self.end || self.acked == 0 || delivery.us == 0 {
             return None;
         }
@@ -71,11 +92,12 @@ impl Rounds {
             acked: self.acked,
             lost: self.lost,
             app_limited: self.app_limited,
+            recovering: self.recovering && sample.recovering,
         };
         if !sample.recovering || delivery.rounds >= LONGEST {
             *delivery = Delivery::default();
         }
-        (self.acked, self.lost, self.app_limited) = (0, 0, false);
+        (self.acked, self.lost, self.app_limited, self.recovering) = (0, 0, false, sample.recovering);
         self.end = sample.bytes_acked.saturating_add(u64::from(sample.flight));
         self.count += 1;
         Some(round)
@@ -159,7 +181,11 @@ mod tests {
         flow.sample.flight = 6000;
         assert_eq!(flow.look(4000, 0, 0), Some((2e6, 4000, 0)), "in two milliseconds");
         assert_eq!(flow.look(5000, 700, 0), None, "9,000 of 10,000");
-        assert_eq!(flow.look(1000, 300, 2), Some((3e6, 6000, 2700)), "two segments sent again are more than 300 bytes");
+        assert_eq!(
+            flow.look(1000, 300, 2),
+            Some((3e6, 6000, 2000)),
+            "two segments sent again are more than 1,000 bytes"
+        );
         assert_eq!(flow.look(5999, 0, 0), None);
         assert_eq!(flow.look(2, 0, 0), Some((3_000_500.0, 6001, 0)), "the last round's losses are forgotten");
         assert_eq!(flow.rounds.count, 3);
@@ -188,6 +214,26 @@ mod tests {
         }
     }
 
+    /// Draft §5.3.1.3: a whole round of recovery. A time-out begins another measurement.
+    #[test]
+    fn a_round_recovers_from_its_start_to_its_end_and_does_not_wait_for_a_time_out() {
+        let mut flow = Flow::new();
+        let mut recovers = |recovering| {
+            flow.sample.recovering = recovering;
+            flow.sample.interval = Interval { us: 1000, acked: 1, ..Interval::default() };
+            flow.rounds.look(&flow.sample).map(|round| round.recovering)
+        };
+        assert_eq!([true, true, false, true].map(&mut recovers), [false, true, false, false].map(Some));
+
+        let mut flow = Flow::new();
+        (flow.sample.now, flow.sample.flight) = (Micros(500_000), 6000);
+        flow.look(4000, 700, 0);
+        flow.rounds.timed_out(&flow.sample);
+        flow.sample.now = Micros(502_000);
+        // The interval is older than the time-out.
+        assert_eq!(flow.look(6000, 0, 0), Some((3e6, 6000, 0)), "in two milliseconds");
+    }
+
     /// A repair stops the cumulative acknowledgement. So bandwidth counts from its start, for eight rounds at most.
     #[test]
     fn during_a_repair_bandwidth_is_measured_over_up_to_eight_rounds() {
@@ -206,7 +252,7 @@ mod tests {
     #[test]
     fn the_loss_rate_is_the_lost_part_of_all_that_was_sent() {
         for (acked, lost, rate) in [(98, 2, 0.02), (3, 1, 0.25), (0, 5, 1.0), (5, 0, 0.0), (0, 0, 0.0)] {
-            assert_eq!(Round { bandwidth: 1.0, acked, lost, app_limited: false }.loss_rate(), rate, "{acked} {lost}");
+            assert_eq!(Round { acked, lost, ..Round::default() }.loss_rate(), rate, "{acked} {lost}");
         }
     }
 
@@ -215,7 +261,7 @@ mod tests {
     fn the_largest_bandwidth_is_that_of_two_cycles() {
         let mut most = MaxBandwidth::default();
         let add = |most: &mut MaxBandwidth, bandwidth, app_limited| {
-            most.add(&Round { bandwidth, acked: 1, lost: 0, app_limited });
+            most.add(&Round { bandwidth, app_limited, ..Round::default() });
             most.cycles
         };
         assert_eq!(add(&mut most, 10.0, false), [10.0, 0.0]);

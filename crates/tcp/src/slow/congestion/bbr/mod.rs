@@ -156,6 +156,8 @@ pub struct Bbr {
     drained: Option<Micros>,
     /// After a time-out the window follows acknowledgements until this many bytes have been acknowledged in all.
     conserve_until: u64,
+    /// The present round repairs what was lost before a time-out.
+    after_timeout: bool,
     pacing: u64,
 }
 
@@ -205,7 +207,9 @@ impl Bbr {
         let too_much = round.loss_rate() > LOSS_THRESHOLD;
         if self.state.probes() {
             let many = round.lost >= STARTUP_LOSSES * u64::from(sample.mss);
-            if too_much && (self.state != TcpState::Startup || many) {
+            // §5.3.1.3: Startup ends after a whole round of fast recovery.
+            let ends_startup = many && round.recovering && !self.after_timeout;
+            if too_much && (self.state != TcpState::Startup || ends_startup) {
                 self.too_high(round, sample);
             }
         } else if round.lost > 0 {
@@ -390,6 +394,7 @@ impl CongestionControl for Bbr {
             self.learn(round, sample);
         }
         self.advance(round.as_ref(), sample);
+        self.after_timeout &= round.is_none() || sample.bytes_acked < self.conserve_until;
         self.check_probe_rtt(confirmed, sample);
         Some(self.window(sample))
     }
@@ -403,13 +408,15 @@ impl CongestionControl for Bbr {
     fn on_timeout(&mut self, sample: &Sample) -> Window {
         self.before = self.limits;
         self.conserve_until = sample.bytes_acked.saturating_add(u64::from(sample.flight));
+        self.after_timeout = true;
+        self.rounds.timed_out(sample);
         Window { cwnd: sample.mss, ssthresh: u32::MAX, growth: 256, beta: FAST_BETA, pacing: self.pacing }
     }
 
     /// §5.5.11.
     fn on_undo(&mut self, sample: &Sample) -> Option<Window> {
         self.limits = self.before;
-        self.conserve_until = 0;
+        (self.conserve_until, self.after_timeout) = (0, false);
         (self.min_rtt.us != 0).then(|| self.window(sample))
     }
 

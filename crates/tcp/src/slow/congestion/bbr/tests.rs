@@ -1,4 +1,5 @@
 use super::*;
+use crate::slow::congestion::Interval;
 
 const MSS: u32 = 1000;
 
@@ -50,15 +51,20 @@ fn bbr(state: TcpState) -> (Bbr, Sample) {
     (bbr, sample)
 }
 
+/// A whole round of fast recovery.
 fn round(acked: u64, lost: u64) -> Round {
-    Round { bandwidth: acked as f64 * 1e5, acked: acked * 1000, lost: lost * 1000, app_limited: false }
+    let bandwidth = acked as f64 * 1e5;
+    Round { bandwidth, acked: acked * 1000, lost: lost * 1000, recovering: true, ..Round::default() }
 }
 
+/// Draft §5.3.1.3.
 #[test]
 fn many_losses_in_a_round_of_startup_end_it_and_leave_the_product() {
     let (mut startup, sample) = bbr(TcpState::Startup);
     startup.learn(&round(60, 5), &sample);
     assert!(!startup.filled, "five are not many");
+    startup.learn(&Round { recovering: false, ..round(60, 6) }, &sample);
+    assert!(!startup.filled, "the round in which the repair begins");
     startup.learn(&round(60, 6), &sample);
     assert!(startup.filled);
     assert_eq!(startup.limits.inflight_high, 100_000.0);
@@ -137,7 +143,7 @@ fn a_short_path_has_room_for_three_bursts() {
         let mut bbr = in_state(TcpState::Cruise);
         let sample = Sample { mss: MSS, rtt_us, ..Sample::default() };
         bbr.min_rtt.look(&sample);
-        bbr.max_bandwidth.add(&Round { bandwidth: bytes_per_s, acked: 1, lost: 0, app_limited: false });
+        bbr.max_bandwidth.add(&Round { bandwidth: bytes_per_s, ..Round::default() });
         assert_eq!(bbr.cwnd(&sample), cruise, "{bytes_per_s} bytes per second");
         bbr.state = TcpState::ProbeRtt;
         let product = bytes_per_s * f64::from(rtt_us) / 1e6;
@@ -207,12 +213,31 @@ fn after_a_time_out_the_window_follows_acknowledgements_until_the_flight_has_arr
     assert_eq!(Bbr::default().on_undo(&sample), None, "nothing is known yet");
 }
 
+/// The first window is lost but for its last segment, and a time-out repairs it. What it measures is no path that is full.
+#[test]
+fn a_time_out_does_not_end_startup() {
+    let mut startup = Bbr::default();
+    let lost = Sample { mss: MSS, cwnd: 10_000, flight: 10_000, rtt_us: 1000, srtt_us: 1000, ..Sample::default() };
+    startup.on_interval(&Sample { now: Micros(1), ..lost });
+    let pacing = startup.pacing;
+    startup.on_timeout(&Sample { now: Micros(200_000), recovering: true, ..lost });
+    let mut after = |now, acked, more| {
+        let interval = Interval { us: now, acked: more, lost: 9000, retransmits: 9, ..Interval::default() };
+        let now = Micros(now);
+        startup.on_interval(&Sample { now, bytes_acked: acked, flight: 0, recovering: true, interval, ..lost });
+        (startup.filled, startup.max_bandwidth.get(), startup.pacing)
+    };
+    assert_eq!(after(201_000, 1000, 1000), (false, 1e6, pacing), "in the millisecond since");
+    assert!(!after(202_000, 10_000, 9000).0, "the repair's last round");
+    assert!(after(203_000, 20_000, 10_000).0, "a round of fast recovery, later");
+}
+
 /// §5.3.1.2: three rounds that grow by less than a quarter. An application-limited one counts only if it grows.
 #[test]
 fn the_pipe_is_full_after_three_rounds_without_growth() {
     let mut full = FullPipe::default();
     let mut reached = |bandwidth, app_limited| {
-        let reached = full.reached(&Round { bandwidth, acked: 1, lost: 0, app_limited });
+        let reached = full.reached(&Round { bandwidth, app_limited, ..Round::default() });
         (reached, full.bandwidth, full.rounds)
     };
     assert_eq!(reached(100.0, false), (false, 100.0, 0));
