@@ -118,9 +118,6 @@ fn notify_by_queue(session: &Session, slot: Slot, app: &AppLine, stack: &StackLi
     }
 }
 
-/// [`private::Queue::nested`]: more than one slot.
-const SEVERAL: u32 = u32::MAX;
-
 /// A queue that all processes of the client write. Any of them may be killed at any point.
 #[derive(Clone, Copy)]
 struct Queue<'a> {
@@ -138,60 +135,62 @@ impl Queue<'_> {
         // Taking and releasing the lock are the fences of the protocol.
         locked.fence();
         if locked.was_abandoned() {
-            self.push_again(queue.pushing.load(Ordering::Relaxed));
-            self.push_again(queue.nested.swap(0, Ordering::Relaxed));
+            self.repair(queue.pushing.load(Ordering::Relaxed));
         }
         queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
         self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
+        if queue.nested.load(Ordering::Relaxed) != 0 {
+            self.repair(slot.raw() + 1);
+        }
         queue.pushing.store(0, Ordering::Release);
-        locked.unlock_and_fence_then(|| self.push_what_may_be_overwritten(slot));
+        locked.unlock_and_fence();
         if can_wait { self.set.must_notify_unless_napping_fenced() } else { self.set.must_notify_fenced() }
     }
 
     /// This thread holds the lock: a signal handler has interrupted a push. The stack sees the handler's entry at once.
-    /// But the interrupted push may overwrite it when it goes on, so it is told to push both again.
+    ///
+    /// The interrupted push may still store its entry at the present tail, and a tail just behind that. So this one leaves
+    /// that place out; what stands there is an old slot, at which the stack looks for nothing. Then it has the interrupted
+    /// push [`repair`](Self::repair) the tail.
     #[cold]
     #[inline(never)]
     fn push_within_a_push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
         let queue = &self.session.header().queues[self.number];
-        self.set.push(&mut self.set.written(), slot, seq, ack);
-        let own = slot.raw() + 1;
-        let before = queue.nested.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
-        if before.is_err_and(|before| before != own) {
-            queue.nested.store(SEVERAL, Ordering::Relaxed);
-        }
-        queue.lock.interrupt();
+        let mut tail = self.set.written().wrapping_add(1);
+        // The interrupted push may have marked its slot as queued. This handler may wait for what becomes of it.
+        self.push_again(queue.pushing.load(Ordering::Relaxed), &mut tail);
+        self.set.push(&mut tail, slot, seq, ack);
+        queue.nested.store(u64::from(self.set.written()) | 1 << 32, Ordering::Relaxed);
         self.set.must_notify()
     }
 
-    /// After the push of `slot`, which a signal handler has interrupted by pushes of its own.
+    /// Under the lock, after a push that was interrupted or never finished, because its process was killed. `pushing`: its
+    /// slot plus one, 0 = none. The slot may be marked as queued without being so.
     #[cold]
     #[inline(never)]
-    fn push_what_may_be_overwritten(self, slot: Slot) {
+    fn repair(self, pushing: u32) {
         let queue = &self.session.header().queues[self.number];
-        let Some(locked) = queue.lock.lock() else { return };
-        self.push_again(slot.raw() + 1);
-        self.push_again(queue.nested.swap(0, Ordering::Relaxed));
-        // Another handler may have come meanwhile.
-        locked.unlock_and_fence_then(|| self.push_what_may_be_overwritten(slot));
+        loop {
+            let nested = queue.nested.load(Ordering::Relaxed);
+            if nested != 0 {
+                self.set.go_on_from(nested as u32);
+            }
+            self.push_again(pushing, &mut self.set.written());
+            // Another handler may have interrupted this.
+            if queue.nested.compare_exchange(nested, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                break;
+            }
+        }
     }
 
-    /// Queues a slot once more, whose number plus one is `pushed`. It may be marked as queued without being so: its push
-    /// was overwritten, or never finished because its process was killed. A second entry does no harm.
-    #[cold]
-    fn push_again(self, pushed: u32) {
-        let slots = match pushed {
-            SEVERAL => 0..self.session.geometry.slots,
-            _ => pushed.wrapping_sub(1)..pushed,
-        };
+    /// Queues a slot once more if it is marked as queued. A second entry does no harm.
+    fn push_again(self, pushing: u32, tail: &mut u32) {
+        let Some(slot) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
+        let (app, stack) = (self.session.region.app(slot), self.session.region.stack(slot));
         let commands = self.number == self.session.geometry.flow_groups as usize;
-        for slot in slots.filter_map(|raw| self.session.region.slot(raw)) {
-            let (app, stack) = (self.session.region.app(slot), self.session.region.stack(slot));
-            let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
-            let is_here = commands || queue_of(self.session, stack) == self.number;
-            if is_here && is_queued(seq, ack) {
-                self.set.push_again(&mut self.set.written(), slot);
-            }
+        let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
+        if is_queued(seq, ack) {
+            self.set.push_again(tail, slot);
         }
     }
 }

@@ -10,10 +10,6 @@ use towpath_ring::wake;
 
 /// Set while a thread sleeps on the lock.
 const WAITED_FOR: u32 = 1 << 31;
-/// Set by a signal handler that has interrupted the owner and changed what the lock guards.
-const INTERRUPTED: u32 = 1 << 30;
-/// The owner. The kernel's thread ids are below 2^22.
-const OWNER: u32 = INTERRUPTED - 1;
 /// Attempts before sleeping. The longest critical section copies a full ring.
 const SPINS: u32 = 200;
 /// How often a sleeper checks that the owner is still alive.
@@ -53,21 +49,6 @@ impl<'a> Guard<'a> {
     pub fn unlock_and_fence(self) {
         drop(self);
         fence_by_lock();
-    }
-
-    /// [`Guard::unlock_and_fence`], and then `interrupted` after a [`Lock::interrupt`].
-    #[inline(always)]
-    pub fn unlock_and_fence_then(self, interrupted: impl FnOnce()) {
-        let word = self.word;
-        core::mem::forget(self);
-        let before = word.swap(0, Ordering::Release);
-        fence_by_lock();
-        if before & (WAITED_FOR | INTERRUPTED) != 0 {
-            wake_one(word);
-            if before & INTERRUPTED != 0 {
-                interrupted();
-            }
-        }
     }
 }
 
@@ -121,7 +102,7 @@ impl Lock {
         let me = tid();
         match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(Guard::of(&self.0)),
-            Err(owner) if owner & OWNER == me => None,
+            Err(owner) if owner & !WAITED_FOR == me => None,
             Err(_) => self.lock_slow(me),
         }
     }
@@ -146,12 +127,6 @@ impl Lock {
             return None;
         }
         Some(Quick { word: &self.0, alone })
-    }
-
-    /// By a signal handler to which [`Lock::lock`] has answered `None`: the interrupted owner learns of it when it unlocks
-    /// with [`Guard::unlock_and_fence_then`].
-    pub fn interrupt(&self) {
-        self.0.fetch_or(INTERRUPTED, Ordering::Relaxed);
     }
 
     /// Does somebody hold it? For a forked child, in which the owner does not exist.
@@ -190,7 +165,7 @@ impl Lock {
                 continue;
             }
             let timed_out = matches!(wake::futex_wait(&self.0, marked, Some(CHECK_OWNER)), Ok(wake::Woken::TimedOut));
-            let broken = timed_out && !sys::alive((marked & OWNER) as i32);
+            let broken = timed_out && !sys::alive((marked & !WAITED_FOR) as i32);
             let taken = me | WAITED_FOR;
             if broken && self.0.compare_exchange(marked, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Some(Guard { word: &self.0, abandoned: true });
@@ -273,21 +248,6 @@ unsafe extern "C" {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_owner_that_was_interrupted_learns_of_it_when_it_unlocks() {
-        let (lock, mut times) = (Lock::new(), 0);
-        for interrupted in [false, true, false] {
-            let guard = lock.lock().expect("free");
-            if interrupted {
-                lock.interrupt();
-                assert!(lock.lock().is_none(), "still the same owner");
-            }
-            guard.unlock_and_fence_then(|| times += 1);
-            assert!(!lock.is_taken());
-        }
-        assert_eq!(times, 1);
-    }
 
     #[test]
     fn excludes_and_tells_its_owner() {

@@ -19,8 +19,8 @@ pub struct Queue {
     pub pushing: AtomicU32,
     /// The number of slots that had been pushed when the stack was last notified.
     pub notified: AtomicU32,
-    /// The slot that a signal handler has pushed within another push, plus one; 0 = none, `u32::MAX` = several.
-    pub nested: AtomicU32,
+    /// The tail after the pushes of a signal handler that has interrupted a push, plus 2^32; 0 = none has.
+    pub nested: AtomicU64,
 }
 
 /// The part that belongs to no slot.

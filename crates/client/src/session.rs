@@ -128,7 +128,7 @@ pub fn all() -> impl Iterator<Item = &'static Session> {
 }
 
 /// Milliseconds of the coarse monotonic clock.
-pub(crate) fn coarse_ms() -> u64 {
+pub fn coarse_ms() -> u64 {
     sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64
 }
 

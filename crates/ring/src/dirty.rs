@@ -88,6 +88,13 @@ impl<'a, W: Word> DirtySet<'a, W> {
         true
     }
 
+    /// Sets the tail to `tail`, unless it is further. It repairs the set after one push has interrupted another.
+    pub fn go_on_from(&self, tail: u32) {
+        if tail.wrapping_sub(self.written()).cast_signed() > 0 {
+            self.tail.store(tail, Ordering::Release);
+        }
+    }
+
     /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private
     /// position. The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
     ///

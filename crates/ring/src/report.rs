@@ -120,7 +120,7 @@ counts! {
     NoDescriptor = "no_descriptor",
     /// The kernel's: a socket of another network namespace than the service's.
     Namespace = "namespace",
-    /// A watched socket was ready, and no event told of it: `epoll_wait` found it after a long sleep.
+    /// A watched socket was ready, and no event told of it: `epoll_wait` found it about a second later.
     EventMissed = "event_missed",
 }
 

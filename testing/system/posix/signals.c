@@ -477,46 +477,55 @@ CASE(cancelled_after_a_call_that_was_left) {
     say("cancelled", "%d", how == PTHREAD_CANCELED);
 }
 
-static int handlers_fd;
-static atomic_int sent_in_handlers, arrived_from_handlers;
-static void send_if_the_last_has_arrived(int signal) {
+enum { HANDLERS_SOCKETS = 2 };
+static int handlers_fds[HANDLERS_SOCKETS];
+static atomic_int sent_in_handlers[HANDLERS_SOCKETS], arrived_from_handlers[HANDLERS_SOCKETS];
+static void send_if_the_last_have_arrived(int signal) {
     (void)signal;
     int before = errno;
-    if (sent_in_handlers == arrived_from_handlers && write(handlers_fd, "x", 1) == 1) sent_in_handlers++;
+    bool all = true;
+    for (int i = 0; i < HANDLERS_SOCKETS; i++) all &= sent_in_handlers[i] == arrived_from_handlers[i];
+    for (int i = 0; all && i < HANDLERS_SOCKETS; i++) sent_in_handlers[i] += write(handlers_fds[i], "x", 1) == 1;
     errno = before;
 }
-static void *read_to_the_end(void *fd) {
+static int read_to_the_end_fd, counted_fds[HANDLERS_SOCKETS];
+static void *read_to_the_end(void *nothing) {
     char some[4096];
-    while (read(*(int *)fd, some, sizeof some) > 0) {
+    while (read(read_to_the_end_fd, some, sizeof some) > 0) {
     }
-    return NULL;
+    return nothing;
 }
-static void *count_to_the_end(void *fd) {
+static void *count_to_the_end(void *number) {
+    long i = (long)number;
     char one;
-    while (read(*(int *)fd, &one, 1) == 1) arrived_from_handlers++;
+    while (read(counted_fds[i], &one, 1) == 1) arrived_from_handlers[i]++;
     return NULL;
 }
 
-// What a handler sends arrives, although it interrupts sends on another socket at any of their instructions.
+// What a handler sends on two sockets arrives, although it interrupts sends on a third at any of their instructions.
 CASE(sends_in_handlers_that_interrupt_sends) {
     enum { SENDS = 1000, SECONDS = 20 };
-    struct pair p = pair(), q = pair();
-    pthread_t readers[2];
+    struct pair p = pair();
+    pthread_t reader;
     sigset_t alarms;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarms, NULL);
-    pthread_create(&readers[0], NULL, read_to_the_end, &p.server);
-    pthread_create(&readers[1], NULL, count_to_the_end, &q.server);
+    read_to_the_end_fd = p.server;
+    pthread_create(&reader, NULL, read_to_the_end, NULL);
+    for (long i = 0; i < HANDLERS_SOCKETS; i++) {
+        struct pair q = pair();
+        (handlers_fds[i] = q.client), (counted_fds[i] = q.server);
+        pthread_create(&reader, NULL, count_to_the_end, (void *)i);
+    }
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
-    handlers_fd = q.client;
-    struct sigaction act = {.sa_handler = send_if_the_last_has_arrived, .sa_flags = SA_RESTART};
+    struct sigaction act = {.sa_handler = send_if_the_last_have_arrived, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &act, NULL);
     struct itimerval often = {.it_interval.tv_usec = 100, .it_value.tv_usec = 100};
     setitimer(ITIMER_REAL, &often, NULL);
     time_t end = time(NULL) + SECONDS;
-    while (sent_in_handlers < SENDS && time(NULL) < end) MUST(write(p.client, "p", 1));
+    while (sent_in_handlers[0] < SENDS && time(NULL) < end) MUST(write(p.client, "p", 1));
     struct itimerval never = {0};
     setitimer(ITIMER_REAL, &never, NULL);
-    say("enough", "%d", sent_in_handlers >= SENDS);
+    say("enough", "%d", sent_in_handlers[0] >= SENDS);
 }

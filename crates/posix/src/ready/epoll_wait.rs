@@ -382,17 +382,29 @@ impl Wait {
         if ours {
             return Ok(None);
         }
+        if slots.subscribed {
+            self.look_for_missed();
+        }
         if left.is_some_and(|left| time == Some(left)) {
             // The time is up, but events that have come meanwhile count.
             return Ok(Some(self.collect(0)?.found));
         }
         if slots.subscribed && session::gone(true) != 0 {
             self.instance.with(|interest| interest.look_at_all());
-        } else if longest == Some(LIFE_CHECK) {
-            let missed = self.instance.with(|interest| interest.look_for_missed()).unwrap_or(0);
-            (0..missed).for_each(|_| fallback::count(Count::EventMissed));
         }
         Ok(None)
+    }
+
+    /// Nothing has come. Looks at sockets of this instance and of those that it watches.
+    #[cold]
+    fn look_for_missed(&self) {
+        if self.instance.raised() {
+            return;
+        }
+        for id in nested::all(self.id) {
+            let missed = instance::instance(id).with(|interest| interest.look_for_missed(session::coarse_ms()));
+            (0..missed.unwrap_or(0)).for_each(|_| fallback::count(Count::EventMissed));
+        }
     }
 
     /// Does this native event belong to an inner instance?

@@ -159,7 +159,9 @@ pub struct Interest {
     /// Sessions (bits) for whose end all entries have been looked at.
     ended: u32,
     /// The place of the entry that was last looked at for a missed event.
-    next_look: usize,
+    last_looked_at: usize,
+    /// When entries are looked at next, in ms of the coarse monotonic clock.
+    next_look_ms: u64,
     /// As long as nobody has waited through the library.
     notice: Notice,
 }
@@ -187,7 +189,8 @@ impl Interest {
             pending: Vec::new(),
             since_native: 0,
             ended: 0,
-            next_look: 0,
+            last_looked_at: 0,
+            next_look_ms: 0,
             notice: Notice::new(),
         }
     }

@@ -59,6 +59,23 @@ fn a_socket_whose_event_is_lost_is_found_by_a_long_wait() {
     }
 }
 
+/// Neither what the program has read nor the room that its answer has left is an edge, however long it waits.
+#[test]
+fn a_long_wait_finds_no_edge_where_nothing_has_come() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLIN | EPOLLOUT | EPOLLET, 5).expect("add");
+    send(theirs, b"question", 0).expect("send");
+    while wait(epfd, 60_000) != [(5, EPOLLIN | EPOLLOUT)] {}
+    recv(ours, 10, 0).expect("recv");
+    send(ours, b"answer", 0).expect("send");
+    recv(theirs, 10, 0).expect("recv");
+    assert_eq!(wait(epfd, 2500), []);
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
 #[test]
 fn edge_triggered_reports_each_event_once() {
     let (ours, theirs) = pair();

@@ -464,8 +464,6 @@ fn a_push_within_a_push_is_seen_at_once() {
     close(theirs).expect("close");
     assert_eq!(recv(ours, 1, 0).as_deref(), Ok(&b""[..]), "the stack has closed it");
     assert!(queues.iter().any(|queue| queue.nested.load(Relaxed) != 0), "the interrupted push is told");
-    let mut told = 0;
-    pushing.into_iter().for_each(|locked| locked.unlock_and_fence_then(|| told += 1));
-    assert!(told > 0);
+    drop(pushing);
     close(ours).expect("close");
 }

@@ -167,7 +167,11 @@ class Place:
 
     def finish(self, words, seconds, cwd, env, user, stdin, namespace=None):
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}"
-        stuck = lambda: self.towpath and scene.record(f"{log}.stuck", self.processes(), self.bin / "towpath", self.socket)
+        def stuck():
+            if self.towpath:
+                found = self.processes() + (self.processes(namespace) if namespace else [])
+                scene.record(f"{log}.stuck", found, self.bin / "towpath", self.socket)
+
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         seconds = min(seconds, self.remaining())
         return process.run(self.inside(words, user, namespace), seconds, log, cwd or self.dir, self.environment(env), stdin, stuck)

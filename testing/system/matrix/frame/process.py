@@ -33,8 +33,8 @@ def read(path):
 
 
 def run(words, seconds, log, cwd, env, stdin, stuck):
-    """Runs to the end, for `seconds` at most: then `stuck` is called, and it is killed. Output goes to files, because a daemon left
-    behind would keep a pipe open."""
+    """Runs to the end, for `seconds` at most. A process that has not ended then is killed, after a call of `stuck`. Output goes to
+    files, because a daemon left behind would keep a pipe open."""
     out, err = f"{log}.out", f"{log}.err"
     with open(out, "wb") as o, open(err, "wb") as e:
         process = subprocess.Popen(words, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=o, stderr=e, cwd=cwd, env=env,

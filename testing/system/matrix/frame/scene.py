@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 
 SECONDS_EACH = 5
@@ -12,20 +13,32 @@ TRACED_MAX = 10
 
 def record(folder, processes, towpath, socket):
     """Writes it to files in `folder`. Parts that cannot be had are left out, because this runs when something is wrong already."""
-    folder = pathlib.Path(folder)
-    folder.mkdir()
-    for name, words in ("sockets.json", ["sockets", "-a", "--json"]), ("status.json", ["status", "--json"]):
-        said(folder / name, [towpath, *words, "--socket", socket])
-    regions = set()
-    for pid in processes:
-        place = pathlib.Path(f"/proc/{pid}")
-        waits = {t.name: {name: text(t / name) for name in ("comm", "wchan", "syscall")} for t in entries(place / "task")}
-        (folder / f"{pid}.json").write_text(json.dumps({"command": text(place / "cmdline"), "threads": waits}, indent=1) + "\n")
-        for descriptor in entries(place / "fd"):
-            save_region(descriptor, folder, regions)
-    if shutil.which("gdb"):
-        for pid in processes[:TRACED_MAX]:
-            said(folder / f"{pid}.stacks", ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"])
+    try:
+        folder = pathlib.Path(folder)
+        folder.mkdir()
+        for name, words in ("sockets.json", ["sockets", "-a", "--json"]), ("status.json", ["status", "--json"]):
+            said(folder / name, [towpath, *words, "--socket", socket])
+        regions = set()
+        for pid in processes:
+            place = pathlib.Path(f"/proc/{pid}")
+            waits = {t.name: {name: text(t / name) for name in ("comm", "wchan", "syscall")} for t in entries(place / "task")}
+            (folder / f"{pid}.json").write_text(json.dumps({"command": text(place / "cmdline"), "threads": waits}, indent=1) + "\n")
+            for descriptor in entries(place / "fd"):
+                save_region(descriptor, folder, regions)
+        if shutil.which("gdb"):
+            for pid in processes[:TRACED_MAX]:
+                stacks(pid, folder / f"{pid}.stacks")
+    except OSError as error:
+        print(f"    no record of who waited where: {error}", flush=True)
+
+
+def stacks(pid, path):
+    """What each thread of a process is in the middle of. A debugger that is ended early leaves the process stopped."""
+    said(path, ["gdb", "-nx", "-iex", "set debuginfod enabled off", "-p", pid, "-batch", "-ex", "thread apply all bt"])
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
 
 
 def save_region(descriptor, folder, known):
@@ -36,7 +49,7 @@ def save_region(descriptor, folder, known):
         return
     if name.startswith("/memfd:towpath") and inode not in known:
         known.add(inode)
-        subprocess.run(["cp", "--sparse=always", str(descriptor), str(folder / f"region-{inode}")], capture_output=True)
+        said(os.devnull, ["cp", "--sparse=always", descriptor, folder / f"region-{inode}"])
 
 
 def entries(folder):
@@ -48,7 +61,7 @@ def entries(folder):
 
 def text(path):
     try:
-        return path.read_text(errors="replace").replace("\\0", " ").strip()
+        return path.read_text(errors="replace").replace("\0", " ").strip()
     except OSError:
         return ""
 

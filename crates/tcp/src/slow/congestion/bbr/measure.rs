@@ -52,37 +52,33 @@ pub(super) struct Rounds {
     /// During a repair the cumulative acknowledgement stops and then jumps. So the bandwidth is measured from before it
     /// to after.
     delivery: Delivery,
-    /// The last time-out, if there was no sample since, and the bytes that had been acknowledged before it.
-    timed_out: Option<(Micros, u64)>,
     /// Rounds so far.
     pub count: u64,
 }
 
 impl Rounds {
-    /// A time-out: nothing was on its way any more, so the wait for it is no part of a measurement (the draft's rate
-    /// sample begins with the first transmission after it, draft-ietf-ccwg-bbr §4.1.2.1).
-    pub(super) fn timed_out(&mut self, sample: &Sample) {
-        (self.acked, self.lost, self.app_limited) = (0, 0, false);
+    /// What was measured so far says nothing of the path.
+    pub(super) fn forget_delivery(&mut self) {
         self.delivery = Delivery::default();
-        self.timed_out = Some((sample.now, sample.bytes_acked));
+    }
+
+    /// Losses that were none need no repair.
+    pub(super) fn undo(&mut self) {
+        self.unrepaired = 0;
     }
 
     /// Adds a sample. Returns the round that ends with it, if any.
     pub(super) fn look(&mut self, sample: &Sample) -> Option<Round> {
         let interval = &sample.interval;
-        let (us, acked) = match self.timed_out.take() {
-            Some((at, before)) => (sample.now.since(at), sample.bytes_acked.saturating_sub(before)),
-            None => (interval.us, interval.acked),
-        };
         let again = interval.retransmits.saturating_mul(u64::from(sample.mss));
-        self.acked = self.acked.saturating_add(acked);
+        self.acked = self.acked.saturating_add(interval.acked);
         // A flow without a scoreboard knows only what it sends again.
         self.lost = self.lost.saturating_add(interval.lost.max(again.saturating_sub(self.unrepaired)));
         self.unrepaired = self.unrepaired.saturating_add(interval.lost).saturating_sub(again);
         self.app_limited |= sample.app_limited;
         let delivery = &mut self.delivery;
-        delivery.us = delivery.us.saturating_add(us);
-        delivery.acked = delivery.acked.saturating_add(acked);
+        delivery.us = delivery.us.saturating_add(interval.us);
+        delivery.acked = delivery.acked.saturating_add(interval.acked);
         if sample.bytes_acked < self.end || self.acked == 0 || delivery.us == 0 {
             return None;
         }
@@ -214,9 +210,9 @@ mod tests {
         }
     }
 
-    /// Draft §5.3.1.3: a whole round of recovery. A time-out begins another measurement.
+    /// Draft §5.3.1.3.
     #[test]
-    fn a_round_recovers_from_its_start_to_its_end_and_does_not_wait_for_a_time_out() {
+    fn a_round_of_recovery_recovers_from_its_start_to_its_end() {
         let mut flow = Flow::new();
         let mut recovers = |recovering| {
             flow.sample.recovering = recovering;
@@ -224,14 +220,20 @@ mod tests {
             flow.rounds.look(&flow.sample).map(|round| round.recovering)
         };
         assert_eq!([true, true, false, true].map(&mut recovers), [false, true, false, false].map(Some));
+    }
 
+    #[test]
+    fn a_loss_counts_when_it_is_found_and_not_when_it_is_repaired() {
         let mut flow = Flow::new();
-        (flow.sample.now, flow.sample.flight) = (Micros(500_000), 6000);
-        flow.look(4000, 700, 0);
-        flow.rounds.timed_out(&flow.sample);
-        flow.sample.now = Micros(502_000);
-        // The interval is older than the time-out.
-        assert_eq!(flow.look(6000, 0, 0), Some((3e6, 6000, 0)), "in two milliseconds");
+        let mut lost = |lost, again| flow.look(1, lost, again).map(|(.., lost)| lost);
+        assert_eq!(
+            [lost(3000, 1), lost(0, 2), lost(0, 2)],
+            [3000, 0, 2000].map(Some),
+            "the last were not known as lost"
+        );
+        assert_eq!([lost(3000, 0), lost(0, 0)], [3000, 0].map(Some));
+        flow.rounds.undo();
+        assert_eq!(flow.look(1, 0, 1).map(|(.., lost)| lost), Some(1000), "nothing of the 3,000 is to be repaired");
     }
 
     /// A repair stops the cumulative acknowledgement. So bandwidth counts from its start, for eight rounds at most.

@@ -156,7 +156,8 @@ pub struct Bbr {
     drained: Option<Micros>,
     /// After a time-out the window follows acknowledgements until this many bytes have been acknowledged in all.
     conserve_until: u64,
-    /// The present round repairs what was lost before a time-out.
+    /// What was in flight at a time-out is still being repaired. Rounds until then measure nothing: the wait is a part of
+    /// them, and a jump of the cumulative acknowledgement has what arrived before.
     after_timeout: bool,
     pacing: u64,
 }
@@ -389,8 +390,12 @@ impl CongestionControl for Bbr {
         if self.min_rtt.us == 0 {
             return None;
         }
-        let round = self.rounds.look(sample);
-        if let Some(round) = &round {
+        let mut round = self.rounds.look(sample);
+        if let Some(round) = &mut round {
+            if self.after_timeout {
+                (round.bandwidth, round.app_limited) = (0.0, true);
+                self.rounds.forget_delivery();
+            }
             self.learn(round, sample);
         }
         self.advance(round.as_ref(), sample);
@@ -409,7 +414,6 @@ impl CongestionControl for Bbr {
         self.before = self.limits;
         self.conserve_until = sample.bytes_acked.saturating_add(u64::from(sample.flight));
         self.after_timeout = true;
-        self.rounds.timed_out(sample);
         Window { cwnd: sample.mss, ssthresh: u32::MAX, growth: 256, beta: FAST_BETA, pacing: self.pacing }
     }
 
@@ -417,6 +421,7 @@ impl CongestionControl for Bbr {
     fn on_undo(&mut self, sample: &Sample) -> Option<Window> {
         self.limits = self.before;
         (self.conserve_until, self.after_timeout) = (0, false);
+        self.rounds.undo();
         (self.min_rtt.us != 0).then(|| self.window(sample))
     }
 
