@@ -307,6 +307,37 @@ fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
     assert_eq!((set.pop(&mut read), set.position(), set.written()), (None, read, read));
 }
 
+/// A push is interrupted before its last two stores by one that leaves its place out. Whatever the reader has seen before
+/// them, both slots come out after the tail is repaired.
+#[test]
+fn a_push_that_was_interrupted_by_another_hides_neither() {
+    for reader_is_between in [false, true] {
+        let word = || AtomicU32::new(0);
+        let entries: Vec<AtomicU32> = (0..4).map(|_| word()).collect();
+        let (tail, head, armed, seq, ack) = (word(), word(), word(), word(), word());
+        let set = DirtySet::over(&entries, &tail, &head, &armed).unwrap();
+        let layout = Layout::new(Geometry::DEFAULT).unwrap();
+        let (outer, inner) = (layout.slot(1).unwrap(), layout.slot(2).unwrap());
+        let mut read = set.position();
+        assert!(set.push(&mut set.written().wrapping_add(1), inner, &seq, &ack));
+        let (nested, mut seen) = (set.written(), Vec::new());
+        if reader_is_between {
+            seen.extend(core::iter::from_fn(|| set.pop(&mut read)));
+        }
+        entries[0].store(outer.raw(), Relaxed);
+        tail.store(1, Relaxed);
+        if reader_is_between {
+            seen.extend(core::iter::from_fn(|| set.pop(&mut read)));
+        }
+        set.go_on_from(nested);
+        assert!(set.push_again(&mut set.written(), outer));
+        seen.extend(core::iter::from_fn(|| set.pop(&mut read)));
+        assert!(seen.contains(&1) && seen.contains(&2), "{seen:?}");
+        set.go_on_from(nested);
+        assert_eq!(set.written(), 3, "never back");
+    }
+}
+
 /// The boundary of the memory that a caller may write: at every place, all bytes up to the ring's end and none behind.
 #[test]
 fn a_span_ends_with_its_ring() {
