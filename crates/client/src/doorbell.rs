@@ -126,71 +126,85 @@ struct Queue<'a> {
     set: DirtySet<'a>,
 }
 
-impl Queue<'_> {
+impl<'a> Queue<'a> {
+    /// The data queue of this number, or the command queue, which has the number after the last.
+    fn of(session: &'a Session, number: usize) -> Self {
+        let commands = number == session.geometry.flow_groups as usize;
+        let set = if commands { session.region.commands() } else { session.region.data_queue(number) };
+        Self { session, number, set }
+    }
+
     /// Queues a slot with its words. True: the stack is to be notified. `can_wait`: for [`towpath_ring::dirty::NAP_US`].
     #[inline(always)]
     fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32, can_wait: bool) -> bool {
         let queue = &self.session.header().queues[self.number];
-        let Some(locked) = queue.lock.lock() else { return self.push_within_a_push(slot, seq, ack) };
+        let Some(locked) = queue.lock.lock() else { return push_within_a_push(self.session, self.number, slot) };
         // Taking and releasing the lock are the fences of the protocol.
         locked.fence();
         if locked.was_abandoned() {
-            self.repair(queue.pushing.load(Ordering::Relaxed));
+            repair(self.session, self.number, queue.pushing.load(Ordering::Relaxed));
         }
         queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
         self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
         if queue.nested.load(Ordering::Relaxed) != 0 {
-            self.repair(slot.raw() + 1);
+            repair(self.session, self.number, slot.raw() + 1);
         }
         queue.pushing.store(0, Ordering::Release);
         locked.unlock_and_fence();
         if can_wait { self.set.must_notify_unless_napping_fenced() } else { self.set.must_notify_fenced() }
     }
 
-    /// This thread holds the lock: a signal handler has interrupted a push. The stack sees the handler's entry at once.
-    ///
-    /// The interrupted push may still store its entry at the present tail, and a tail just behind that. So this one leaves
-    /// that place out; what stands there is an old slot, at which the stack looks for nothing. Then it has the interrupted
-    /// push [`repair`](Self::repair) the tail.
-    #[cold]
-    #[inline(never)]
-    fn push_within_a_push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
-        let queue = &self.session.header().queues[self.number];
-        let mut tail = self.set.written().wrapping_add(1);
-        // The interrupted push may have marked its slot as queued. This handler may wait for what becomes of it.
-        self.push_again(queue.pushing.load(Ordering::Relaxed), &mut tail);
-        self.set.push(&mut tail, slot, seq, ack);
-        queue.nested.store(u64::from(self.set.written()) | 1 << 32, Ordering::Relaxed);
-        self.set.must_notify()
-    }
-
-    /// Under the lock, after a push that was interrupted or never finished, because its process was killed. `pushing`: its
-    /// slot plus one, 0 = none. The slot may be marked as queued without being so.
-    #[cold]
-    #[inline(never)]
-    fn repair(self, pushing: u32) {
-        let queue = &self.session.header().queues[self.number];
-        loop {
-            let nested = queue.nested.load(Ordering::Relaxed);
-            if nested != 0 {
-                self.set.go_on_from(nested as u32);
-            }
-            self.push_again(pushing, &mut self.set.written());
-            // Another handler may have interrupted this.
-            if queue.nested.compare_exchange(nested, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                break;
-            }
-        }
-    }
-
-    /// Queues a slot once more if it is marked as queued. A second entry does no harm.
-    fn push_again(self, pushing: u32, tail: &mut u32) {
-        let Some(slot) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
+    /// A slot's words for this queue.
+    fn words(&self, slot: Slot) -> (&'a AtomicU32, &'a AtomicU32) {
         let (app, stack) = (self.session.region.app(slot), self.session.region.stack(slot));
         let commands = self.number == self.session.geometry.flow_groups as usize;
-        let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
+        if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) }
+    }
+
+    /// Queues a slot once more if it is marked as queued. A second entry does no harm. `pushing`: its number plus one, 0 =
+    /// none.
+    fn push_again(&self, pushing: u32, tail: &mut u32) {
+        let Some(slot) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
+        let (seq, ack) = self.words(slot);
         if is_queued(seq, ack) {
             self.set.push_again(tail, slot);
+        }
+    }
+}
+
+/// This thread holds the queue's lock: a signal handler has interrupted a push. The stack sees the handler's entry at once.
+///
+/// The interrupted push may still store its entry at the present tail, and a tail just behind that. So this one leaves that
+/// place out; what stands there is an old slot, at which the stack looks for nothing. Then it has the interrupted push
+/// [`repair`] the tail.
+#[cold]
+#[inline(never)]
+fn push_within_a_push(session: &Session, number: usize, slot: Slot) -> bool {
+    let (queue, words) = (Queue::of(session, number), &session.header().queues[number]);
+    let mut tail = queue.set.written().wrapping_add(1);
+    // The interrupted push may have marked its slot as queued. This handler may wait for what becomes of it.
+    queue.push_again(words.pushing.load(Ordering::Relaxed), &mut tail);
+    let (seq, ack) = queue.words(slot);
+    queue.set.push(&mut tail, slot, seq, ack);
+    words.nested.store(u64::from(queue.set.written()) | 1 << 32, Ordering::Relaxed);
+    queue.set.must_notify()
+}
+
+/// Under the lock, after a push that was interrupted, or never finished because its process was killed. `pushing`: its slot
+/// plus one, 0 = none. The slot may be marked as queued without being so.
+#[cold]
+#[inline(never)]
+fn repair(session: &Session, number: usize, pushing: u32) {
+    let (queue, words) = (Queue::of(session, number), &session.header().queues[number]);
+    loop {
+        let nested = words.nested.load(Ordering::Relaxed);
+        if nested != 0 {
+            queue.set.go_on_from(nested as u32);
+        }
+        queue.push_again(pushing, &mut queue.set.written());
+        // Another handler may have interrupted this.
+        if words.nested.compare_exchange(nested, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            break;
         }
     }
 }
@@ -204,7 +218,7 @@ pub fn notify_commands(session: &Session, slot: Slot) {
 
 /// Queues a slot's command. True: the stack is to be notified.
 fn push_command(session: &Session, slot: Slot, can_wait: bool) -> bool {
-    let queue = Queue { session, number: session.geometry.flow_groups as usize, set: session.region.commands() };
+    let queue = Queue::of(session, session.geometry.flow_groups as usize);
     queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack, can_wait)
 }
 
