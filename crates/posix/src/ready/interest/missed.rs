@@ -25,8 +25,8 @@ fn has_news(entry: &Entry, socket: &Socket) -> bool {
 }
 
 impl Interest {
-    /// Looks at the next watched entries, in turn, and queues those with news. Returns how many the stack should have
-    /// told of. An entry with EPOLLEXCLUSIVE does not count: another waiter may have got its event.
+    /// Looks at the next watched entries, in turn, and queues those with news. Returns how many there were. An entry with
+    /// EPOLLEXCLUSIVE is left out: another waiter has got its event.
     #[cold]
     pub fn look_for_missed(&mut self, now_ms: u64) -> usize {
         let Some(session) = session::numbered(self.own) else { return 0 };
@@ -39,13 +39,13 @@ impl Interest {
             self.last_looked_at = (self.last_looked_at + 1) % self.entries.len();
             let at = self.last_looked_at;
             let entry = &self.entries[at];
-            if entry.state != EntryState::Watching || entry.queued {
+            if entry.state != EntryState::Watching || entry.queued || entry.events & EXCLUSIVE != 0 {
                 continue;
             }
             let socket = entry.socket(session).filter(|socket| !socket.is_gone());
             if socket.is_some_and(|socket| has_news(entry, &socket)) {
-                missed += usize::from(entry.events & EXCLUSIVE == 0);
                 self.queue(at);
+                missed += 1;
             }
             looks += 1;
             if looks == LOOKS {
