@@ -1,6 +1,6 @@
 //! Coalescing dirty sets: queues of slot numbers. A queue is as long as the slot table, and a slot stands in it at most
-//! once, so it cannot overflow. Each set has one writer thread (or a writer lock) and one reader thread (or a reader
-//! lock).
+//! once, so it cannot overflow. Only a repair ([`DirtySet::push_again`]) queues one twice, and not in a full queue. Each set
+//! has one writer thread (or a writer lock) and one reader thread (or a reader lock).
 //!
 //! Writer: store the slot's new state, then [`DirtySet::push`], then [`DirtySet::must_notify`].
 //! Reader: [`DirtySet::pop`], then [`acknowledge`] (which fences), then load the slot's state.

@@ -101,7 +101,7 @@ fn algorithms_that_follow_marks_keep_the_wire_busy_without_a_loss() {
 #[test]
 fn a_later_flow_gets_its_share() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
-        // Who loses segments at a full queue, and how often, is a matter of milliseconds: so several starts are judged.
+        // Milliseconds decide which flow loses segments at a full queue. So several starts are judged.
         let starts = [800, 1000, 1200];
         let mut mean = [0.0; 2];
         for start_ms in starts {
@@ -112,7 +112,7 @@ fn a_later_flow_gets_its_share() {
                 *mean += share / starts.len() as f64;
             }
         }
-        assert!(unfairness(&mean) < 0.15, "{algorithm}: {mean:?}");
+        assert!(unfairness(&mean) < 0.1, "{algorithm}: {mean:?}");
     }
 }
 

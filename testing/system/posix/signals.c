@@ -515,7 +515,8 @@ CASE(sends_in_handlers_that_interrupt_sends) {
     pthread_create(&reader, NULL, read_to_the_end, NULL);
     for (long i = 0; i < HANDLERS_SOCKETS; i++) {
         struct pair q = pair();
-        (handlers_fds[i] = q.client), (counted_fds[i] = q.server);
+        handlers_fds[i] = q.client;
+        counted_fds[i] = q.server;
         pthread_create(&reader, NULL, count_to_the_end, (void *)i);
     }
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
