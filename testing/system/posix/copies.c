@@ -132,6 +132,46 @@ CASE(after_connect) {
     CALL("ended", recv(p.server, buf, 10, 0));
 }
 
+// A connection that a child has had too ends with the parent's close: who reads what the parent sends next sees the end.
+CASE(ended_before_the_next_send) {
+    struct pair other = pair();
+    int status, ended = 0, rounds = 20;
+    for (int i = 0; i < rounds; i++) {
+        struct pair p = pair();
+        pid_t pid = fork();
+        if (pid == 0) _exit(0);
+        waitpid(pid, &status, 0);
+        int copy = (int)MUST(dup(p.client));
+        MUST(close(p.client));
+        if (i % 3 == 0)
+            MUST(close(copy));
+        else if (i % 3 == 1)
+            MUST(syscall(SYS_close_range, copy, copy, 0));
+        else
+            MUST(dup2(other.client, copy));
+        MUST(write(other.client, "x", 1));
+        MUST(read(other.server, buf, 1));
+        ended += recv(p.server, buf, 1, MSG_DONTWAIT) == 0;
+        if (i % 3 == 2)
+            close(copy);
+        close(p.server);
+        close(p.listener);
+    }
+    say("ended", "%d/%d", ended, rounds);
+}
+
+// The last close of several resets the connection, if SO_LINGER says so. The others do not.
+CASE(last_close_resets) {
+    struct pair p = pair();
+    struct linger at_once = {1, 0};
+    int copy = (int)MUST(dup(p.client));
+    MUST(setsockopt(p.client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+    CALL("close", close(p.client));
+    CALL("open", recv(p.server, buf, 1, MSG_DONTWAIT));
+    CALL("close_last", close(copy));
+    CALL("reset", recv(p.server, buf, 1, 0));
+}
+
 // Dup2 over a connected socket ends its connection.
 CASE(over_a_socket) {
     struct pair p = pair(), q = pair();

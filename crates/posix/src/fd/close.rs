@@ -2,6 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{passing, standard_streams, unshared};
+use crate::lifecycle::leaving::Leaving;
 use crate::lifecycle::{end, in_flight, pairs};
 use crate::observe::measure;
 use crate::ready::past::{self, bridge};
@@ -30,12 +31,30 @@ pub fn set_ring_events(events: RingEvents) {
     let _ = RING_EVENTS.set(events);
 }
 
-/// Prepares for the kernel to close `fd`. False: it is the library's, and stays open.
-pub fn closing(fd: c_int, kind: Descriptor) -> bool {
+/// What is to happen to a descriptor that the program closes.
+#[must_use]
+pub enum Closing {
+    /// It is the library's, and stays open.
+    No,
+    /// The kernel closes it.
+    Yes,
+    /// The kernel closes it, and is asked then whether it was the last one of its connection.
+    MayBeLast(Leaving),
+}
+
+impl Closing {
+    /// What is to be told when the kernel has closed it.
+    fn leaving(self) -> Option<Leaving> {
+        if let Self::MayBeLast(leaving) = self { Some(leaving) } else { None }
+    }
+}
+
+/// Prepares for the kernel to close `fd`.
+pub fn closing(fd: c_int, kind: Descriptor) -> Closing {
     match kind {
         Descriptor::Kernel => {}
         // A vfork child needs these until it executes a program. They are close-on-exec.
-        Descriptor::Internal => return false,
+        Descriptor::Internal => return Closing::No,
         // A vfork child shares its parent's memory but has descriptors of its own.
         _ if process::in_vfork_child() => {}
         Descriptor::Pending(_) => {
@@ -43,10 +62,11 @@ pub fn closing(fd: c_int, kind: Descriptor) -> bool {
             rewatch::forget_pending(fd);
         }
         Descriptor::Slot { slot, generation } => {
-            if let Some(socket) = Socket::at(slot, generation) {
-                let_go(fd, &socket);
-            }
+            let leaving = Socket::at(slot, generation).and_then(|socket| let_go(fd, &socket));
             table::set(fd, Descriptor::Kernel);
+            if let Some(leaving) = leaving {
+                return Closing::MayBeLast(leaving);
+            }
         }
         Descriptor::Epoll(id) => {
             table::set(fd, Descriptor::Kernel);
@@ -63,7 +83,7 @@ pub fn closing(fd: c_int, kind: Descriptor) -> bool {
             }
         }
     }
-    true
+    Closing::Yes
 }
 
 /// `close`.
@@ -73,23 +93,41 @@ pub fn close(fd: c_int) -> Answer<c_int> {
         measure::end(fd);
     }
     let kind = table::get(fd);
-    if kind == Descriptor::Kernel || closing(fd, kind) { None } else { Some(Err(libc::EBADF)) }
+    if kind == Descriptor::Kernel {
+        return None;
+    }
+    match closing(fd, kind) {
+        Closing::No => Some(Err(libc::EBADF)),
+        Closing::Yes => None,
+        Closing::MayBeLast(leaving) => Some(close_leaving(fd, leaving)),
+    }
 }
 
-/// The descriptor `fd` of a socket is being closed.
-pub fn let_go(fd: c_int, socket: &Socket) {
+/// Has the kernel close `fd`, and the connection end with the last descriptor.
+fn close_leaving(fd: c_int, leaving: Leaving) -> Sys<c_int> {
+    // SAFETY: integers only.
+    let closed = outcome(unsafe { real::close(fd) });
+    leaving.closed();
+    closed
+}
+
+/// The descriptor `fd` of a socket is being closed. Returns whom to tell when it is.
+pub fn let_go(fd: c_int, socket: &Socket) -> Option<Leaving> {
     past::look(fd);
     table::set(fd, Descriptor::Kernel);
     rewatch::forget(fd, socket);
-    // If other descriptors may exist, the stack waits until the pair hangs up, with the last one. If calls are in
-    // flight, the socket lives until they return.
-    if !socket.has(flag::SHARED) && !in_flight::keep(fd, socket) {
+    if socket.has(flag::SHARED) {
+        return Leaving::begin(fd, socket);
+    }
+    // If calls are in flight, the socket lives until they return.
+    if !in_flight::keep(fd, socket) {
         let pair = pairs::candidate(fd, socket);
         end::end(fd, socket);
         if let Some(pair) = pair {
             pairs::keep(fd, pair);
         }
     }
+    None
 }
 
 /// A call has made `new`, a copy of `old`. `kind` is the kind of `old`.
@@ -173,8 +211,12 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
     if let Err(errno) = sys::fcntl(fd, libc::F_GETFD, 0) {
         return Some(Err(errno));
     }
-    closing(new, over);
-    Some(outcome(make()).inspect(|new| copied(from, fd, *new)))
+    let leaving = closing(new, over).leaving();
+    let made = outcome(make()).inspect(|new| copied(from, fd, *new));
+    if let Some(leaving) = leaving {
+        leaving.closed();
+    }
+    Some(made)
 }
 
 /// `close_range`, without the library's own descriptors.
@@ -192,7 +234,9 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> 
     let mut ours = false;
     for (fd, kind) in table::within(first, last) {
         ours = true;
-        closing(fd, kind);
+        if let Closing::MayBeLast(leaving) = closing(fd, kind) {
+            let _ = close_leaving(fd, leaving);
+        }
     }
     // The end of a socket may leave the library with one more descriptor of its own, in this range.
     let mut next = first;

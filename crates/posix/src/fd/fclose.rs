@@ -15,7 +15,8 @@ pub unsafe fn fclose(stream: *mut FILE) {
         if table::is_measured(fd) {
             measure::end(fd);
         }
-        close::closing(fd, table::get(fd));
+        // The C library closes it later. Whether it is the last one is left to the service.
+        drop(close::closing(fd, table::get(fd)));
     }
 }
 

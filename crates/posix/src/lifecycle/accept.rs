@@ -269,8 +269,9 @@ unsafe fn install(
     let named = if addr.is_null() { Ok(()) } else { unsafe { address::write(six, remote, addr, len) } };
     if let Err(errno) = named {
         // As on Linux, the connection has been accepted by now, and ends.
-        close::let_go(ours, socket);
-        sys::close(ours);
+        if close::close(ours).is_none() {
+            sys::close(ours);
+        }
         return Err(errno);
     }
     Ok(ours)

@@ -10,6 +10,7 @@ pub mod demote;
 pub mod idle;
 pub mod in_flight;
 pub mod kernel_half;
+pub mod leaving;
 pub mod listen;
 pub mod pairs;
 pub mod pending;

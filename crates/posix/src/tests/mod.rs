@@ -6,6 +6,7 @@ pub mod halves;
 mod halves_fork;
 mod hostile;
 mod kernel_half;
+mod leaving;
 mod marks;
 mod options;
 pub mod os;

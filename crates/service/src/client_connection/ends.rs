@@ -1,8 +1,8 @@
 //! The stack's ends of a client's sockets. When such an end hangs up, every descriptor of the socket is closed, in every
 //! process.
 //!
-//! Most often the library has closed the socket before: then the stack knows, or will in a moment. Such a hang-up is not
-//! reported. It is looked at again later, because the process may have been killed before it could tell the stack.
+//! Most often the library has closed the socket before, or is about to: then the stack knows, or will in a moment. Such a
+//! hang-up is not reported. It is looked at again later, because the process may have been killed before it could tell the stack.
 
 use super::{ClientConnection, data, invalid, source};
 use crate::broker_handle::BrokerRequest;
@@ -241,7 +241,7 @@ fn is_hung_up(end: &OwnedFd) -> bool {
 enum Hears {
     /// The stack has freed the slot.
     Has,
-    /// The library has closed the socket there.
+    /// The library has closed the socket there, or is about to.
     Will,
     Nothing,
 }
@@ -252,8 +252,8 @@ fn hears(region: &Region, Socket { slot, generation }: Socket) -> Hears {
     if stack.generation.load(Ordering::Acquire) != generation || stack.state.load(Ordering::Acquire) == state::FREE {
         return Hears::Has;
     }
-    let is_closed = app.flags.load(Ordering::Acquire) & app_flags::CLOSED != 0;
-    if is_closed && app.generation.load(Ordering::Acquire) == generation { Hears::Will } else { Hears::Nothing }
+    let is_told = app.flags.load(Ordering::Acquire) & (app_flags::CLOSED | app_flags::CLOSING) != 0;
+    if is_told && app.generation.load(Ordering::Acquire) == generation { Hears::Will } else { Hears::Nothing }
 }
 
 #[cfg(test)]
@@ -387,5 +387,11 @@ mod tests {
         ends.told.push_back((begin, closed));
         stack.state.store(state::FREE, Relaxed);
         assert_eq!((ends.unheard(&region, HEARS_WITHIN), ends.next_look()), (None, None));
+        // Whoever is closing the last descriptor may be killed before it can tell.
+        stack.state.store(state::ESTABLISHED, Relaxed);
+        app.flags.store(app_flags::CLOSING, Relaxed);
+        assert!(!ends.is_news(&region, closed), "it is about to tell");
+        ends.told[0].0 = begin;
+        assert_eq!(ends.unheard(&region, HEARS_WITHIN), Some(closed));
     }
 }
