@@ -20,14 +20,12 @@ pub fn abandon(socket: &Socket) {
         return;
     }
     let linger = socket.private().linger_s.load(Ordering::Relaxed);
-    // Of connections that the stack carries, it sees unread bytes itself (RFC 2525 §2.17).
     let direct = socket.direct().is_some();
-    let unread = direct && socket.readable() > 0;
+    let abort = if ends_by_reset(socket, linger) { app_flags::ABORT } else { 0 };
     let held = linger > 0 && stack_info::holds(socket).is_some();
     if held && socket.readable() == 0 {
         await_acknowledgement(socket, linger as u64);
     }
-    let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
     let within = linger == 0 && !direct && is_within_a_host(socket);
     memory::close(socket);
     // From now on the slot may be claimed, once the stack has freed it.
@@ -49,15 +47,21 @@ pub fn abandon(socket: &Socket) {
     }
 }
 
+/// Does the peer see a reset instead of the end of the stream?
+pub(crate) fn ends_by_reset(socket: &Socket, linger_s: i32) -> bool {
+    // Of connections that the stack carries, it sees unread bytes itself (RFC 2525 §2.17).
+    linger_s == 0 || socket.direct().is_some() && socket.readable() > 0
+}
+
 /// Are both ends on the same host?
-fn is_within_a_host(socket: &Socket) -> bool {
+pub(crate) fn is_within_a_host(socket: &Socket) -> bool {
     let info = socket.info();
     towpath_ring::address::load(&info.local_addr) == towpath_ring::address::load(&info.remote_addr)
 }
 
 /// On Linux, a peer on the same host has seen the reset when `close` returns. The stack frees the slot once the reset has
 /// been sent, a moment before its peer's turn.
-fn await_reset(socket: &Socket) {
+pub(crate) fn await_reset(socket: &Socket) {
     let over = || socket.is_gone() || socket.stack().state.load(Ordering::Acquire) == state::FREE;
     let deadline = Instant::now() + STACK_TIME;
     while !wake::spin_until(socket.session.spin_us, over) && Instant::now() < deadline {

@@ -23,6 +23,7 @@ pub mod doorbell;
 pub mod held;
 pub mod idle;
 mod idle_time;
+mod last_close;
 pub mod limits;
 pub mod liveness;
 pub mod lock;

@@ -105,9 +105,11 @@ pub mod app_flags {
     pub const RECORD: u32 = 1024;
     /// Of a listener: programs may have its descriptor that do not serve this slot.
     pub const PASSED: u32 = 2048;
-    /// A process closes a descriptor that may be the last one of the socket. It sets CLOSED if it was, and clears this if not.
-    /// A service that sees the last one go waits for that a second.
-    pub const CLOSING: u32 = 4096;
+    /// Counts whoever closes a descriptor that may be the last one of the socket. It sets CLOSED when it has found that it was. A
+    /// service that sees the last one go leaves that to it for a moment.
+    pub const CLOSERS: u32 = 0xff00_0000;
+    /// One of [`CLOSERS`].
+    pub const CLOSER: u32 = 1 << 24;
 }
 
 /// Bits of [`AppLine::want`].

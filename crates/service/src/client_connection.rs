@@ -292,7 +292,7 @@ impl<'a> ClientConnection<'a> {
                     _ => self.freed(id),
                 }
             }
-            self.report_unheard(HEARS_WITHIN);
+            self.report_unheard(Instant::now());
             let over = self.connection.is_none() && self.ends.is_empty() && !self.has_listeners();
             if self.serving && (over || self.is_deserted()) {
                 self.leave();
@@ -324,8 +324,8 @@ impl<'a> ClientConnection<'a> {
 
     fn leave(&mut self) {
         self.serving = false;
-        // Other processes may keep the client.
-        self.report_unheard(Duration::ZERO);
+        // Other processes may keep the client. All are due by then.
+        self.report_unheard(Instant::now() + 2 * HEARS_WITHIN);
         if self.ended.is_some() {
             self.state.registry().stops_serving(self.client.token);
         }

@@ -132,10 +132,23 @@ CASE(after_connect) {
     CALL("ended", recv(p.server, buf, 10, 0));
 }
 
-// A connection that a child has had too ends with the parent's close: who reads what the parent sends next sees the end.
+static int lowest_free(void) {
+    int fd = (int)MUST(dup(0));
+    close(fd);
+    return fd;
+}
+
+static void ignore(int signal) { (void)signal; }
+
+// A connection that a child has had too ends with the parent's close: who reads what the parent sends next sees the end. Signals
+// come meanwhile.
 CASE(ended_before_the_next_send) {
     struct pair other = pair();
-    int status, ended = 0, rounds = 20;
+    int status, ended = 0, rounds = 20, free_before = lowest_free();
+    struct sigaction often = {.sa_handler = ignore, .sa_flags = SA_RESTART};
+    struct itimerval period = {{0, 300}, {0, 300}}, never = {0};
+    MUST(sigaction(SIGALRM, &often, NULL));
+    MUST(setitimer(ITIMER_REAL, &period, NULL));
     for (int i = 0; i < rounds; i++) {
         struct pair p = pair();
         pid_t pid = fork();
@@ -157,7 +170,9 @@ CASE(ended_before_the_next_send) {
         close(p.server);
         close(p.listener);
     }
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
     say("ended", "%d/%d", ended, rounds);
+    say("free", "%d", lowest_free() == free_before);
 }
 
 // The last close of several resets the connection, if SO_LINGER says so. The others do not.

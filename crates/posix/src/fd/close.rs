@@ -221,8 +221,9 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
 
 /// `close_range`, without the library's own descriptors.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> {
-    // The library's own descriptors are close-on-exec already.
-    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
+    let known = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
+    // The kernel refuses a wrong call. The library's own descriptors are close-on-exec already.
+    if flags & !known != 0 || flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
     }
     if flags & libc::CLOSE_RANGE_UNSHARE != 0

@@ -49,13 +49,18 @@ pub fn end(socket: &Socket) {
     }
 }
 
-/// The last descriptor `fd` of a socket is about to be closed. True: calls are in flight, and the socket is kept.
-pub fn keep(fd: c_int, socket: &Socket) -> bool {
+/// Are calls in flight on this socket, in any process?
+pub fn any(socket: &Socket) -> bool {
     if socket.private().users.load(Ordering::SeqCst) != 0 {
         // A signal handler may have jumped out of a call of this thread.
         undo_log::undo_left_calls();
     }
-    if socket.private().users.load(Ordering::SeqCst) == 0 {
+    socket.private().users.load(Ordering::SeqCst) != 0
+}
+
+/// The last descriptor `fd` of a socket is about to be closed. True: calls are in flight, and the socket is kept.
+pub fn keep(fd: c_int, socket: &Socket) -> bool {
+    if !any(socket) {
         return false;
     }
     let Some(_locked) = HELD.lock.lock() else { return false };

@@ -5,60 +5,71 @@
 //! Only the kernel knows how many copies there are. It takes a file out of an epoll set when the last descriptor of it is
 //! closed. So the library makes a set with the descriptor, closes that, and asks the set.
 
-use core::mem::take;
-use core::time::Duration;
+use crate::lifecycle::in_flight;
+use core::mem::MaybeUninit;
 use libc::c_int;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fd::IntoRawFd;
 use std::sync::atomic::Ordering;
-use towpath_client::close::abandon;
-use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys;
-use towpath_ring::lines::app_flags;
+use towpath_ring::lines::state;
 
 /// A descriptor that is being closed. It may be the last one of its connection.
 #[must_use]
 pub struct Leaving {
     socket: Socket,
-    /// The set with the descriptor.
-    set: c_int,
-    /// Has the stack not been told of an end?
-    goes_on: bool,
+    /// The set with the descriptor, until it has been asked.
+    set: Option<c_int>,
 }
 
 impl Leaving {
     /// `fd`, a descriptor of this socket, is about to be closed. `None`: the service is left to see whether it is the last one.
     pub fn begin(fd: c_int, socket: &Socket) -> Option<Self> {
-        // The kernel ends a listener with its own half of it. A call in flight keeps a connection, in whatever process it is.
-        let is_kept = socket.has(flag::KERNEL_HALF) || socket.private().users.load(Ordering::SeqCst) != 0;
-        if is_kept || socket.is_gone() {
+        // The kernel ends a listener's socket. A close that waits, as SO_LINGER asks, would do so without a descriptor. A call in
+        // flight may still use the slot.
+        let listens = socket.kernel_half() || socket.state() == state::LISTENING;
+        let waits = socket.private().linger_s.load(Ordering::Relaxed) > 0;
+        if socket.is_gone() || listens || waits || in_flight::any(socket) {
             return None;
         }
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?.into_raw_fd();
-        let leaving = Self { socket: *socket, set, goes_on: true };
-        // Nobody writes to a socketpair, so there is always room, and the set has an event.
+        // There is an event while the socketpair has room. The library writes nothing to it.
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::OUT);
-        epoll::add(sys::borrow(&set), sys::borrow(&fd), data, flags).ok()?;
-        socket.app().flags.fetch_or(app_flags::CLOSING, Ordering::SeqCst);
-        Some(leaving)
+        let is_in =
+            epoll::add(sys::borrow(&set), sys::borrow(&fd), data, flags).is_ok() && has_event(set) == Some(true);
+        if !is_in || !socket.enter_closer() {
+            sys::close(set);
+            return None;
+        }
+        Some(Self { socket: *socket, set: Some(set) })
     }
 
     /// The descriptor has been closed. If it was the last one, the connection ends.
     pub fn closed(mut self) {
-        let mut has_copy = [libc::pollfd { fd: self.set, events: libc::POLLIN, revents: 0 }];
-        let was_last = sys::ppoll(&mut has_copy, Some(Duration::ZERO), core::ptr::null()) == Ok(0);
-        if was_last && take(&mut self.goes_on) {
-            abandon(&self.socket);
+        let Some(set) = self.set.take() else { return };
+        let has_copy = has_event(set) != Some(false);
+        sys::close(set);
+        if has_copy {
+            self.socket.leave_closer();
+        } else {
+            self.socket.end_by_closer();
         }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        sys::close(self.set);
-        if self.goes_on && !self.socket.is_gone() {
-            self.socket.app().flags.fetch_and(!app_flags::CLOSING, Ordering::SeqCst);
+        if let Some(set) = self.set {
+            sys::close(set);
+            self.socket.leave_closer();
         }
     }
+}
+
+/// Has a file in this set an event? This waits for nothing. `None`: the set cannot tell.
+fn has_event(set: c_int) -> Option<bool> {
+    let mut events = [MaybeUninit::uninit(); 1];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    epoll::wait(sys::borrow(&set), &mut events, Some(&now)).ok().map(|(events, _)| !events.is_empty())
 }

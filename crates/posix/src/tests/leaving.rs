@@ -3,13 +3,13 @@
 use super::os::*;
 use crate::fd::table;
 use crate::handler::Posix;
-use crate::lifecycle::in_flight::Call;
+use crate::lifecycle::in_flight;
 use crate::lifecycle::leaving::Leaving;
 use libc::c_int;
 use std::sync::atomic::Ordering::SeqCst;
 use towpath_client::socket::Socket;
 use towpath_hook::{Handler, real};
-use towpath_ring::lines::app_flags::{CLOSED, CLOSING};
+use towpath_ring::lines::app_flags::{CLOSED, CLOSER, CLOSERS};
 
 fn copy_of(fd: c_int) -> c_int {
     // SAFETY: integers only.
@@ -17,7 +17,7 @@ fn copy_of(fd: c_int) -> c_int {
 }
 
 fn told(socket: &Socket) -> u32 {
-    socket.app().flags.load(SeqCst) & (CLOSED | CLOSING)
+    socket.app().flags.load(SeqCst) & (CLOSED | CLOSERS)
 }
 
 #[test]
@@ -32,12 +32,62 @@ fn the_close_of_the_last_copy_tells_the_stack_and_no_other_does() {
     }
     assert_eq!(recv(theirs, 10, libc::MSG_DONTWAIT), Err(libc::EAGAIN), "it goes on");
     let last = Leaving::begin(unknown, &socket).expect("it may be the last");
-    assert_eq!(told(&socket), CLOSING);
+    assert_eq!(told(&socket), CLOSER);
     towpath_client::sys::close(unknown);
     last.closed();
     assert!(socket.is_gone() || told(&socket) & CLOSED != 0);
     assert_eq!(recv(theirs, 10, 0), Ok(Vec::new()), "the end of the stream");
     close(theirs).expect("close");
+}
+
+#[test]
+fn one_of_two_that_find_no_copy_tells_the_stack() {
+    let (ours, theirs) = pair();
+    let socket = table::socket(ours).expect("accelerated");
+    let copy = towpath_client::sys::fcntl(ours, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
+    let both = [ours, copy].map(|fd| Leaving::begin(fd, &socket).expect("it may be the last"));
+    assert_eq!(told(&socket), 2 * CLOSER);
+    [ours, copy].into_iter().for_each(towpath_client::sys::close);
+    both.into_iter().for_each(Leaving::closed);
+    table::set(ours, table::Descriptor::Kernel);
+    assert!(socket.is_gone() || told(&socket) & CLOSED != 0);
+    assert_eq!(recv(theirs, 10, 0), Ok(Vec::new()), "the end of the stream");
+    close(theirs).expect("close");
+}
+
+#[test]
+fn a_closer_leaves_another_connection_in_the_slot_alone() {
+    let (ours, theirs) = pair();
+    let socket = table::socket(ours).expect("accelerated");
+    // Each connection sets the flags anew. This one is as far as that.
+    socket.end_by_closer();
+    socket.leave_closer();
+    assert_eq!(told(&socket), 0);
+    assert!(socket.enter_closer());
+    towpath_client::socket::Socket { generation: socket.generation.wrapping_add(1), ..socket }.end_by_closer();
+    assert_eq!(told(&socket), CLOSER);
+    close_both(ours, theirs);
+}
+
+#[test]
+fn as_many_are_counted_as_have_room() {
+    let (ours, theirs) = pair();
+    let socket = table::socket(ours).expect("accelerated");
+    let counted = (0..).take_while(|_| socket.enter_closer()).count();
+    assert!(counted > 50 && told(&socket) & CLOSERS == told(&socket));
+    assert!(Leaving::begin(ours, &socket).is_none());
+    close_both(ours, theirs);
+}
+
+#[test]
+fn a_close_that_waits_is_left_to_the_service() {
+    let (ours, theirs) = pair();
+    let socket = table::socket(ours).expect("accelerated");
+    for (seconds, is_left) in [(1, true), (0, false), (-1, false)] {
+        socket.private().linger_s.store(seconds, SeqCst);
+        assert_eq!(Leaving::begin(ours, &socket).is_none(), is_left, "{seconds}");
+    }
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -50,12 +100,13 @@ fn whoever_does_not_close_takes_the_word_back() {
 }
 
 #[test]
-fn a_call_in_flight_keeps_the_connection() {
+fn a_close_during_a_call_is_left_to_the_service() {
     let (ours, theirs) = pair();
     let socket = table::socket(ours).expect("accelerated");
-    let call = Call::on(&socket);
+    // Of another thread or process.
+    in_flight::begin(&socket);
     assert!(Leaving::begin(ours, &socket).is_none());
-    drop(call);
+    in_flight::end(&socket);
     assert!(Leaving::begin(ours, &socket).is_some());
     close_both(ours, theirs);
 }

@@ -18,6 +18,8 @@ use towpath_ring::lines::{app_flags, state};
 
 /// How long a stack may take to hear of a close that the library has told it of.
 pub const HEARS_WITHIN: Duration = Duration::from_secs(1);
+/// How long the library may take to tell, once it has closed a descriptor that it does not know to be the last one.
+const TELLS_WITHIN: Duration = Duration::from_millis(10);
 
 /// Ends that a client may have beyond its slots. They are of pairs that it keeps for later connections, and of sockets that it
 /// closes at this moment.
@@ -40,6 +42,15 @@ pub struct Socket {
     pub generation: u32,
 }
 
+/// A socket without descriptors, of which the stack is to hear by the library.
+struct Unheard {
+    socket: Socket,
+    /// Has the library told it?
+    told: bool,
+    /// When the stack should have heard. The queue is in the order of these.
+    due: Instant,
+}
+
 /// The ends, by the numbers that the client has given them.
 #[derive(Default)]
 pub struct Ends {
@@ -47,8 +58,8 @@ pub struct Ends {
     /// The numbers of the ends that were attached with a reservation, by the reservation.
     reserved: HashMap<u32, u32>,
     last_serial: u32,
-    /// Sockets that the library has closed, and of which the stack may not have heard yet, oldest first.
-    told: VecDeque<(Instant, Socket)>,
+    /// Sockets of which the stack is to hear by the library, and may not have heard yet.
+    unheard: VecDeque<Unheard>,
 }
 
 impl Ends {
@@ -94,21 +105,23 @@ impl Ends {
         let Some(end) = self.by_number.get_mut(&number) else { return false };
         let before = std::mem::replace(&mut end.of, of);
         if hears(region, before) != Hears::Has {
-            self.look_again_at(region, before);
+            self.look_again_at(region, before, true);
         }
         true
     }
 
     /// Of an honest client at most one socket for each slot is still unheard of. Another one loses its list.
-    fn look_again_at(&mut self, region: &Region, closed: Socket) {
+    fn look_again_at(&mut self, region: &Region, socket: Socket, told: bool) {
         let slots = region.geometry().slots as usize;
-        if self.told.len() >= 2 * slots {
-            self.told.retain(|(_, closed)| hears(region, *closed) != Hears::Has);
-            if self.told.len() > slots {
-                self.told.clear();
+        if self.unheard.len() >= 2 * slots {
+            self.unheard.retain(|unheard| hears(region, unheard.socket) != Hears::Has);
+            if self.unheard.len() > slots {
+                self.unheard.clear();
             }
         }
-        self.told.push_back((Instant::now(), closed));
+        let due = Instant::now() + if told { HEARS_WITHIN } else { TELLS_WITHIN };
+        let place = self.unheard.partition_point(|before| before.due <= due);
+        self.unheard.insert(place, Unheard { socket, told, due });
     }
 
     /// An end has hung up. Returns the socket, unless the event belongs to an end that has been replaced since.
@@ -145,30 +158,33 @@ impl Ends {
     pub fn is_news(&mut self, region: &Region, closed: Socket) -> bool {
         match hears(region, closed) {
             Hears::Has => false,
-            Hears::Will => {
-                self.look_again_at(region, closed);
+            Hears::Will { told } => {
+                self.look_again_at(region, closed, told);
                 false
             }
             Hears::Nothing => true,
         }
     }
 
-    /// The next socket of which the stack was told so long ago that it is closed, and does not know it.
-    pub fn unheard(&mut self, region: &Region, within: Duration) -> Option<Socket> {
-        while let Some((at, closed)) = self.told.front().copied()
-            && at.elapsed() >= within
-        {
-            self.told.pop_front();
-            if hears(region, closed) != Hears::Has {
-                return Some(closed);
+    /// The next socket of which the stack should have heard by `now`, and has not.
+    pub fn next_unheard(&mut self, region: &Region, now: Instant) -> Option<Socket> {
+        while let Some(Unheard { socket, told, due }) = self.unheard.pop_front() {
+            if due > now {
+                self.unheard.push_front(Unheard { socket, told, due });
+                return None;
+            }
+            match hears(region, socket) {
+                Hears::Has => {}
+                Hears::Will { told: true } if !told => self.look_again_at(region, socket, true),
+                Hears::Will { .. } | Hears::Nothing => return Some(socket),
             }
         }
         None
     }
 
-    /// How long until [`Ends::unheard`] is to be asked.
+    /// How long until [`Ends::next_unheard`] is to be asked.
     pub fn next_look(&self) -> Option<Duration> {
-        self.told.front().map(|(at, _)| HEARS_WITHIN.saturating_sub(at.elapsed()))
+        self.unheard.front().map(|unheard| unheard.due.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -187,9 +203,9 @@ impl ClientConnection<'_> {
         }
     }
 
-    /// Reports sockets of which the stack was told so long ago that they are closed, and does not know it.
-    pub(super) fn report_unheard(&mut self, within: Duration) {
-        while let Some(closed) = self.ends.unheard(&self.client.region, within) {
+    /// Reports sockets of which the stack should have heard by `now`, and has not.
+    pub(super) fn report_unheard(&mut self, now: Instant) {
+        while let Some(closed) = self.ends.next_unheard(&self.client.region, now) {
             self.report(closed);
         }
     }
@@ -241,8 +257,10 @@ fn is_hung_up(end: &OwnedFd) -> bool {
 enum Hears {
     /// The stack has freed the slot.
     Has,
-    /// The library has closed the socket there, or is about to.
-    Will,
+    /// The library has closed the socket there, or is about to (not `told`).
+    Will {
+        told: bool,
+    },
     Nothing,
 }
 
@@ -252,8 +270,12 @@ fn hears(region: &Region, Socket { slot, generation }: Socket) -> Hears {
     if stack.generation.load(Ordering::Acquire) != generation || stack.state.load(Ordering::Acquire) == state::FREE {
         return Hears::Has;
     }
-    let is_told = app.flags.load(Ordering::Acquire) & (app_flags::CLOSED | app_flags::CLOSING) != 0;
-    if is_told && app.generation.load(Ordering::Acquire) == generation { Hears::Will } else { Hears::Nothing }
+    if app.generation.load(Ordering::Acquire) != generation {
+        return Hears::Nothing;
+    }
+    let flags = app.flags.load(Ordering::Acquire);
+    let told = flags & app_flags::CLOSED != 0;
+    if told || flags & app_flags::CLOSERS != 0 { Hears::Will { told } } else { Hears::Nothing }
 }
 
 #[cfg(test)]
@@ -331,16 +353,17 @@ mod tests {
         region.stack(slot).state.store(state::ESTABLISHED, Relaxed);
         ends.attach(&set, 9, socket(3, 7), None, theirs).unwrap();
         assert!(ends.reattach(&region, 9, socket(5, 2)));
-        assert_eq!(ends.unheard(&region, HEARS_WITHIN), None, "later");
-        assert_eq!(ends.unheard(&region, Duration::ZERO), Some(socket(3, 7)));
+        let later = Instant::now() + HEARS_WITHIN;
+        assert_eq!(ends.next_unheard(&region, Instant::now()), None, "later");
+        assert_eq!(ends.next_unheard(&region, later), Some(socket(3, 7)));
         region.stack(slot).state.store(state::FREE, Relaxed);
         assert!(ends.reattach(&region, 9, socket(3, 7)) && ends.reattach(&region, 9, socket(6, 1)));
-        assert_eq!(ends.unheard(&region, Duration::ZERO), None, "the stack has heard");
+        assert_eq!(ends.next_unheard(&region, later + HEARS_WITHIN), None, "the stack has heard");
         // A client that says so again and again takes no more memory.
         region.stack(slot).state.store(state::ESTABLISHED, Relaxed);
         for _ in 0..3 * region.geometry().slots {
             assert!(ends.reattach(&region, 9, socket(3, 7)));
-            assert!(ends.told.len() <= 2 * region.geometry().slots as usize);
+            assert!(ends.unheard.len() <= 2 * region.geometry().slots as usize);
         }
     }
 
@@ -380,18 +403,47 @@ mod tests {
         app.flags.store(app_flags::CLOSED, Relaxed);
         assert!(ends.is_news(&region, closed), "the flag is another connection's");
         app.generation.store(7, Relaxed);
-        assert_eq!((ends.is_news(&region, closed), ends.unheard(&region, HEARS_WITHIN)), (false, None), "later");
-        let begin = ends.told[0].0.checked_sub(HEARS_WITHIN).unwrap();
-        ends.told[0].0 = begin;
-        assert_eq!((ends.next_look(), ends.unheard(&region, HEARS_WITHIN)), (Some(Duration::ZERO), Some(closed)));
-        ends.told.push_back((begin, closed));
+        let now = Instant::now();
+        assert_eq!((ends.is_news(&region, closed), ends.next_unheard(&region, now)), (false, None), "later");
+        assert!(ends.next_look().is_some_and(|look| look > TELLS_WITHIN));
+        let due = Instant::now() + HEARS_WITHIN;
+        assert_eq!((ends.next_unheard(&region, due), ends.next_look()), (Some(closed), None));
+        assert!(!ends.is_news(&region, closed));
         stack.state.store(state::FREE, Relaxed);
-        assert_eq!((ends.unheard(&region, HEARS_WITHIN), ends.next_look()), (None, None));
-        // Whoever is closing the last descriptor may be killed before it can tell.
+        assert_eq!((ends.next_unheard(&region, due + HEARS_WITHIN), ends.next_look()), (None, None));
+    }
+
+    /// The library has to ask the kernel first whether the descriptor was the last one.
+    #[test]
+    fn whoever_is_closing_the_last_descriptor_is_waited_for_a_moment() {
+        let (region, _memfd) = Region::create(Geometry::default()).unwrap();
+        let (mut ends, socket) = (Ends::default(), socket(3, 7));
+        let slot = region.slot(3).unwrap();
+        let (stack, app) = (region.stack(slot), region.app(slot));
+        for generation in [&stack.generation, &app.generation] {
+            generation.store(7, Relaxed);
+        }
         stack.state.store(state::ESTABLISHED, Relaxed);
-        app.flags.store(app_flags::CLOSING, Relaxed);
-        assert!(!ends.is_news(&region, closed), "it is about to tell");
-        ends.told[0].0 = begin;
-        assert_eq!(ends.unheard(&region, HEARS_WITHIN), Some(closed));
+        for then in [app_flags::CLOSERS, 0] {
+            app.flags.store(app_flags::CLOSER, Relaxed);
+            assert!(!ends.is_news(&region, socket));
+            let due = Instant::now() + TELLS_WITHIN;
+            assert!(ends.next_look().is_some_and(|look| look <= TELLS_WITHIN));
+            // It has been killed, or another process has held the last one.
+            app.flags.store(then, Relaxed);
+            assert_eq!((ends.next_unheard(&region, due), ends.next_look()), (Some(socket), None));
+        }
+        // It has told the stack, which may not have heard.
+        app.flags.store(app_flags::CLOSER, Relaxed);
+        assert!(!ends.is_news(&region, socket));
+        let due = Instant::now() + TELLS_WITHIN;
+        app.flags.store(app_flags::CLOSED, Relaxed);
+        assert_eq!(ends.next_unheard(&region, due), None);
+        assert!(ends.next_look().is_some_and(|look| look > TELLS_WITHIN));
+        // Whatever is due sooner comes first.
+        let other = Socket { slot: 3, generation: 7 };
+        ends.look_again_at(&region, other, false);
+        assert!(ends.next_look().is_some_and(|look| look <= TELLS_WITHIN) && ends.unheard.len() == 2);
+        assert_eq!(ends.next_unheard(&region, Instant::now() + 2 * HEARS_WITHIN), Some(socket));
     }
 }
