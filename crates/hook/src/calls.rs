@@ -328,6 +328,7 @@ calls! {
         };
         fn chroot(path: *const c_char) -> c_int = sys!(SYS_chroot, path);
         fn unshare(flags: c_int) -> c_int = sys!(SYS_unshare, flags);
+        fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = sys!(SYS_prctl, option, a, b, c, d);
         fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int = sys!(SYS_pidfd_getfd, pidfd, fd, flags);
         fn mlockall(flags: c_int) -> c_int = sys!(SYS_mlockall, flags);
         fn munlockall() -> c_int = sys!(SYS_munlockall,);

@@ -3,7 +3,7 @@
 use crate::fd::table::{self, Descriptor, Target};
 use crate::fd::{close, fclose, fcntl, ioctl, passing, streams, unshared};
 use crate::io::{aio, fault, message, receive, send, splice, urgent, user, vectors};
-use crate::lifecycle::{accept, address, bind, connect, listen, registration, shutdown, socket};
+use crate::lifecycle::{accept, address, bind, connect, leaving, listen, registration, shutdown, socket};
 use crate::observe::fallback;
 use crate::observe::measure::{self, Direction};
 use crate::options::by_descriptor;
@@ -522,6 +522,12 @@ impl Handler for Posix {
     }
     unsafe fn unshare(flags: c_int) -> Answer<c_int> {
         if flags & libc::CLONE_FILES != 0 { unshared::refused() } else { None }
+    }
+    unsafe fn prctl(option: c_int, _a: c_ulong, _b: c_ulong, _c: c_ulong, _d: c_ulong) -> Answer<c_int> {
+        if option == libc::PR_SET_SECCOMP {
+            leaving::filtered();
+        }
+        None
     }
     unsafe fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> Answer<c_int> {
         // SAFETY: integers only.

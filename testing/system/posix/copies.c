@@ -1,6 +1,9 @@
 // Copies of descriptors, before and after the socket is connected; passed descriptors; file calls on sockets.
 #include "conformance.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #define THEME "copies"
 
@@ -173,6 +176,36 @@ CASE(ended_before_the_next_send) {
     MUST(setitimer(ITIMER_REAL, &never, NULL));
     say("ended", "%d/%d", ended, rounds);
     say("free", "%d", lowest_free() == free_before);
+}
+
+// A program under a seccomp filter that allows only what it needs may close the last of several descriptors.
+CASE(closed_under_a_filter) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_create1, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof steps / sizeof *steps, steps};
+    for (int way = 0; way < 3; way++) {
+        struct pair p = pair();
+        int status;
+        pid_t pid = fork();
+        if (pid == 0) {
+            MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+            if (way == 0)
+                MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+            else if (way == 1)
+                MUST(syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+            else
+                MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter));
+            _exit(close(p.client) == 0 ? 0 : 1);
+        }
+        MUST(close(p.client));
+        waitpid(pid, &status, 0);
+        say("child", "%d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        CALL("ended", recv(p.server, buf, 1, 0));
+    }
 }
 
 // The last close of several resets the connection, if SO_LINGER says so. The others do not.

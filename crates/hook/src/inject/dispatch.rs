@@ -44,7 +44,7 @@ const OWN: [i64; 19] = [
 ];
 
 /// The calls for which the handler is asked.
-const HANDLED: [i64; 53] = [
+const HANDLED: [i64; 55] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -91,6 +91,8 @@ const HANDLED: [i64; 53] = [
     libc::SYS_chroot,
     libc::SYS_pivot_root,
     libc::SYS_unshare,
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
     libc::SYS_pidfd_getfd,
     libc::SYS_mlockall,
     libc::SYS_munlockall,
@@ -142,7 +144,7 @@ fn size(answer: Answer<isize>) -> Option<i64> {
 static OURS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
-    let known = [libc::prctl as *const () as u64, init as *const () as u64];
+    let known = [libc::sysconf as *const () as u64, init as *const () as u64];
     // SAFETY: the linker gives a valid description of one object.
     unsafe {
         let about = &*about;
@@ -231,7 +233,6 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
                 block.tid.load(Ordering::Relaxed).into()
             }
             libc::SYS_prctl if first == PR_SET_SYSCALL_USER_DISPATCH => -i64::from(libc::EINVAL),
-            libc::SYS_prctl => raw(number, arguments),
             libc::SYS_arch_prctl => match first {
                 ARCH_SET_FS => {
                     frame.fs = second;
@@ -309,6 +310,9 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             // The handler is asked before the process leaves its root, wherever it goes.
             libc::SYS_chroot | libc::SYS_pivot_root => result(H::chroot(a as _)),
             libc::SYS_unshare => result(H::unshare(fd)),
+            libc::SYS_prctl => result(H::prctl(fd, b, c, d, e)),
+            // The same by another call. Without a filter the program only asks what there is.
+            libc::SYS_seccomp if c != 0 => result(H::prctl(libc::PR_SET_SECCOMP, 2, c, 0, 0)),
             libc::SYS_pidfd_getfd => result(H::pidfd_getfd(fd, b as _, c as _)),
             libc::SYS_mlockall => result(H::mlockall(fd)),
             libc::SYS_munlockall => result(H::munlockall()),

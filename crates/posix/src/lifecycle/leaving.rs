@@ -10,10 +10,18 @@ use core::mem::MaybeUninit;
 use libc::c_int;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::IntoRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::socket::Socket;
 use towpath_client::sys;
 use towpath_ring::lines::state;
+
+/// Has the program set a seccomp filter?
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// The program sets a seccomp filter. Many kill whoever makes a call that the program itself needs not: such as these here.
+pub fn filtered() {
+    FILTERED.store(true, Ordering::Relaxed);
+}
 
 /// A descriptor that is being closed. It may be the last one of its connection.
 #[must_use]
@@ -30,7 +38,7 @@ impl Leaving {
         // flight may still use the slot.
         let listens = socket.kernel_half() || socket.state() == state::LISTENING;
         let waits = socket.private().linger_s.load(Ordering::Relaxed) > 0;
-        if socket.is_gone() || listens || waits || in_flight::any(socket) {
+        if FILTERED.load(Ordering::Relaxed) || socket.is_gone() || listens || waits || in_flight::any(socket) {
             return None;
         }
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?.into_raw_fd();
