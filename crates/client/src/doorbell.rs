@@ -1,5 +1,6 @@
 //! Notifying the stack, or the peer of a direct connection, that a slot's words have changed.
 
+use crate::direct::Direct;
 use crate::private;
 use crate::session::Session;
 use crate::socket::Socket;
@@ -42,21 +43,24 @@ impl Socket {
 /// Notifies the stack that the application's line of the socket has changed. For a direct connection the peer is
 /// notified, and the stack only of its end.
 pub fn notify(socket: &Socket) {
-    let session = socket.session;
-    if let Some(direct) = socket.direct() {
-        let flags = socket.app().flags.load(Ordering::Acquire);
-        direct.show_flags(session, flags);
-        if flags & lines::app_flags::CLOSED != 0 {
-            // The peer knows by now. The stack has to free the slot, which can wait. A port that was reserved cannot.
-            let (_, command) = session.region.command(socket.slot).read();
-            let can_wait = command.local_port == 0 && command.op != op::JOIN;
-            if push_command(session, socket.slot, can_wait) {
-                session.notify_queue(session.geometry.flow_groups as usize);
-            }
-        }
-        return;
+    match socket.direct() {
+        Some(direct) => notify_directly(socket, &direct, socket.app().flags.load(Ordering::Acquire)),
+        None => notify_stack(socket.session, socket.slot, socket.app(), socket.stack()),
     }
-    notify_stack(session, socket.slot, socket.app(), socket.stack());
+}
+
+/// [`notify`] for a direct connection whose line has these flags.
+pub(crate) fn notify_directly(socket: &Socket, direct: &Direct, flags: u32) {
+    let session = socket.session;
+    direct.show_flags(session, flags);
+    if flags & lines::app_flags::CLOSED != 0 {
+        // The peer knows by now. The stack has to free the slot, which can wait. A port that was reserved cannot.
+        let (_, command) = session.region.command(socket.slot).read();
+        let can_wait = command.local_port == 0 && command.op != op::JOIN;
+        if push_command(session, socket.slot, can_wait) {
+            session.notify_queue(session.geometry.flow_groups as usize);
+        }
+    }
 }
 
 /// [`notify`] for a connection that the stack carries.

@@ -1,11 +1,11 @@
 //! The end of a socket by a close of which only the kernel can say whether it is the last one.
 //!
 //! Whoever closes such a descriptor is counted in the flags meanwhile, so the service leaves the socket's end to it for a moment.
-//! It learns only afterwards that no descriptor is left. By then the slot may be another socket's. So it writes nothing but the
-//! flags, and these only while it is counted there: they begin anew with each socket.
+//! It learns only afterwards that no descriptor is left. By then the slot may be another socket's. So of the slot it writes nothing
+//! but the flags, and these only while it is counted there: they begin anew with each socket.
 
 use crate::close::{await_reset, ends_by_reset, is_within_a_host};
-use crate::doorbell::notify;
+use crate::doorbell::{notify_directly, notify_stack};
 use crate::socket::Socket;
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state};
@@ -14,9 +14,10 @@ use towpath_ring::lines::{app_flags, state};
 const MOST: u32 = 100 * app_flags::CLOSER;
 
 impl Socket {
-    /// Counts a closer. False: there are too many.
+    /// Counts a closer. False: there are too many, or the socket is gone.
     pub fn enter_closer(&self) -> bool {
-        self.change_flags(|flags| (flags & app_flags::CLOSERS < MOST).then_some(flags + app_flags::CLOSER))
+        let has_room = |flags: u32| !self.is_gone() && flags & app_flags::CLOSERS < MOST;
+        self.change_flags(|flags| has_room(flags).then(|| flags + app_flags::CLOSER))
     }
 
     /// The closer has found that the socket goes on.
@@ -28,16 +29,21 @@ impl Socket {
     /// The closer has found that no descriptor is left. Another one may have found that before, and the service too.
     pub fn end_by_closer(&self) {
         let linger = self.private().linger_s.load(Ordering::Relaxed);
-        let (direct, is_reset) = (self.direct().is_some(), ends_by_reset(self, linger));
-        let within = linger == 0 && !direct && is_within_a_host(self);
+        // What the peer sees is this connection's, whatever the slot is by then.
+        let (direct, is_reset) = (self.direct(), ends_by_reset(self, linger));
+        let within = linger == 0 && direct.is_none() && is_within_a_host(self);
         let is_over = || self.is_gone() || self.stack().state.load(Ordering::Acquire) == state::FREE;
         let is_first = |flags: u32| !is_over() && flags & app_flags::CLOSERS != 0 && flags & app_flags::CLOSED == 0;
         let closed = app_flags::CLOSED | if is_reset { app_flags::ABORT } else { 0 };
-        if self.change_flags(|flags| is_first(flags).then(|| (flags - app_flags::CLOSER) | closed)) {
-            notify(self);
-            if within {
-                await_reset(self);
-            }
+        if !self.change_flags(|flags| is_first(flags).then(|| (flags - app_flags::CLOSER) | closed)) {
+            return;
+        }
+        match direct {
+            Some(direct) => notify_directly(self, &direct, closed),
+            None => notify_stack(self.session, self.slot, self.app(), self.stack()),
+        }
+        if within {
+            await_reset(self);
         }
     }
 

@@ -523,10 +523,8 @@ impl Handler for Posix {
     unsafe fn unshare(flags: c_int) -> Answer<c_int> {
         if flags & libc::CLONE_FILES != 0 { unshared::refused() } else { None }
     }
-    unsafe fn prctl(option: c_int, _a: c_ulong, _b: c_ulong, _c: c_ulong, _d: c_ulong) -> Answer<c_int> {
-        if option == libc::PR_SET_SECCOMP {
-            leaving::filtered();
-        }
+    unsafe fn prctl(option: c_int, _mode: c_ulong, filter: c_ulong, _c: c_ulong, _d: c_ulong) -> Answer<c_int> {
+        leaving::controlled(option, filter);
         None
     }
     unsafe fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> Answer<c_int> {

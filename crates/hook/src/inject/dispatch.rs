@@ -311,8 +311,10 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_chroot | libc::SYS_pivot_root => result(H::chroot(a as _)),
             libc::SYS_unshare => result(H::unshare(fd)),
             libc::SYS_prctl => result(H::prctl(fd, b, c, d, e)),
-            // The same by another call. Without a filter the program only asks what there is.
-            libc::SYS_seccomp if c != 0 => result(H::prctl(libc::PR_SET_SECCOMP, 2, c, 0, 0)),
+            // The same by another call.
+            libc::SYS_seccomp if a == u64::from(libc::SECCOMP_SET_MODE_FILTER) => {
+                result(H::prctl(libc::PR_SET_SECCOMP, 2, c, 0, 0))
+            }
             libc::SYS_pidfd_getfd => result(H::pidfd_getfd(fd, b as _, c as _)),
             libc::SYS_mlockall => result(H::mlockall(fd)),
             libc::SYS_munlockall => result(H::munlockall()),

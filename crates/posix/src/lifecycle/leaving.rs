@@ -7,20 +7,23 @@
 
 use crate::lifecycle::in_flight;
 use core::mem::MaybeUninit;
-use libc::c_int;
+use libc::{c_int, c_ulong};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::IntoRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::socket::Socket;
-use towpath_client::sys;
+use towpath_client::{descriptors, process, sys};
 use towpath_ring::lines::state;
 
 /// Has the program set a seccomp filter?
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// The program sets a seccomp filter. Many kill whoever makes a call that the program itself needs not: such as these here.
-pub fn filtered() {
-    FILTERED.store(true, Ordering::Relaxed);
+/// The program calls `prctl`, perhaps to set a seccomp filter. Many kill whoever makes a call that the program itself does not
+/// need, as those here.
+pub fn controlled(option: c_int, filter: c_ulong) {
+    // Without a filter the program only asks what there is. A vfork child has its parent's memory, and a filter of its own.
+    if option == libc::PR_SET_SECCOMP && filter != 0 && !process::in_vfork_child() {
+        FILTERED.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A descriptor that is being closed. It may be the last one of its connection.
@@ -41,13 +44,13 @@ impl Leaving {
         if FILTERED.load(Ordering::Relaxed) || socket.is_gone() || listens || waits || in_flight::any(socket) {
             return None;
         }
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?.into_raw_fd();
+        let set = descriptors::protect(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?).ok()?;
         // There is an event while the socketpair has room. The library writes nothing to it.
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::OUT);
         let is_in =
             epoll::add(sys::borrow(&set), sys::borrow(&fd), data, flags).is_ok() && has_event(set) == Some(true);
         if !is_in || !socket.enter_closer() {
-            sys::close(set);
+            descriptors::unprotect(set);
             return None;
         }
         Some(Self { socket: *socket, set: Some(set) })
@@ -57,7 +60,7 @@ impl Leaving {
     pub fn closed(mut self) {
         let Some(set) = self.set.take() else { return };
         let has_copy = has_event(set) != Some(false);
-        sys::close(set);
+        descriptors::unprotect(set);
         if has_copy {
             self.socket.leave_closer();
         } else {
@@ -69,7 +72,7 @@ impl Leaving {
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Some(set) = self.set {
-            sys::close(set);
+            descriptors::unprotect(set);
             self.socket.leave_closer();
         }
     }

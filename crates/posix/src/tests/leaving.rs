@@ -66,6 +66,9 @@ fn a_closer_leaves_another_connection_in_the_slot_alone() {
     assert!(socket.enter_closer());
     towpath_client::socket::Socket { generation: socket.generation.wrapping_add(1), ..socket }.end_by_closer();
     assert_eq!(told(&socket), CLOSER);
+    socket.leave_closer();
+    assert!(!towpath_client::socket::Socket { generation: socket.generation.wrapping_add(1), ..socket }.enter_closer());
+    assert_eq!(told(&socket), 0);
     close_both(ours, theirs);
 }
 

@@ -63,9 +63,9 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Has no socket a descriptor?
+    /// Has no socket a descriptor, and is nobody about to tell the stack of the last one's end?
     pub fn is_empty(&self) -> bool {
-        self.by_number.is_empty()
+        self.by_number.is_empty() && self.unheard.iter().all(|unheard| unheard.told)
     }
 
     /// True if the client has more ends than `slots` plus the spare. Some have hung up then, or their pairs are kept.
@@ -428,7 +428,7 @@ mod tests {
             app.flags.store(app_flags::CLOSER, Relaxed);
             assert!(!ends.is_news(&region, socket));
             let due = Instant::now() + TELLS_WITHIN;
-            assert!(ends.next_look().is_some_and(|look| look <= TELLS_WITHIN));
+            assert!(ends.next_look().is_some_and(|look| look <= TELLS_WITHIN) && !ends.is_empty());
             // It has been killed, or another process has held the last one.
             app.flags.store(then, Relaxed);
             assert_eq!((ends.next_unheard(&region, due), ends.next_look()), (Some(socket), None));
@@ -439,7 +439,7 @@ mod tests {
         let due = Instant::now() + TELLS_WITHIN;
         app.flags.store(app_flags::CLOSED, Relaxed);
         assert_eq!(ends.next_unheard(&region, due), None);
-        assert!(ends.next_look().is_some_and(|look| look > TELLS_WITHIN));
+        assert!(ends.next_look().is_some_and(|look| look > TELLS_WITHIN) && ends.is_empty());
         // Whatever is due sooner comes first.
         let other = Socket { slot: 3, generation: 7 };
         ends.look_again_at(&region, other, false);
