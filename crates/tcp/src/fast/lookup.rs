@@ -301,6 +301,24 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_differ_in_one_number_are_two() {
+        let (mut lookup, mut all) = (Lookup::new(7), vec![tuple(2), tuple(3)]);
+        for of in [tuple(2), tuple(3)] {
+            let other = if of.local.is_ipv4() { Ipv4Addr::BROADCAST.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            all.push(FourTuple { local_port: 81, ..of });
+            all.push(FourTuple { remote_port: 81, ..of });
+            all.push(FourTuple { local: other, ..of });
+            all.push(FourTuple { remote: other, ..of });
+        }
+        for (n, tuple) in (0..).zip(&all) {
+            assert_eq!(lookup.insert(tuple, FlowId(n)), None, "{tuple:?}");
+        }
+        for (n, tuple) in (0..).zip(&all) {
+            assert_eq!(lookup.find(tuple), Some(FlowId(n)), "{tuple:?}");
+        }
+    }
+
+    #[test]
     fn connections_have_places_of_their_own() {
         let lookup = Lookup::new(7);
         let places = |of: &dyn Fn(&FourTuple) -> usize, odd: u32| {

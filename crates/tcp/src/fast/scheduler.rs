@@ -336,4 +336,16 @@ mod tests {
         queue.enter(&mut round, 3, 4);
         assert_eq!((queue.deficit, round.len()), (4 * QUANTUM - 1, 1), "it has its share of this round");
     }
+
+    #[test]
+    fn a_class_without_credit_waits_and_no_other_does() {
+        let (mut scheduler, mut wheel) = (Scheduler::default(), Wheel::default());
+        for class in [1, 2] {
+            scheduler.set_limit(&mut wheel, Micros(0), class, 1000);
+        }
+        scheduler.spend(&mut wheel, Micros(0), 1, 5000, (true, true));
+        assert_eq!([0, 1, 2, 9].map(|class| scheduler.waits(class)), [false, true, false, false]);
+        scheduler.release(1);
+        assert!(!scheduler.waits(1));
+    }
 }

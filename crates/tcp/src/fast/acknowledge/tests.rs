@@ -97,6 +97,21 @@ fn a_train_of_half_a_round_trip_or_a_whole_paced_one_ends_the_search_in_a_large_
     }
 }
 
+/// A slow start towards a threshold that is known does not search for one.
+#[test]
+fn only_the_first_slow_start_is_searched() {
+    for (ssthresh, ended) in [(Window::SEARCH, true), (1 << 20, false)] {
+        let window = Window { cwnd: 16_000, ssthresh, ..setup().window };
+        let mut h = Harness::of(FlowSetup { snd_start: Seq(0), sack: true, srtt_us: 1000, window, ..setup() });
+        h.write(15 * MSS);
+        for ms in 0..12u32 {
+            h.now = Micros(1_008_000 + u64::from(ms) * 1000);
+            h.rx(seg(0, 1000 + ms * 10, &[]));
+        }
+        assert_eq!(h.snapshot().ssthresh != ssthresh, ended, "{ssthresh}");
+    }
+}
+
 /// RFC 9406 §4.2 and §4.3.
 #[test]
 fn the_search_goes_on_at_a_quarter_of_the_pace_after_a_rise_of_the_round_trip_time() {

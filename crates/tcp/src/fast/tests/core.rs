@@ -171,4 +171,50 @@ fn frames_of_the_slow_path_use_the_budget_and_keep_their_order() {
     assert_eq!(sent(5, Some(PortId(0))), (1, vec![3]));
     assert_eq!(sent(1, None), (1, vec![2]));
     assert_eq!(sent(5, None), (1, vec![4]));
+    for n in [0, 1, 3] {
+        h.message(ToFast::Transmit(PortId(n % 2), vec![n; 60].into()));
+    }
+    let mut sent = |budget, full| {
+        h.tx.full = full;
+        let count = h.fast.transmit(h.now, budget, &h.rings, &mut h.tx);
+        (count, std::mem::take(&mut h.tx.sent).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>())
+    };
+    assert_eq!(sent(1, Some(PortId(0))), (1, vec![1]), "those behind a full port use the budget too");
+    assert_eq!(sent(5, None), (2, vec![0, 3]));
+}
+
+/// Each kind of header has a way of its own to be made.
+#[test]
+fn flows_of_both_families_send_and_receive_with_and_without_a_vlan() {
+    let v6 = |n| IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n));
+    let v6 = FourTuple { local: v6(1), remote: v6(2), ..tuple() };
+    for (tuple, vlan) in [(tuple(), None), (v6, None), (tuple(), Some(7)), (v6, Some(7))] {
+        let link = Link { vlan, ..setup().link };
+        let mut h = Harness::of(FlowSetup { tuple, link, ..setup() });
+        for turn in 0..3 {
+            let (from, expected) = (turn * 300, bytes(turn * 300, 300));
+            h.app.tx_tail += 300;
+            for i in from..from + 300 {
+                h.rings.tx.get_mut(&FLOW).unwrap()[i as usize] = byte(i);
+            }
+            h.update().unwrap();
+            h.fast.transmit(h.now, 100, &h.rings, &mut h.tx);
+            let sent = h.tx.sent.last().unwrap().1.clone();
+            assert_eq!(parse(&sent).unwrap().vlan, vlan);
+            let sent = h.taken();
+            assert_eq!((sent.len(), sent[0].seq, &sent[0].data), (1, from, &expected), "{tuple:?} {vlan:?}");
+            h.rx(seg(from, from + 300, &expected));
+        }
+        assert_eq!(h.read(), 900);
+    }
+}
+
+#[test]
+fn a_batch_counts_what_each_stage_has_done() {
+    let mut h = Harness::new();
+    let done = |h: &Harness| h.fast.counters().stages[crate::counters::Stage::Deliver as usize];
+    h.batch(&[seg(0, 0, &bytes(0, 10)), seg(10, 0, &bytes(10, 10)), seg(20, 0, &[])]);
+    assert_eq!(done(&h), 2, "a segment without payload has nothing to be delivered");
+    h.batch(&[seg(20, 0, &bytes(20, 10))]);
+    assert_eq!(done(&h), 3);
 }

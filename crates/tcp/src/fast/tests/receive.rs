@@ -286,3 +286,43 @@ fn data_ahead_of_a_hole_are_not_copied_for_an_application_that_does_not_want_the
         assert!(h.rings.rx[&FLOW].iter().all(|byte| *byte == 0));
     }
 }
+
+/// RFC 9293 §3.8.6.2.2 (MUST-39): two segments are much, and one if the peer cannot send one.
+#[test]
+fn the_peer_is_told_of_room_for_two_segments_or_for_one_if_it_had_less() {
+    for (left, least) in [(1001, 2000), (1000, 2000), (999, 1000), (1, 1000)] {
+        let mut h = Harness::of(FlowSetup { rcv_wnd: 20_000, rx_bytes: 32_768, ..setup() });
+        h.app.rx_head = 0;
+        let mut got = 0;
+        while got < 32_768 - left {
+            let len = (32_768 - left - got).min(1000);
+            h.rx(seg(got, 0, &bytes(got, len)));
+            got += len;
+        }
+        h.wait(10_000);
+        let told = |h: &mut Harness, read: u32| {
+            h.app.rx_head += read;
+            h.update().unwrap();
+            h.flush().len()
+        };
+        assert_eq!(told(&mut h, least - 1), 0, "{left}");
+        assert_eq!(told(&mut h, 1), 1, "{left}");
+    }
+}
+
+/// The window field names room beyond 64 KiB by its scale.
+#[test]
+fn the_peer_is_told_of_room_beyond_what_the_field_names_without_a_scale() {
+    let ring = 1 << 18;
+    let mut h =
+        Harness::of(FlowSetup { rcv_wnd: ring - 4, rx_bytes: ring, rcv_wscale: 2, window_scaling: true, ..setup() });
+    for n in 0..100 {
+        h.rx(seg(n * 1000, 0, &bytes(n * 1000, 1000)));
+    }
+    h.wait(10_000);
+    h.app.rx_head = 99_000;
+    h.update().unwrap();
+    let sent = h.flush();
+    assert_eq!(sent.len(), 1);
+    assert!(u32::from(sent[0].wnd) << 2 > ring - 2000, "{}", sent[0].wnd);
+}

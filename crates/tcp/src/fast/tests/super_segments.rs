@@ -45,6 +45,23 @@ fn what_the_windows_allow_goes_as_one_frame() {
     assert_eq!(written(&mut h, 1000), [(11_300, 1000, 0)]);
 }
 
+/// The port makes the checksum of a frame that is not cut, too.
+#[test]
+fn the_checksum_of_a_segment_alone_is_left_to_the_port() {
+    let mut h = cutting(setup());
+    for len in [100, 5000] {
+        h.app.tx_tail += len;
+        h.update().unwrap();
+        h.fast.transmit(h.now, 100, &h.rings, &mut h.tx);
+        let (_, frame) = h.tx.sent.pop().unwrap();
+        let s = parse(&frame).unwrap();
+        assert!(
+            checksum_ok(&frame, &s, RxChecksum::MaybePartial) && !checksum_ok(&frame, &s, RxChecksum::Unknown),
+            "{len}"
+        );
+    }
+}
+
 #[test]
 fn a_rest_waits_as_it_would_alone() {
     let mut h = cutting(FlowSetup { nodelay: false, ..setup() });
