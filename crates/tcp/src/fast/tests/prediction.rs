@@ -190,3 +190,17 @@ fn the_same_with_and_without_prediction() {
     let Predicted { segments, updates, turns } = found;
     assert!(segments > 500 && updates > 500 && turns > 200, "{segments} segments, {updates} updates, {turns} turns");
 }
+
+/// The prediction's limits: a segment beyond one takes the path that looks closer.
+#[test]
+fn what_is_expected_fits_the_window_and_acknowledges_what_is_out() {
+    for (len, ack, wanted) in
+        [(512, 100, true), (513, 100, false), (1, 1, true), (0, 100, false), (1, 0, false), (1, 101, false)]
+    {
+        let mut h = Harness::of(FlowSetup { timestamps: true, sack: true, rx_bytes: 512, rcv_wnd: 512, ..setup() });
+        h.write(100);
+        let frame = h.frame(&seg(0, ack, &bytes(0, len)).ts(1, 0));
+        let segment = segment::Segment::of(&parse(&frame).unwrap());
+        assert_eq!(expected(&lines(&h).protocol.load(), &segment), wanted, "{len} bytes, acknowledging {ack}");
+    }
+}

@@ -19,6 +19,7 @@ fn the_pointer_leads_to_the_byte_after_the_urgent_one_in_every_segment_before_it
     let mut h = Harness::new();
     let sent = write_urgent(&mut h, 2500);
     assert_eq!(pointers(&sent), [(0, 1000, true, 2500), (1000, 1000, true, 1500), (2000, 500, true, 500)]);
+    assert!(sent.iter().all(|s| s.flags & !PSH == ACK | URG), "nothing else is said");
     assert_eq!(pointers(&h.write(100)), [(2500, 100, false, 0)], "beyond it");
     h.rx(seg(0, 2600, &[]));
     assert_eq!(pointers(&h.write(100)), [(2600, 100, false, 0)]);
