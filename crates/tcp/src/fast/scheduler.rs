@@ -348,4 +348,21 @@ mod tests {
         scheduler.release(1);
         assert!(!scheduler.waits(1));
     }
+
+    #[test]
+    fn a_class_is_late_until_none_of_its_flows_is_queued() {
+        let (mut scheduler, mut wheel) = (Scheduler::default(), Wheel::default());
+        scheduler.set_limit(&mut wheel, Micros(0), 1, 1000);
+        let mut late_after = |scheduler: &mut Scheduler, held| {
+            scheduler.release(1);
+            scheduler.spend(&mut wheel, Micros(0), 1, 5000, (held, held));
+            scheduler.classes[1].late
+        };
+        assert!(!late_after(&mut scheduler, false), "it has never waited");
+        assert!(late_after(&mut scheduler, true));
+        scheduler.push(PortId(0), 1, FlowId(5));
+        assert!(late_after(&mut scheduler, false), "another flow is queued");
+        scheduler.pop(PortId(0));
+        assert!(!late_after(&mut scheduler, false));
+    }
 }

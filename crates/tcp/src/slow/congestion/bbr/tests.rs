@@ -234,6 +234,21 @@ fn a_time_out_does_not_end_startup() {
 }
 
 /// §5.3.1.2: three rounds that grow by less than a quarter. An application-limited one counts only if it grows.
+/// The wait for the time-out is no time of the path. The repair goes on in the next round.
+#[test]
+fn the_first_round_after_a_time_out_is_measured_alone() {
+    let (mut bbr, mut sample) = bbr(TcpState::Startup);
+    (bbr.max_bandwidth, bbr.after_timeout, sample.recovering) = (MaxBandwidth::default(), true, true);
+    (sample.bytes_acked, sample.flight) = (1000, 10_000);
+    sample.interval = Interval { us: 1_000_000, acked: 1000, ..Interval::default() };
+    bbr.on_interval(&sample);
+    assert_eq!((bbr.max_bandwidth.get(), bbr.after_timeout), (0.0, false));
+    sample.bytes_acked = 11_000;
+    sample.interval = Interval { us: 10_000, acked: 10_000, ..Interval::default() };
+    bbr.on_interval(&sample);
+    assert_eq!(bbr.max_bandwidth.get(), 1e6);
+}
+
 #[test]
 fn the_pipe_is_full_after_three_rounds_without_growth() {
     let mut full = FullPipe::default();
