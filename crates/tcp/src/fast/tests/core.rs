@@ -186,11 +186,12 @@ fn frames_of_the_slow_path_use_the_budget_and_keep_their_order() {
 /// Each kind of header has a way of its own to be made.
 #[test]
 fn flows_of_both_families_send_and_receive_with_and_without_a_vlan() {
-    let v6 = |n| IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n));
+    let v6 = |n| IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 1, 0x203, 0x405, 0x607, 0x809, 0xa0b, n));
     let v6 = FourTuple { local: v6(1), remote: v6(2), ..tuple() };
     for (tuple, vlan) in [(tuple(), None), (v6, None), (tuple(), Some(7)), (v6, Some(7))] {
         let link = Link { vlan, ..setup().link };
         let mut h = Harness::of(FlowSetup { tuple, link, ..setup() });
+        assert_eq!(h.fast.table.tuple(FLOW), Some(tuple));
         for turn in 0..3 {
             let (from, expected) = (turn * 300, bytes(turn * 300, 300));
             h.app.tx_tail += 300;
@@ -217,4 +218,20 @@ fn a_batch_counts_what_each_stage_has_done() {
     assert_eq!(done(&h), 2, "a segment without payload has nothing to be delivered");
     h.batch(&[seg(20, 0, &bytes(20, 10))]);
     assert_eq!(done(&h), 3);
+}
+
+#[test]
+fn the_send_ring_of_an_own_flow_gets_another_size() {
+    let mut h = Harness::new();
+    h.fast.resize_send_ring(FLOW, 2 * RING);
+    let seen = h.fast.measures(FLOW);
+    assert_eq!((seen.tx_bytes, seen.cwnd), (2 * RING, 10 * MSS));
+    let mut other = FastPath::new(1, FastConfig::default(), h.fast.table.clone());
+    other.resize_send_ring(FLOW, RING);
+    assert_eq!(h.snapshot().tx_bytes, 2 * RING, "another flow group's");
+}
+
+#[test]
+fn a_batch_is_empty_if_it_has_no_frame() {
+    assert!(Frames(vec![]).is_empty() && !Frames(vec![vec![0]]).is_empty());
 }
