@@ -27,6 +27,22 @@ fn both_sides_see_each_others_words_and_rings() {
 }
 
 #[test]
+fn a_hint_is_of_the_byte_at_that_position() {
+    let (service, memfd) = PairRegion::create(GEOMETRY, 7).unwrap();
+    let region = PairRegion::map(memfd.as_fd(), GEOMETRY, 7).unwrap();
+    for (n, (slot, side, position)) in (1..).zip([(0, 0, 0), (0, 1, 4095), (5, 0, 7), (5, 1, 4096), (63, 1, 10_000)]) {
+        region.ring(slot, side).unwrap().write(position, &[n]);
+        let at = region.byte(slot, side, position).unwrap();
+        // SAFETY: the byte is in a ring that this process has mapped, and nobody writes to it now.
+        assert_eq!(unsafe { at.read_volatile() }, n, "{slot} {side} {position}");
+    }
+    assert_eq!(region.byte(64 + 5, 2, 4096 + 7), region.byte(5, 0, 7), "numbers out of range stay in the region");
+    assert!(service.byte(0, 0, 0).is_none());
+    let lines = region.lines(3, 1);
+    assert!(core::ptr::eq(lines.line.raised(), &raw const lines.line.data_seq), "one word with two names");
+}
+
+#[test]
 fn event_bitmaps_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
     let (_, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
     let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap());

@@ -172,9 +172,12 @@ fn a_reader_that_is_awake_again_is_not_notified() {
 fn a_reader_that_naps_is_notified_of_all_but_what_can_wait() {
     let set = Set::starting_at(0);
     let notified = || (set.set().must_notify(), set.set().must_notify_unless_napping_fenced());
+    assert!(!set.set().is_napping());
     set.set().arm_for_a_nap();
+    assert!(set.set().is_napping());
     assert_eq!(notified(), (true, false));
     set.set().arm();
+    assert!(!set.set().is_napping(), "it sleeps deeper");
     assert_eq!(notified(), (true, true));
     set.set().disarm();
     assert_eq!(notified(), (false, false));
