@@ -1,8 +1,8 @@
 //! The end of a socket by a close of which only the kernel can say whether it is the last one.
 //!
-//! Whoever closes such a descriptor is counted in the flags meanwhile, so the service leaves the socket's end to it for a moment.
-//! It learns only afterwards that no descriptor is left. By then the slot may be another socket's. So of the slot it writes nothing
-//! but the flags, and these only while it is counted there: they begin anew with each socket.
+//! A thread that closes such a descriptor is a **closer**. The flags count it, and the service gives it a moment to end the socket.
+//! A closer learns only after the close that no descriptor is left. By then the slot may be another socket's. So of the slot it
+//! writes nothing but the flags, and these only while they count a closer: each socket begins with none.
 
 use crate::close::{await_reset, ends_by_reset, is_within_a_host};
 use crate::doorbell::{notify_directly, notify_stack};
@@ -10,7 +10,7 @@ use crate::socket::Socket;
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state};
 
-/// Most that are counted. Whoever is killed stays counted until the slot is another socket's.
+/// Most closers that are counted. One that is killed stays counted until the slot is another socket's.
 const MOST: u32 = 100 * app_flags::CLOSER;
 
 impl Socket {
@@ -29,7 +29,7 @@ impl Socket {
     /// The closer has found that no descriptor is left. Another one may have found that before, and the service too.
     pub fn end_by_closer(&self) {
         let linger = self.private().linger_s.load(Ordering::Relaxed);
-        // What the peer sees is this connection's, whatever the slot is by then.
+        // Asked before the flags change. After that the slot may be another connection's, with another peer.
         let (direct, is_reset) = (self.direct(), ends_by_reset(self, linger));
         let within = linger == 0 && direct.is_none() && is_within_a_host(self);
         let is_over = || self.is_gone() || self.stack().state.load(Ordering::Acquire) == state::FREE;

@@ -105,8 +105,8 @@ pub mod app_flags {
     pub const RECORD: u32 = 1024;
     /// Of a listener: programs may have its descriptor that do not serve this slot.
     pub const PASSED: u32 = 2048;
-    /// Counts whoever closes a descriptor that may be the last one of the socket. It sets CLOSED when it has found that it was. A
-    /// service that sees the last one go leaves that to it for a moment.
+    /// How many threads close a descriptor that may be the last one of the socket. The one that finds that it was sets CLOSED. A
+    /// service that sees the last one go gives them a moment for that.
     pub const CLOSERS: u32 = 0xff00_0000;
     /// One of [`CLOSERS`].
     pub const CLOSER: u32 = 1 << 24;

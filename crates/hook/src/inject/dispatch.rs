@@ -311,9 +311,9 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_chroot | libc::SYS_pivot_root => result(H::chroot(a as _)),
             libc::SYS_unshare => result(H::unshare(fd)),
             libc::SYS_prctl => result(H::prctl(fd, b, c, d, e)),
-            // The same by another call.
+            // This sets a filter, too.
             libc::SYS_seccomp if a == u64::from(libc::SECCOMP_SET_MODE_FILTER) => {
-                result(H::prctl(libc::PR_SET_SECCOMP, 2, c, 0, 0))
+                result(H::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER.into(), c, 0, 0))
             }
             libc::SYS_pidfd_getfd => result(H::pidfd_getfd(fd, b as _, c as _)),
             libc::SYS_mlockall => result(H::mlockall(fd)),

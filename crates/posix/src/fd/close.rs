@@ -42,13 +42,6 @@ pub enum Closing {
     MayBeLast(Leaving),
 }
 
-impl Closing {
-    /// What is to be told when the kernel has closed it.
-    fn leaving(self) -> Option<Leaving> {
-        if let Self::MayBeLast(leaving) = self { Some(leaving) } else { None }
-    }
-}
-
 /// Prepares for the kernel to close `fd`.
 pub fn closing(fd: c_int, kind: Descriptor) -> Closing {
     match kind {
@@ -111,7 +104,7 @@ fn close_leaving(fd: c_int, leaving: Leaving) -> Sys<c_int> {
     closed
 }
 
-/// The descriptor `fd` of a socket is being closed. Returns whom to tell when it is.
+/// The descriptor `fd` of a socket is being closed. [`Leaving::closed`] of what this returns follows the close.
 pub fn let_go(fd: c_int, socket: &Socket) -> Option<Leaving> {
     past::look(fd);
     table::set(fd, Descriptor::Kernel);
@@ -211,9 +204,9 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
     if let Err(errno) = sys::fcntl(fd, libc::F_GETFD, 0) {
         return Some(Err(errno));
     }
-    let leaving = closing(new, over).leaving();
+    let closing = closing(new, over);
     let made = outcome(make()).inspect(|new| copied(from, fd, *new));
-    if let Some(leaving) = leaving {
+    if let Closing::MayBeLast(leaving) = closing {
         leaving.closed();
     }
     Some(made)

@@ -8,6 +8,7 @@ use crate::lifecycle::leaving::Leaving;
 use libc::c_int;
 use std::sync::atomic::Ordering::SeqCst;
 use towpath_client::socket::Socket;
+use towpath_client::sys;
 use towpath_hook::{Handler, real};
 use towpath_ring::lines::app_flags::{CLOSED, CLOSER, CLOSERS};
 
@@ -20,12 +21,19 @@ fn told(socket: &Socket) -> u32 {
     socket.app().flags.load(SeqCst) & (CLOSED | CLOSERS)
 }
 
+/// The stack has been told, and so is the peer.
+fn has_ended(socket: &Socket, theirs: c_int) {
+    assert!(socket.is_gone() || told(socket) & CLOSED != 0);
+    assert_eq!(recv(theirs, 10, 0), Ok(Vec::new()), "the end of the stream");
+    close(theirs).expect("close");
+}
+
 #[test]
 fn the_close_of_the_last_copy_tells_the_stack_and_no_other_does() {
     let (ours, theirs) = pair();
     let (copy, socket) = (copy_of(ours), table::socket(ours).expect("accelerated"));
     // The kernel keeps this one open, and the library does not know it.
-    let unknown = towpath_client::sys::fcntl(ours, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
+    let unknown = sys::fcntl(ours, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
     for fd in [ours, copy] {
         close(fd).expect("close");
         assert_eq!(told(&socket), 0, "there is another");
@@ -33,26 +41,22 @@ fn the_close_of_the_last_copy_tells_the_stack_and_no_other_does() {
     assert_eq!(recv(theirs, 10, libc::MSG_DONTWAIT), Err(libc::EAGAIN), "it goes on");
     let last = Leaving::begin(unknown, &socket).expect("it may be the last");
     assert_eq!(told(&socket), CLOSER);
-    towpath_client::sys::close(unknown);
+    sys::close(unknown);
     last.closed();
-    assert!(socket.is_gone() || told(&socket) & CLOSED != 0);
-    assert_eq!(recv(theirs, 10, 0), Ok(Vec::new()), "the end of the stream");
-    close(theirs).expect("close");
+    has_ended(&socket, theirs);
 }
 
 #[test]
 fn one_of_two_that_find_no_copy_tells_the_stack() {
     let (ours, theirs) = pair();
     let socket = table::socket(ours).expect("accelerated");
-    let copy = towpath_client::sys::fcntl(ours, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
+    let copy = sys::fcntl(ours, libc::F_DUPFD_CLOEXEC, 0).expect("a copy");
     let both = [ours, copy].map(|fd| Leaving::begin(fd, &socket).expect("it may be the last"));
     assert_eq!(told(&socket), 2 * CLOSER);
-    [ours, copy].into_iter().for_each(towpath_client::sys::close);
+    [ours, copy].into_iter().for_each(sys::close);
     both.into_iter().for_each(Leaving::closed);
     table::set(ours, table::Descriptor::Kernel);
-    assert!(socket.is_gone() || told(&socket) & CLOSED != 0);
-    assert_eq!(recv(theirs, 10, 0), Ok(Vec::new()), "the end of the stream");
-    close(theirs).expect("close");
+    has_ended(&socket, theirs);
 }
 
 #[test]
@@ -64,10 +68,11 @@ fn a_closer_leaves_another_connection_in_the_slot_alone() {
     socket.leave_closer();
     assert_eq!(told(&socket), 0);
     assert!(socket.enter_closer());
-    towpath_client::socket::Socket { generation: socket.generation.wrapping_add(1), ..socket }.end_by_closer();
+    let next = Socket { generation: socket.generation.wrapping_add(1), ..socket };
+    next.end_by_closer();
     assert_eq!(told(&socket), CLOSER);
     socket.leave_closer();
-    assert!(!towpath_client::socket::Socket { generation: socket.generation.wrapping_add(1), ..socket }.enter_closer());
+    assert!(!next.enter_closer());
     assert_eq!(told(&socket), 0);
     close_both(ours, theirs);
 }
