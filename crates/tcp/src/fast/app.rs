@@ -53,7 +53,9 @@ fn carry_out<const PREDICTED: bool>(
         violated(by, turn);
         return Err(violation);
     }
-    take_flags::<PREDICTED>(by, &mut turn.t, turn.lines, update);
+    if !PREDICTED {
+        take_flags(by, &mut turn.t, turn.lines, update);
+    }
     if rare::<PREDICTED>(update.marks.is_some())
         && let Some(new) = &update.marks
     {
@@ -158,9 +160,8 @@ pub(super) fn double_receive_ring(
     true
 }
 
-#[inline(always)]
-fn take_flags<const PREDICTED: bool>(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
-    if rare::<PREDICTED>(update.cork && update.nodelay && !t.has(NODELAY)) {
+fn take_flags(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
+    if update.cork && update.nodelay && !t.has(NODELAY) {
         // As in Linux.
         marks::flush(by, t, lines, t.snd_queued());
     }

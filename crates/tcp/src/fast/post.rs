@@ -60,6 +60,9 @@ fn decide<const PREDICTED: bool>(t: &Tcb, lines: &Lines) -> Decision {
     if t.marked(DECIDED) {
         return if t.has(SCHEDULED) { Decision::Queued } else { Decision::Nothing };
     }
+    if PREDICTED && !t.has(PACE_WAIT) && plan::whole(t).is_some() {
+        return Decision::Send;
+    }
     let repairs = rare::<PREDICTED>(t.any(RESEND | TAIL) || plan::repair_may_go(t, lines));
     let may_send = !t.has(PACE_WAIT) && (repairs || plan::largest::<PREDICTED>(t, lines, 0).is_some());
     if may_send || t.has(ACK_NOW) {
