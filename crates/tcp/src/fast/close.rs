@@ -25,7 +25,7 @@ pub(super) fn kill(by: Close, turn: &mut FlowTurn<'_>, rst: bool, errno: Option<
 
 /// Gives back what the flow has beside its lines.
 pub(super) fn forget(by: Close, turn: &mut FlowTurn<'_>) {
-    turn.t.owed_duplicates(by).count = 0;
+    turn.t.owe_duplicates(by, 0);
     turn.state.out_of_order.by(by).release(turn.t.out_of_order());
     turn.t.ahead(by).out_of_order = 0;
     recovery::untrack(Loss::from(by), turn);

@@ -69,14 +69,15 @@ const SENDS: Marks = Marks::mask(
     DSACK.and(ECN_EDGES),
     RESET.and(RESEND).and(PROBE).and(KEEPALIVE).and(LOST).and(TAIL).and(URGENT_OUT),
 )
-.and(ReceiveFlags::EMPTY.and(ECN_ECHO), AppFlags::EMPTY.and(FIN_WANTED).and(CORK).and(ABORTING));
+.and(ReceiveFlags::EMPTY.and(ECN_ECHO), AppFlags::EMPTY.and(FIN_WANTED).and(CORK).and(ABORTING))
+.and_duplicates();
 /// Nor of these.
 const UNEVEN: LossFlags = RECOVERY.and(TRACKED).and(SCORED).and(MARKED);
 
 /// The plan of a flow's turn to send, if nothing is in flight and one new segment carries all that is queued.
 #[inline(always)]
 pub(super) fn all_unsent(t: &Tcb, lines: &Lines) -> Option<Plan> {
-    let even = !t.marked(SENDS) && !t.any(UNEVEN) && t.duplicates_owed() == 0 && t.out_of_order() == 0;
+    let even = !t.marked(SENDS) && !t.any(UNEVEN) && t.out_of_order() == 0;
     let plan = if even { plan::whole(t) } else { None };
     debug_assert!(plan.is_none() || plan == plan::next(t, lines));
     plan

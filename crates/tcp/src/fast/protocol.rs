@@ -260,7 +260,7 @@ impl FlowTurn<'_> {
     fn ahead(&mut self, by: Receive, start: Seq, len: u32, fin: bool, from: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
         t.set(by, ACK_NOW);
-        t.owed_duplicates(by).one_more();
+        t.owe_duplicates(by, t.duplicates_owed() + 1);
         self.lines.seldom.out_of_order.add(by, 1);
         if t.out_of_order() == 0 {
             t.ahead(by).out_of_order = self.state.out_of_order.by(by).take().ok_or(Drop::OutOfOrderFull)?;
@@ -328,7 +328,7 @@ impl FlowTurn<'_> {
     #[cold]
     fn fill_hole(&mut self, by: Receive, end: Seq, fin: bool) -> (Seq, bool) {
         self.t.set(by, ACK_NOW);
-        self.t.owed_duplicates(by).count = 0;
+        self.t.owe_duplicates(by, 0);
         let Some(ranges) = self.state.out_of_order.by(by).get(self.t.out_of_order()) else { return (end, fin) };
         if let Some((first, last)) = ranges.overlap(self.t.rcv_nxt(), end) {
             report::duplicate(by, &mut self.t, self.lines, first, last);

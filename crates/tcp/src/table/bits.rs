@@ -3,6 +3,9 @@
 use super::permit::Part;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// The 32-bit words of the protocol line with [`super::tcb::Marks`].
+pub(super) const MARKS: u16 = 0b11 << 14;
+
 /// A set of flags of one owner.
 pub(crate) trait FlagSet: Copy {
     /// No flag.
@@ -15,13 +18,13 @@ pub(crate) trait FlagSet: Copy {
     fn clear(&mut self, flags: Self);
 }
 
-/// Makes a set of flags that lies in word `$word` of the protocol line.
+/// Makes a set of flags that lies in the 32-bit words `$words` of the protocol line.
 macro_rules! flags {
-    ($(#[$doc:meta])* $name:ident in $word:literal: $($(#[$about:meta])* $flag:ident = $value:expr;)*) => {
+    ($(#[$doc:meta])* $name:ident in $words:expr => $($(#[$about:meta])* $flag:ident = $value:expr;)*) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
         #[repr(transparent)]
-        pub struct $name(u8);
+        pub struct $name(pub(super) u8);
 
         impl $name {
             /// These flags too. For constants, where `|` does not work.
@@ -60,7 +63,7 @@ macro_rules! flags {
         }
 
         impl Part for $name {
-            const WORDS: u8 = 1 << $word;
+            const WORDS: u16 = $words;
         }
 
         $($(#[$about])* pub(crate) const $flag: $name = $name($value);)*
@@ -69,7 +72,7 @@ macro_rules! flags {
 
 flags! {
     /// The peer's signals.
-    ReceiveFlags in 7:
+    ReceiveFlags in MARKS =>
     /// The peer's FIN was received in order.
     FIN_RECEIVED = 1;
     /// The peer's FIN came before the application wanted ours.
@@ -86,7 +89,7 @@ flags! {
 
 flags! {
     /// The application's wishes.
-    AppFlags in 7:
+    AppFlags in MARKS =>
     /// A FIN after the last byte.
     FIN_WANTED = 1;
     /// The socket is closed.
@@ -107,7 +110,7 @@ flags! {
 
 flags! {
     /// The queues that the flow is in, and what holds it back.
-    QueueFlags in 7:
+    QueueFlags in MARKS =>
     /// In the queue of its class.
     SCHEDULED = 1;
     /// In its port's queue of flows that bypass the rate limits.
@@ -128,7 +131,7 @@ flags! {
 
 flags! {
     /// Reports to the stack's thread and to the slow path.
-    Reports in 7:
+    Reports in MARKS =>
     /// The events that the stack's thread has not yet taken (`messages::event`).
     EVENTS = 0x3f;
     /// On the slow path's list of flows with something outstanding (`ToSlow::Active`).
@@ -152,7 +155,7 @@ impl Reports {
 
 flags! {
     /// Options that were agreed when the flow was installed, and its end.
-    Agreed in 7:
+    Agreed in MARKS =>
     /// Timestamps (RFC 7323).
     TIMESTAMPS = 1;
     /// Selective acknowledgements (RFC 2018).
@@ -173,7 +176,7 @@ flags! {
 
 flags! {
     /// Acknowledgements owed to the peer. Other stages incur the debt, egress pays it.
-    AckDebt in 7:
+    AckDebt in MARKS =>
     /// An acknowledgement goes out in this turn, alone if no data does.
     ACK_NOW = 1;
     /// An acknowledgement is owed. It may wait for data to carry it.
@@ -195,7 +198,7 @@ impl AckDebt {
 
 flags! {
     /// Requests to egress. Other stages ask, egress clears the request when it is done.
-    Requests in 7:
+    Requests in MARKS =>
     /// A RST.
     RESET = 1;
     /// The first unacknowledged segment again.
@@ -216,7 +219,7 @@ flags! {
 
 flags! {
     /// The state of loss recovery.
-    LossFlags in 6:
+    LossFlags in 1 << 13 =>
     /// In loss recovery.
     RECOVERY = 1;
     /// `Identity::recover` is valid.

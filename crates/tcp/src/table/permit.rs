@@ -7,19 +7,19 @@ use std::ops::Deref;
 
 /// The permit of a stage of the fast path. [`super::stages`] has all of them.
 pub trait Permit: Copy {
-    /// Words of the protocol line that the stage, or one that it hands a flow to, may write: one bit each.
-    const WORDS: u8;
+    /// 32-bit words of the protocol line that the stage, or one that it hands a flow to, may write: one bit each.
+    const WORDS: u16;
 }
 
 /// Two stages that run one after the other.
 impl<A: Permit, B: Permit> Permit for (A, B) {
-    const WORDS: u8 = A::WORDS | B::WORDS;
+    const WORDS: u16 = A::WORDS | B::WORDS;
 }
 
 /// Some of a flow's state.
 pub trait Part {
-    /// Its words of the protocol line: one bit each.
-    const WORDS: u8;
+    /// Its 32-bit words of the protocol line: one bit each.
+    const WORDS: u16;
 }
 
 /// The stage may write this state.

@@ -1,50 +1,57 @@
 //! The protocol line of a flow: one cache line of words, which hold a [`Tcb`].
 
+use super::bits::MARKS;
 use super::permit::Permit;
-use super::tcb::Tcb;
-use super::words::PlainCounter;
+use super::tcb::{Block, Tcb};
+use super::words::{PlainCounter, PlainWord};
 
-/// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory, so that loading and storing are
-/// plain copies.
+/// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory.
 ///
-/// | word | parts | written by |
+/// | 32-bit words | parts | written by |
 /// |---|---|---|
-/// | 0, 1 | `Received` | receiving stage |
-/// | 2 | `Received`, `PeerSegment`, `Ahead` | receiving stage; `Ahead` also at a flow's end |
-/// | 3 | `Sent` | egress |
-/// | 4 | `Next`, `Advertised` | shared by both |
-/// | 5 | `Written`, `Room` | application; `Room` also receiving stage |
-/// | 6 | `Congestion`, `SegmentSize`, `DuplicateAcks`, `LossFlags` | loss recovery; the size by the slow path's messages |
-/// | 7 | the other flags | a byte for each owner |
+/// | 0-4 | `Received` | receiving stage |
+/// | 5 | `PeerSegment`, `Ahead` | receiving stage; `Ahead` also at a flow's end |
+/// | 6, 7 | `Sent` | egress |
+/// | 8, 9 | `Next`, `Advertised` | shared by both |
+/// | 10, 11 | `Written`, `Room` | application; `Room` also receiving stage |
+/// | 12, 13 | `Congestion`, `SegmentSize`, `DuplicateAcks`, `LossFlags` | loss recovery; the size by the slow path's messages |
+/// | 14, 15 | the other flags, as one word | a byte for each owner |
+///
+/// Each field that is read or written often has a word of its own, or lies in the one word of flags. So a stage keeps
+/// the fields in registers, and takes none apart.
 ///
 /// One thread runs all stages of a flow today, so a stage may store whole words. A stage that moves to another core
 /// stores its own parts alone.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct ProtocolLine([PlainCounter; 8]);
+pub(crate) struct ProtocolLine {
+    words: [PlainWord; 14],
+    marks: PlainCounter,
+}
 
 impl ProtocolLine {
     #[inline]
     pub(crate) fn load(&self) -> Tcb {
-        let [a, b, c, d, e, f, g, h] = &self.0;
-        let words = [a.get(), b.get(), c.get(), d.get(), e.get(), f.get(), g.get(), h.get()];
-        zerocopy::transmute!(words)
+        let words = self.words.each_ref().map(PlainWord::get);
+        Block { words, marks: self.marks.get() }.into()
     }
     /// A block with the stage's own words alone; all others are 0.
     #[inline(always)]
     pub(crate) fn load_own<S: Permit>(&self, _: S) -> Tcb {
-        let own = |n: usize| if S::WORDS >> n & 1 != 0 { self.0[n].get() } else { 0 };
-        let words: [u64; 8] = [own(0), own(1), own(2), own(3), own(4), own(5), own(6), own(7)];
-        zerocopy::transmute!(words)
+        let words = std::array::from_fn(|n| if S::WORDS >> n & 1 != 0 { self.words[n].get() } else { 0 });
+        Block { words, marks: if S::WORDS & MARKS != 0 { self.marks.get() } else { 0 } }.into()
     }
     /// Stores the words that the stage, or one that it has handed the flow to, may have written.
     #[inline(always)]
     pub(crate) fn store<S: Permit>(&self, _: S, t: &Tcb) {
-        let words: [u64; 8] = zerocopy::transmute!(*t);
-        for (n, (word, value)) in self.0.iter().zip(&words).enumerate() {
+        let Block { words, marks } = (*t).into();
+        for (n, (word, value)) in self.words.iter().zip(words).enumerate() {
             if S::WORDS >> n & 1 != 0 {
-                word.set(*value);
+                word.set(value);
             }
+        }
+        if S::WORDS & MARKS != 0 {
+            self.marks.set(marks);
         }
     }
 }

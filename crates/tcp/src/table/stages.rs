@@ -81,7 +81,7 @@ macro_rules! stage {
         #[derive(Clone, Copy, Debug)]
         pub struct $name(());
         impl Permit for $name {
-            const WORDS: u8 = 0 $(| <$part as Part>::WORDS)* $(| <$to as Permit>::WORDS)*;
+            const WORDS: u16 = 0 $(| <$part as Part>::WORDS)* $(| <$to as Permit>::WORDS)*;
         }
         $(impl Writes<$part> for $name {})*
         $(impl From<$name> for $to {
@@ -130,13 +130,13 @@ stage! {
 pub struct Install(());
 
 impl Permit for Install {
-    const WORDS: u8 = u8::MAX;
+    const WORDS: u16 = u16::MAX;
 }
 impl<State> Writes<State> for Install {}
 
 impl Part for PeerWindow {
     /// It is not in the protocol line.
-    const WORDS: u8 = 0;
+    const WORDS: u16 = 0;
 }
 
 /// The stages that something outside of the fast path sets to work. Made once, by [`crate::fast::FastPath`].

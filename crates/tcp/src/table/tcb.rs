@@ -1,16 +1,16 @@
 //! The transmission control block: a working copy of a flow's protocol line, in parts by their writers.
 
 use super::bits::{
-    AckDebt, Agreed, AppFlags, FIN_WANTED, FlagSet, LIMIT_WAIT, LossFlags, PACE_WAIT, QueueFlags, ReceiveFlags,
+    AckDebt, Agreed, AppFlags, FIN_WANTED, FlagSet, LIMIT_WAIT, LossFlags, MARKS, PACE_WAIT, QueueFlags, ReceiveFlags,
     Reports, Requests,
 };
 use super::permit::{Part, Writes};
 use crate::seq::Seq;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Makes a part of the block that lies in these words of the protocol line.
+/// Makes a part of the block that lies in these 32-bit words of the protocol line.
 macro_rules! part {
-    ($(#[$doc:meta])* $name:ident in $words:literal { $($(#[$about:meta])* $field:ident: $type:ty,)* }) => {
+    ($(#[$doc:meta])* $name:ident in $words:expr => { $($(#[$about:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
         #[repr(C)]
@@ -18,14 +18,14 @@ macro_rules! part {
             $($(#[$about])* pub(crate) $field: $type,)*
         }
         impl Part for $name {
-            const WORDS: u8 = $words;
+            const WORDS: u16 = $words;
         }
     };
 }
 
 part! {
     /// The state of the receive direction, and the peer's acknowledgement and window. Written by the receiving stage.
-    Received in 0b111 {
+    Received in 0b1_1111 => {
         /// Oldest unacknowledged.
         snd_una: Seq,
         /// The peer's window in bytes, from `snd_una`: 32 bits (RFC 9293 REC-1).
@@ -41,21 +41,21 @@ part! {
 }
 part! {
     /// The peer's segment size. Written by the receiving stage.
-    PeerSegment in 0b100 {
+    PeerSegment in 1 << 5 => {
         /// Largest payload seen, as estimate of the peer's segments.
         rcv_mss: u16,
     }
 }
 part! {
     /// Segments that came ahead of a hole. Written by the receiving stage, and at the end of a flow.
-    Ahead in 0b100 {
+    Ahead in 1 << 5 => {
         /// Entry in the out-of-order table plus one; 0 = everything is in order.
         out_of_order: u16,
     }
 }
 part! {
     /// The extent of what has been sent. Written by egress.
-    Sent in 0b1000 {
+    Sent in 0b11 << 6 => {
         /// One beyond the highest ever sent.
         snd_max: Seq,
         /// Acknowledgement number sent last (Last.ACK.sent, RFC 7323 §4.3).
@@ -64,7 +64,7 @@ part! {
 }
 part! {
     /// Where sending goes on. Shared: egress moves it forwards, an acknowledgement too, loss recovery back.
-    Next in 0b1_0000 {
+    Next in 1 << 8 => {
         /// Next to send.
         snd_nxt: Seq,
     }
@@ -72,54 +72,55 @@ part! {
 part! {
     /// The window that the peer was promised. Shared: egress promises it, and the peer's FIN takes one number beyond
     /// it.
-    Advertised in 0b1_0000 {
+    Advertised in 1 << 9 => {
         /// Right edge of the window.
         rcv_adv: Seq,
     }
 }
 part! {
     /// The extent of what the application has written.
-    Written in 0b10_0000 {
+    Written in 1 << 10 => {
         /// End of the queued data.
         snd_queued: Seq,
     }
 }
 part! {
     /// Room in the receive ring. Shared: the application makes room by reading, the receiving stage by discarding.
-    Room in 0b10_0000 {
+    Room in 1 << 11 => {
         /// End of the room: the highest that the right edge of the window may be.
         rcv_limit: Seq,
     }
 }
 part! {
     /// The congestion window. Written by loss recovery.
-    Congestion in 0b100_0000 {
+    Congestion in 1 << 12 => {
         /// Congestion window in bytes.
         cwnd: u32,
     }
 }
 part! {
     /// The path's segment size. Written by the slow path's messages.
-    SegmentSize in 0b100_0000 {
+    SegmentSize in 1 << 13 => {
         /// Largest payload to send.
         mss: u16,
     }
 }
 part! {
     /// Duplicate acknowledgements received. Written by loss recovery.
-    DuplicateAcks in 0b100_0000 {
+    DuplicateAcks in 1 << 13 => {
         /// How many came in a row, at most [`MANY`].
         in_a_row: u8,
     }
 }
-part! {
-    /// Duplicate acknowledgements to be sent. Shared like `AckDebt`.
-    DuplicatesOwed in 0b1000_0000 {
-        /// One for each segment that came ahead of a hole, because the peer counts them (RFC 5681 §3.2, §4.2). A batch
-        /// may have several. At most 15.
-        count: u8,
-    }
+/// Duplicate acknowledgements to be sent: one for each segment that came ahead of a hole, because the peer counts them
+/// (RFC 5681 §3.2, §4.2). A batch may have several. At most 15. Shared like `AckDebt`.
+#[derive(Debug, Default)]
+pub struct DuplicatesOwed;
+
+impl Part for DuplicatesOwed {
+    const WORDS: u16 = MARKS;
 }
+
 /// The largest window that the peer has offered. Shared: the receiving stage raises it, a window probe lowers it.
 #[derive(Debug, Default)]
 pub struct PeerWindow;
@@ -136,41 +137,55 @@ impl DuplicateAcks {
     }
 }
 
-impl DuplicatesOwed {
-    #[inline]
-    pub(crate) fn one_more(&mut self) {
-        self.count = (self.count + 1).min(OWED_MAX);
-    }
+/// The flags but those of loss recovery, and the duplicate acknowledgements that are owed: one word, which a stage keeps
+/// in a register.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(crate) struct Marks(u64);
+
+/// A set of flags that is a byte of [`Marks`].
+trait InMarks {
+    /// The byte's lowest bit.
+    const SHIFT: u32;
 }
 
-/// The flags but those of loss recovery, in one word.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct Marks {
-    receive: ReceiveFlags,
-    app: AppFlags,
-    queue: QueueFlags,
-    reports: Reports,
-    agreed: Agreed,
-    owed: AckDebt,
-    requests: Requests,
-    duplicates: DuplicatesOwed,
+/// Says which byte is which set's.
+macro_rules! in_marks {
+    ($($set:ident: $byte:literal;)*) => {
+        $(impl InMarks for $set {
+            const SHIFT: u32 = 8 * $byte;
+        })*
+    };
+}
+
+in_marks! {
+    AppFlags: 0;
+    QueueFlags: 1;
+    Reports: 2;
+    ReceiveFlags: 3;
+    AckDebt: 4;
+    Agreed: 5;
+    Requests: 6;
+    DuplicatesOwed: 7;
 }
 
 impl Marks {
     /// Flags of several owners, to look for all of them at once.
     pub(crate) const fn mask(agreed: Agreed, queue: QueueFlags, owed: AckDebt, requests: Requests) -> Self {
-        let (receive, app, reports) = (ReceiveFlags::EMPTY, AppFlags::EMPTY, Reports::EMPTY);
-        Self { receive, app, queue, reports, agreed, owed, requests, duplicates: DuplicatesOwed { count: 0 } }
+        Self(
+            (agreed.0 as u64) << Agreed::SHIFT
+                | (queue.0 as u64) << QueueFlags::SHIFT
+                | (owed.0 as u64) << AckDebt::SHIFT
+                | (requests.0 as u64) << Requests::SHIFT,
+        )
     }
     /// These flags too.
     pub(crate) const fn and(self, receive: ReceiveFlags, app: AppFlags) -> Self {
-        Self { receive: self.receive.and(receive), app: self.app.and(app), ..self }
+        Self(self.0 | (receive.0 as u64) << ReceiveFlags::SHIFT | (app.0 as u64) << AppFlags::SHIFT)
     }
-    #[inline(always)]
-    fn any(self, mask: Self) -> bool {
-        let (marks, mask): (u64, u64) = (zerocopy::transmute!(self), zerocopy::transmute!(mask));
-        marks & mask != 0
+    /// Any number of duplicate acknowledgements too.
+    pub(crate) const fn and_duplicates(self) -> Self {
+        Self(self.0 | 0xff << DuplicatesOwed::SHIFT)
     }
 }
 
@@ -193,37 +208,79 @@ pub struct Tcb {
     marks: Marks,
 }
 
-/// Where a set of flags is.
-pub(crate) trait InTcb: FlagSet + Part {
-    fn of(t: &Tcb) -> Self;
-    fn of_mut(t: &mut Tcb) -> &mut Self;
+/// The block as the words of its line.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Block {
+    pub words: [u32; 14],
+    pub marks: u64,
 }
 
-/// Says where each set of flags is.
+impl From<Block> for Tcb {
+    #[inline(always)]
+    fn from(block: Block) -> Self {
+        zerocopy::transmute!(block)
+    }
+}
+
+impl From<Tcb> for Block {
+    #[inline(always)]
+    fn from(t: Tcb) -> Self {
+        zerocopy::transmute!(t)
+    }
+}
+
+/// A set of flags in the block.
+pub(crate) trait InTcb: FlagSet + Part {
+    fn of(t: &Tcb) -> Self;
+    fn put(self, t: &mut Tcb);
+    fn set(self, t: &mut Tcb);
+    fn clear(self, t: &mut Tcb);
+}
+
+/// Says that a set is part of [`Marks`].
 macro_rules! in_tcb {
-    ($($set:ident: $($field:ident).+;)*) => {
+    ($($set:ident)*) => {
         $(impl InTcb for $set {
             #[inline(always)]
             fn of(t: &Tcb) -> Self {
-                t.$($field).+
+                Self((t.marks.0 >> Self::SHIFT) as u8)
             }
             #[inline(always)]
-            fn of_mut(t: &mut Tcb) -> &mut Self {
-                &mut t.$($field).+
+            fn put(self, t: &mut Tcb) {
+                t.marks.0 = t.marks.0 & !(0xff << Self::SHIFT) | u64::from(self.0) << Self::SHIFT;
+            }
+            #[inline(always)]
+            fn set(self, t: &mut Tcb) {
+                t.marks.0 |= u64::from(self.0) << Self::SHIFT;
+            }
+            #[inline(always)]
+            fn clear(self, t: &mut Tcb) {
+                t.marks.0 &= !(u64::from(self.0) << Self::SHIFT);
             }
         })*
     };
 }
 
-in_tcb! {
-    ReceiveFlags: marks.receive;
-    AppFlags: marks.app;
-    QueueFlags: marks.queue;
-    Reports: marks.reports;
-    Agreed: marks.agreed;
-    AckDebt: marks.owed;
-    Requests: marks.requests;
-    LossFlags: loss;
+in_tcb! { ReceiveFlags AppFlags QueueFlags Reports Agreed AckDebt Requests }
+
+impl InTcb for LossFlags {
+    #[inline(always)]
+    fn of(t: &Tcb) -> Self {
+        t.loss
+    }
+    #[inline(always)]
+    fn put(self, t: &mut Tcb) {
+        t.loss = self;
+    }
+    #[inline(always)]
+    fn set(self, t: &mut Tcb) {
+        FlagSet::set(&mut t.loss, self);
+    }
+    #[inline(always)]
+    fn clear(self, t: &mut Tcb) {
+        FlagSet::clear(&mut t.loss, self);
+    }
 }
 
 /// A field that everybody may read.
@@ -282,12 +339,13 @@ impl Tcb {
     /// Duplicate acknowledgements that are to be sent.
     #[inline(always)]
     pub(crate) fn duplicates_owed(&self) -> u8 {
-        self.marks.duplicates.count
+        (self.marks.0 >> DuplicatesOwed::SHIFT) as u8
     }
-    /// The same, for a stage that may change their number.
+    /// So many are to be sent; no more than 15 are kept.
     #[inline(always)]
-    pub(crate) fn owed_duplicates<S: Writes<DuplicatesOwed>>(&mut self, _: S) -> &mut DuplicatesOwed {
-        &mut self.marks.duplicates
+    pub(crate) fn owe_duplicates<S: Writes<DuplicatesOwed>>(&mut self, _: S, count: u8) {
+        let count = u64::from(count.min(OWED_MAX));
+        self.marks.0 = self.marks.0 & !(0xff << DuplicatesOwed::SHIFT) | count << DuplicatesOwed::SHIFT;
     }
 
     /// All these flags are set.
@@ -303,19 +361,19 @@ impl Tcb {
     /// Some of these flags of several owners are set.
     #[inline(always)]
     pub(crate) fn marked(&self, mask: Marks) -> bool {
-        self.marks.any(mask)
+        self.marks.0 & mask.0 != 0
     }
     #[inline(always)]
     pub(crate) fn set<F: InTcb, S: Writes<F>>(&mut self, _: S, flags: F) {
-        F::of_mut(self).set(flags);
+        flags.set(self);
     }
     #[inline(always)]
     pub(crate) fn clear<F: InTcb, S: Writes<F>>(&mut self, _: S, flags: F) {
-        F::of_mut(self).clear(flags);
+        flags.clear(self);
     }
     #[inline(always)]
     pub(crate) fn replace<F: InTcb, S: Writes<F>>(&mut self, _: S, flags: F) {
-        *F::of_mut(self) = flags;
+        flags.put(self);
     }
     /// The owner's flags as a whole.
     #[inline(always)]

@@ -44,7 +44,23 @@ impl<State> Counter<State> {
     }
 }
 
-/// A 64-bit word of the protocol line, whose parts have owners of their own.
+/// A 32-bit word of the protocol line, which may have several owners.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(super) struct PlainWord(AtomicU32);
+
+impl PlainWord {
+    #[inline(always)]
+    pub(super) fn get(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
+    #[inline(always)]
+    pub(super) fn set(&self, value: u32) {
+        self.0.store(value, Relaxed);
+    }
+}
+
+/// A 64-bit word, which may have several owners.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(super) struct PlainCounter(AtomicU64);

@@ -113,7 +113,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         if rare::<PREDICTED>(due != 0) {
             // Only an empty segment is a duplicate.
             let due = due - u8::from(len == 0);
-            t.owed_duplicates(by).count = due;
+            t.owe_duplicates(by, due);
             if due != 0 {
                 t.set(by, ACK_NOW);
             }
