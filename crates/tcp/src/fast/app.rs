@@ -70,13 +70,15 @@ fn carry_out<const PREDICTED: bool>(
     }
     window_update(by, &mut turn.t, turn.lines);
     turn.activate(by);
+    let post = Post::from(by);
     if !PREDICTED {
-        post::flow(Post::from(by), &mut turn);
-    } else if post::predicted(Post::from(by), &mut turn) {
+        post::flow(post, &mut turn);
+        turn.store(by);
+    } else if post::predicted(post, &mut turn) {
         limited(by, turn);
-        return Ok(());
+    } else {
+        turn.store_own((by, post));
     }
-    turn.store(by);
     Ok(())
 }
 
@@ -224,8 +226,12 @@ fn window_update(by: Application, t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;
     }
-    let (mss, most) = (u32::from(t.mss()), step_max(lines.identity.rx_bytes.get()));
-    let now = t.rcv_wnd();
+    let (mss, rx_bytes) = (u32::from(t.mss()), lines.identity.rx_bytes.get());
+    if t.rcv_limit().distance(t.rcv_adv()) < mss.min(rx_bytes / 4) as i32 {
+        // Less than any step.
+        return;
+    }
+    let (now, most) = (t.rcv_wnd(), step_max(rx_bytes));
     let least = if now < mss { most.min(mss) } else { most.min(2 * mss) };
     let room = t.rcv_limit().distance(t.rcv_nxt()).max(0) as u32;
     let grows = |room: u32| room.saturating_sub(now) >= least;

@@ -121,6 +121,12 @@ impl<'a> FlowTurn<'a> {
         self.lines.protocol.store(by, &self.t);
     }
 
+    /// [`Self::store`], by a stage that has handed the flow to none.
+    #[inline(always)]
+    pub fn store_own<S: Permit>(&self, by: S) {
+        self.lines.protocol.store_own(by, &self.t);
+    }
+
     /// Notes events for the stack's thread; one report per flow and batch.
     #[inline]
     pub fn raise<S: Writes<Reports>>(&mut self, by: S, what: u32) {

@@ -84,10 +84,14 @@ pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes
 #[inline(always)]
 pub(super) fn whole(t: &Tcb) -> Option<Plan> {
     let len = t.snd_queued().bytes_since(t.snd_nxt());
-    let room = u32::from(t.mss()).min(t.snd_wnd()).min(t.cwnd());
-    let alone = t.idle() && t.snd_nxt() == t.snd_max() && t.in_a_row() == 0;
-    let free = !t.any(FIN_WANTED | CORK) && !t.any(RECOVERY | SCORED | MARKED);
-    (len.wrapping_sub(1) < room && alone && free).then_some(Plan { seq: t.snd_nxt(), len, fin: false, push: true })
+    let goes = len != 0
+        && t.idle()
+        && t.snd_nxt() == t.snd_max()
+        && len <= u32::from(t.mss()).min(t.snd_wnd()).min(t.cwnd())
+        && t.in_a_row() == 0
+        && !t.any(FIN_WANTED | CORK)
+        && !t.any(RECOVERY | SCORED | MARKED);
+    goes.then_some(Plan { seq: t.snd_nxt(), len, fin: false, push: true })
 }
 
 /// The length of a super-segment: full segments, and the rest of what is queued if that need not wait for their

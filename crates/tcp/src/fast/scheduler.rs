@@ -259,28 +259,36 @@ impl Scheduler {
     fn join(&mut self, port: PortId, number: u16) -> &mut Queue {
         let (at, index) = (usize::from(port.0), usize::from(number));
         if self.ports.get(at).is_none_or(|port| index >= port.queues.len()) || index >= self.classes.len() {
-            self.make_queue(port, number);
+            return self.join_first(port, number);
         }
+        self.join_queue(at, index)
+    }
+
+    /// A class joins a port for the first time.
+    #[cold]
+    #[inline(never)]
+    fn join_first(&mut self, port: PortId, number: u16) -> &mut Queue {
+        self.class(number);
+        let (at, index) = (usize::from(port.0), usize::from(number));
+        let queues = &mut self.port(port).queues;
+        if index >= queues.len() {
+            queues.resize_with(index + 1, Queue::default);
+        }
+        self.join_queue(at, index)
+    }
+
+    #[inline(always)]
+    fn join_queue(&mut self, at: usize, index: usize) -> &mut Queue {
         let Self { ports, classes, ready, .. } = self;
         let (Port { round, queues, .. }, class) = (&mut ports[at], &classes[index]);
         let queue = &mut queues[index];
         if !class.waits {
             *ready += 1;
             if !queue.in_round {
-                queue.enter(round, number, class.weight);
+                queue.enter(round, index as u16, class.weight);
             }
         }
         queue
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_queue(&mut self, port: PortId, number: u16) {
-        self.class(number);
-        let queues = &mut self.port(port).queues;
-        if usize::from(number) >= queues.len() {
-            queues.resize_with(usize::from(number) + 1, Queue::default);
-        }
     }
 }
 

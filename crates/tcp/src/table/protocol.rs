@@ -44,13 +44,22 @@ impl ProtocolLine {
     /// Stores the words that the stage, or one that it has handed the flow to, may have written.
     #[inline(always)]
     pub(crate) fn store<S: Permit>(&self, _: S, t: &Tcb) {
+        self.set(S::WORDS, t);
+    }
+    /// [`Self::store`], by a stage that has handed the flow to none.
+    #[inline(always)]
+    pub(crate) fn store_own<S: Permit>(&self, _: S, t: &Tcb) {
+        self.set(S::OWN, t);
+    }
+    #[inline(always)]
+    fn set(&self, which: u16, t: &Tcb) {
         let Block { words, marks } = (*t).into();
         for (n, (word, value)) in self.words.iter().zip(words).enumerate() {
-            if S::WORDS >> n & 1 != 0 {
+            if which >> n & 1 != 0 {
                 word.set(value);
             }
         }
-        if S::WORDS & MARKS != 0 {
+        if which & MARKS != 0 {
             self.marks.set(marks);
         }
     }

@@ -177,9 +177,11 @@ fn advertise(t: &Tcb, lines: &Lines, ack: Seq) -> (u16, Seq) {
     let shift = lines.identity.shift();
     let room = t.rcv_limit().distance(ack).max(0) as u32;
     let now = t.rcv_adv().distance(ack).max(0) as u32;
-    let step = u32::from(t.mss()).min(app::step_max(lines.identity.rx_bytes.get()));
+    let (mss, rx_bytes) = (u32::from(t.mss()), lines.identity.rx_bytes.get());
     let mut field = room >> shift;
-    if room.saturating_sub(now) < step {
+    let grows = room.saturating_sub(now);
+    // A step is never less than the first of these.
+    if grows < mss.min(rx_bytes / 4) || grows < mss.min(app::step_max(rx_bytes)) {
         field = field.min(now.div_ceil(1 << shift));
     }
     let field = field.min(0xffff);
