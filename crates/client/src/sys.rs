@@ -122,37 +122,6 @@ pub fn gettid() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Notifies a doorbell whose other end may be closed, without a SIGPIPE for the program. False = it is closed.
-pub fn notify_quietly(fd: c_int) -> bool {
-    let pipe: u64 = 1 << (libc::SIGPIPE - 1);
-    let mut before = 0u64;
-    // SAFETY: the kernel's signal sets have 64 bits. It reads `pipe` and writes `before`, which both live until it
-    // returns.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const pipe, &raw mut before, size_of::<u64>());
-        let heard = towpath_ring::wake::try_notify(borrow(&fd));
-        if !heard {
-            take_sigpipe(pipe);
-        }
-        if before & pipe == 0 {
-            let none = core::ptr::null_mut::<u64>();
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, size_of::<u64>());
-        }
-        heard
-    }
-}
-
-/// Takes a SIGPIPE that is pending for this thread before it is delivered.
-#[cold]
-fn take_sigpipe(pipe: u64) {
-    let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-    let nowhere = core::ptr::null_mut::<libc::siginfo_t>();
-    // SAFETY: the set and the time live until the call returns, and null asks for no details.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigtimedwait, &raw const pipe, nowhere, &raw const at_once, size_of::<u64>());
-    }
-}
-
 /// Does a thread of this id exist that may still run? A killed process keeps its id until its parent waits for it. The
 /// parent may never do so, if it waits for something that the process held.
 pub fn alive(tid: i32) -> bool {

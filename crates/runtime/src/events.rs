@@ -133,13 +133,13 @@ impl EventOut {
         }
         app.ctx_mask.load(Ordering::Acquire) & self.valid
     }
-    /// Queues an event for these contexts.
+    /// Queues an event for these contexts. The caller has fenced since the slot's words were stored.
     fn post(&mut self, client: &ClientShared, slot: Slot, mut contexts: u64) {
         while contexts != 0 {
             let context = contexts.trailing_zeros() as usize;
             contexts &= contexts - 1;
             let (seq, ack) = client.region.event_words(context, self.thread, slot);
-            client.region.events(context, self.thread).push(&mut self.tails[context], slot, seq, ack);
+            client.region.events(context, self.thread).push_fenced(&mut self.tails[context], slot, seq, ack);
             self.pending |= 1 << context;
         }
     }

@@ -9,20 +9,16 @@ use crate::lifecycle::in_flight;
 use core::mem::MaybeUninit;
 use libc::{c_int, c_ulong};
 use rustix::event::{Timespec, epoll};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use towpath_client::socket::Socket;
-use towpath_client::{descriptors, process, sys};
+use towpath_client::{descriptors, process, seccomp, sys};
 use towpath_ring::lines::state;
 
-/// Has the program set a seccomp filter?
-static FILTERED: AtomicBool = AtomicBool::new(false);
-
-/// The program calls `prctl`, perhaps to set a seccomp filter. Many kill whoever makes a call that the program itself does not
-/// need, as those here.
+/// The program calls `prctl`, perhaps to set a seccomp filter. A program that has one is not asked: see [`seccomp`].
 pub fn controlled(option: c_int, filter: c_ulong) {
     // Without a filter the program only asks what there is. A vfork child has its parent's memory, and a filter of its own.
     if option == libc::PR_SET_SECCOMP && filter != 0 && !process::in_vfork_child() {
-        FILTERED.store(true, Ordering::Relaxed);
+        seccomp::set_filter();
     }
 }
 
@@ -41,7 +37,7 @@ impl Leaving {
         // flight may still use the slot.
         let listens = socket.kernel_half() || socket.state() == state::LISTENING;
         let waits = socket.private().linger_s.load(Ordering::Relaxed) > 0;
-        if FILTERED.load(Ordering::Relaxed) || socket.is_gone() || listens || waits || in_flight::any(socket) {
+        if seccomp::is_filtered() || socket.is_gone() || listens || waits || in_flight::any(socket) {
             return None;
         }
         let set = descriptors::protect(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?).ok()?;

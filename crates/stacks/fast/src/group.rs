@@ -24,7 +24,7 @@ use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::{FlowId, PortId};
-use towpath_tcp::messages::{self as tcp, AppUpdate, FlowEvent, ToFast, ToSlow, event};
+use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, ToFast, ToSlow, event};
 use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
@@ -71,7 +71,6 @@ pub struct FlowGroup {
 #[derive(Default)]
 pub struct Scratch {
     frames: Vec<RxFrame>,
-    events: Vec<FlowEvent>,
     to_notify: Vec<u32>,
     first_client: usize,
     /// When the counters are to be published next, and whether there is anything new in them.
@@ -323,14 +322,11 @@ impl FlowGroup {
 
     /// Shows applications the changes of their flows.
     fn publish(&mut self) -> usize {
-        let mut events = std::mem::take(&mut self.scratch.events);
-        events.extend(self.fast.events());
-        for event in &events {
-            self.show(*event);
+        let mut work = 0;
+        while let Some((event, view)) = self.fast.next_event() {
+            self.show(event, &view);
+            work += 1;
         }
-        let work = events.len();
-        events.clear();
-        self.scratch.events = events;
         for index in self.scratch.to_notify.drain(..) {
             if let Some(client) = self.rings.client(index) {
                 client.to_notify = false;
@@ -340,8 +336,7 @@ impl FlowGroup {
         work
     }
 
-    fn show(&mut self, FlowEvent { flow, what }: FlowEvent) {
-        let view = self.fast.view(flow);
+    fn show(&mut self, FlowEvent { flow, what }: FlowEvent, view: &AppView) {
         let Some(endpoint) = self.rings.endpoint(flow) else { return };
         let has = |bit| what & bit != 0;
         endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }

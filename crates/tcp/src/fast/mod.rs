@@ -199,34 +199,27 @@ impl FastPath {
 
     /// Takes the events since the last call, one per flow.
     pub fn events(&mut self) -> impl Iterator<Item = FlowEvent> + '_ {
+        std::iter::from_fn(|| self.next_event().map(|(event, _)| event))
+    }
+
+    /// Takes the events of one flow, with the words that are shown to its application.
+    #[inline]
+    pub fn next_event(&mut self) -> Option<(FlowEvent, AppView)> {
         let Self { table, state: FastState { outbox, .. }, .. } = self;
-        std::iter::from_fn(move || {
-            let flow = outbox.events.pop_front()?;
-            let what = table.get(flow).map_or(0, |lines| {
-                let by = STAGES.post;
-                let mut t = lines.protocol.load_own(by);
-                let what = t.flags::<Reports>().events();
-                t.clear(by, EVENTS);
-                post::settle(by, &mut t, outbox, flow);
-                lines.protocol.store(by, &t);
-                what
-            });
-            Some(FlowEvent { flow, what })
-        })
+        let flow = outbox.events.pop_front()?;
+        let Some(lines) = table.get(flow) else { return Some((FlowEvent { flow, what: 0 }, AppView::default())) };
+        let by = STAGES.post;
+        let mut t = lines.protocol.load_shown();
+        let what = t.flags::<Reports>().events();
+        t.clear(by, EVENTS);
+        post::settle(by, &mut t, outbox, flow);
+        lines.protocol.store(by, &t);
+        Some((FlowEvent { flow, what }, shown(&t, lines)))
     }
 
     /// The words that are shown to the application.
     pub fn view(&self, flow: FlowId) -> AppView {
-        let Some(lines) = self.table.get(flow) else { return AppView::default() };
-        let (t, id) = (lines.protocol.load(), &lines.identity);
-        AppView {
-            tx_head: tx_head(&t, lines),
-            rx_tail: rx_tail(&t, lines),
-            errno: id.errno(),
-            eof: t.has(FIN_RECEIVED),
-            tx_closed: t.has(FIN_SENT) || t.has(DEAD),
-            urgent: t.has(URGENT_IN).then(|| lines.recovery.rcv_up.get().wrapping_sub(id.rcv_start.get())),
-        }
+        self.table.get(flow).map_or_else(AppView::default, |lines| shown(&lines.protocol.load_shown(), lines))
     }
 
     /// The next message for the slow path.
@@ -303,6 +296,20 @@ fn predicted(mut turn: FlowTurn<'_>, item: &mut Item) {
 fn limited(mut turn: FlowTurn<'_>) {
     post::bypass_limit(STAGES.post, &mut turn);
     turn.store((STAGES.receive, STAGES.post));
+}
+
+/// The words that are shown to the application.
+#[inline]
+fn shown(t: &Tcb, lines: &Lines) -> AppView {
+    let id = &lines.identity;
+    AppView {
+        tx_head: tx_head(t, lines),
+        rx_tail: rx_tail(t, lines),
+        errno: id.errno(),
+        eof: t.has(FIN_RECEIVED),
+        tx_closed: t.has(FIN_SENT) || t.has(DEAD),
+        urgent: t.has(URGENT_IN).then(|| lines.recovery.rcv_up.get().wrapping_sub(id.rcv_start.get())),
+    }
 }
 
 /// Position up to which the send ring is acknowledged.

@@ -1,8 +1,8 @@
 //! The protocol line of a flow: one cache line of words, which hold a [`Tcb`].
 
 use super::bits::MARKS;
-use super::permit::Permit;
-use super::tcb::{Block, Tcb};
+use super::permit::{Part, Permit};
+use super::tcb::{Block, Received, Tcb, Written};
 use super::words::{PlainCounter, PlainWord};
 
 /// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory.
@@ -38,8 +38,17 @@ impl ProtocolLine {
     /// A block with the stage's own words alone; all others are 0.
     #[inline(always)]
     pub(crate) fn load_own<S: Permit>(&self, _: S) -> Tcb {
-        let words = std::array::from_fn(|n| if S::WORDS >> n & 1 != 0 { self.words[n].get() } else { 0 });
-        Block { words, marks: if S::WORDS & MARKS != 0 { self.marks.get() } else { 0 } }.into()
+        self.get(S::WORDS)
+    }
+    /// A block with what an application is shown of; all else is 0.
+    #[inline(always)]
+    pub(crate) fn load_shown(&self) -> Tcb {
+        self.get(Received::WORDS | Written::WORDS | MARKS)
+    }
+    #[inline(always)]
+    fn get(&self, which: u16) -> Tcb {
+        let words = std::array::from_fn(|n| if which >> n & 1 != 0 { self.words[n].get() } else { 0 });
+        Block { words, marks: if which & MARKS != 0 { self.marks.get() } else { 0 } }.into()
     }
     /// Stores the words that the stage, or one that it has handed the flow to, may have written.
     #[inline(always)]

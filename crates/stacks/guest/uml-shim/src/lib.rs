@@ -7,11 +7,15 @@
 //!   them with it.
 
 use libc::{c_int, c_long, c_void, iovec, pid_t};
+use std::sync::{Mutex, TryLockError};
 
 /// `PTRACE_SETOPTIONS` as it was numbered before Linux 2.4.6.
 const OLD_SETOPTIONS: c_int = 21;
 /// Bytes of all extended registers: more than any processor has.
 const XSTATE_BYTES: usize = 65_536;
+/// All extended registers of a process, while they are changed. UML calls from its kernel's stacks, which have 16 KiB: no room
+/// for this.
+static WHOLE: Mutex<[u64; XSTATE_BYTES / size_of::<u64>()]> = Mutex::new([0; XSTATE_BYTES / size_of::<u64>()]);
 /// `NT_X86_XSTATE`.
 const XSTATE: usize = 0x202;
 
@@ -73,7 +77,16 @@ pub unsafe extern "C" fn ptrace(request: c_int, pid: pid_t, addr: *mut c_void, d
 /// # Safety
 /// `part` must describe readable memory.
 unsafe fn set_whole(pid: pid_t, part: &iovec) -> c_long {
-    let mut whole = [0u64; XSTATE_BYTES / size_of::<u64>()];
+    // One thread runs UML's kernel, and no signal handler of it sets registers: the lock is free.
+    let mut whole = match WHOLE.try_lock() {
+        Ok(whole) => whole,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = libc::EBUSY };
+            return -1;
+        }
+    };
     let mut span = iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: XSTATE_BYTES };
     let span_ptr = (&raw mut span).cast();
     // SAFETY: the kernel writes up to `iov_len` bytes of `whole`, and says how many.
@@ -82,7 +95,7 @@ unsafe fn set_whole(pid: pid_t, part: &iovec) -> c_long {
         return got;
     }
     let bytes = part.iov_len.min(span.iov_len).min(XSTATE_BYTES);
-    // SAFETY: both are at least that long, and `whole` is a local buffer, so they do not overlap.
+    // SAFETY: both are at least that long, and `whole` is this library's own, so they do not overlap.
     unsafe { core::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), whole.as_mut_ptr().cast::<u8>(), bytes) };
     // SAFETY: the kernel reads `iov_len` bytes of `whole`.
     unsafe { call(libc::PTRACE_SETREGSET as c_int, pid, XSTATE as *mut c_void, (&raw mut span).cast()) }
