@@ -238,6 +238,24 @@ CASE(handler_writes_the_interrupted_socket) {
     CALL("peer", recv(p.server, buf, 10, 0));
 }
 
+static volatile long changed;
+static void send_with_a_deep_stack(int signal) {
+    volatile unsigned char deep[32768];
+    for (size_t i = 0; i < sizeof deep; i++) deep[i] = 7 * i;
+    write_in_handler(signal);
+    for (size_t i = 0; i < sizeof deep; i++) changed += deep[i] != (unsigned char)(7 * i);
+}
+
+// A handler has much on its stack when it makes a call. The call changes none of it.
+CASE(handler_keeps_what_is_on_its_stack) {
+    struct pair p = pair(); handler_fd = p.client;
+    on(SIGUSR1, send_with_a_deep_stack, false);
+    signal_asleep(SIGUSR1);
+    CALL("recv", recv(p.client, buf, 1, 0));
+    say_handler();
+    say("changed", "%ld", changed);
+}
+
 static volatile sig_atomic_t handler_sent, handler_failed;
 static void send_in_handler(int signal) {
     (void)signal;

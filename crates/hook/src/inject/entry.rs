@@ -307,12 +307,15 @@ global_asm!(
     "jb 13f",
     "cmp %gs:{stack_high}, %rax",
     "ja 13f",
-    // The library was interrupted: its stack must be kept. The signal's own frame may also lie on it, further down.
+    // The library was interrupted: its stack must be kept. The signal's own frame may also lie on it, further down. Then the
+    // handler runs there, too, and half of what is free is left to it.
     "cmp %gs:{stack_low}, %rsp",
     "jb 10f",
     "cmp %gs:{stack_high}, %rsp",
     "ja 10f",
     "mov %rsp, %rax",
+    "add %gs:{stack_low}, %rax",
+    "shr $1, %rax",
     "10:",
     "sub $256, %rax",
     "and $-64, %rax",
