@@ -3,7 +3,7 @@
 
 use super::*;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
-use std::io::Write;
+use std::io::{Read, Write};
 
 /// An answer's number, result and port, and whether a descriptor comes with it.
 type Ready = (u32, i32, Option<Held>, bool);
@@ -155,4 +155,25 @@ fn threads_that_keep_the_brokers_descriptor_keep_the_socket() {
     let (ours, _theirs) = pair();
     let number = rustix::fd::AsRawFd::as_raw_fd(&ours);
     assert_eq!(rustix::fd::AsRawFd::as_raw_fd(&Broker::new(ours).as_fd()), number);
+}
+
+#[test]
+fn what_is_said_of_a_module_comes_after_the_whole_object_and_has_a_limit() {
+    let (ours, theirs) = pair();
+    let (asking, mut answering) = std::os::unix::net::UnixStream::pair().unwrap();
+    channel::answer(&theirs, &Answer::plain(1, 0), Some(asking.into())).unwrap();
+    let judge = std::thread::spawn(move || {
+        let mut object = Vec::new();
+        answering.read_to_end(&mut object).unwrap();
+        // More than is taken. The end that asks may be closed before all is written.
+        let _ = answering.write_all(&vec![b'v'; 3 << 20]);
+        object
+    });
+    let said = Broker::new(ours).module(2, b"the object").unwrap();
+    assert_eq!((said.len(), said.iter().all(|&byte| byte == b'v')), (1 << 20, true));
+    assert_eq!(judge.join().unwrap(), b"the object");
+    assert_eq!(
+        answered(&[(1, libc::EAGAIN, None, false)]).module(2, b"").unwrap_err().raw_os_error(),
+        Some(libc::EAGAIN)
+    );
 }
