@@ -30,10 +30,10 @@ pub fn notify(fd: c_int) -> bool {
 fn without_signal(fd: c_int) -> Option<bool> {
     let one = 1u64.to_ne_bytes();
     match retry_on_intr(|| pwritev2(sys::borrow(&fd), &[IoSlice::new(&one)], NO_POSITION, NO_SIGNAL)) {
-        // EAGAIN: it has been written to very often, and is readable anyway.
-        Ok(_) | Err(Errno::AGAIN) => Some(true),
         Err(Errno::PIPE) => Some(false),
-        Err(_) => None,
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM | Errno::ACCESS) => None,
+        // EAGAIN: it has been written to very often, and is readable anyway. Another error is the other way's, too.
+        Ok(_) | Err(_) => Some(true),
     }
 }
 

@@ -8,6 +8,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::*;
 use towpath_ring::dirty::{DirtySet, Fence, Word, acknowledge, is_queued};
+use towpath_ring::wake::must_wake;
 use towpath_ring::{Geometry, Layout, Slot};
 
 /// One dirty set of two slots, with the slots' words and one word of state each.
@@ -19,13 +20,14 @@ struct Shared<const WITHOUT: u8> {
     seq: [ModelWord<WITHOUT>; 2],
     ack: [ModelWord<WITHOUT>; 2],
     state: [ModelWord<WITHOUT>; 2],
+    sleepers: ModelWord<WITHOUT>,
 }
 
 impl<const WITHOUT: u8> Shared<WITHOUT> {
     fn new() -> Arc<Self> {
         let two = || [ModelWord::new(), ModelWord::new()];
-        let [tail, head, armed] = [ModelWord::new(), ModelWord::new(), ModelWord::new()];
-        Arc::new(Self { entries: two(), tail, head, armed, seq: two(), ack: two(), state: two() })
+        let [tail, head, armed, sleepers] = [(); 4].map(|()| ModelWord::new());
+        Arc::new(Self { entries: two(), tail, head, armed, seq: two(), ack: two(), state: two(), sleepers })
     }
 
     fn set(&self) -> DirtySet<'_, ModelWord<WITHOUT>> {
@@ -38,6 +40,15 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
         self.state[i].store(value, Relaxed);
         self.set().push(tail, slot, &self.seq[i], &self.ack[i]);
         self.set().must_notify()
+    }
+
+    /// [`Self::change`] as a stack raises an event: the fence before it asks for sleepers is the set's, too.
+    fn raise(&self, tail: &mut u32, slot: Slot, value: u32) -> bool {
+        let i = slot.index();
+        self.state[i].store(value, Relaxed);
+        let wakes = must_wake(&self.sleepers);
+        self.set().push_fenced(tail, slot, &self.seq[i], &self.ack[i]);
+        wakes
     }
 
     /// Reader: one turn. False if there was nothing.
@@ -59,7 +70,7 @@ fn slots() -> [Slot; 2] {
 
 /// Two changes of one slot and one of another. Some pushes are suppressed because the slot is queued. A reader that has
 /// emptied the set has seen the last state of both all the same. No slot ever stands in the set twice.
-fn nothing_is_lost<const WITHOUT: u8>() {
+fn nothing_is_lost<const WITHOUT: u8>(change: fn(&Shared<WITHOUT>, &mut u32, Slot, u32) -> bool) {
     let [a, b] = slots();
     loom::model(move || {
         let shared = Shared::<WITHOUT>::new();
@@ -67,9 +78,9 @@ fn nothing_is_lost<const WITHOUT: u8>() {
             let shared = shared.clone();
             move || {
                 let mut tail = 0;
-                shared.change(&mut tail, a, 1);
-                shared.change(&mut tail, b, 1);
-                shared.change(&mut tail, a, 2);
+                change(&shared, &mut tail, a, 1);
+                change(&shared, &mut tail, b, 1);
+                change(&shared, &mut tail, a, 2);
             }
         });
         let (mut head, mut seen) = (0, [0; 2]);
@@ -88,22 +99,31 @@ fn nothing_is_lost<const WITHOUT: u8>() {
 
 #[test]
 fn no_event_is_lost() {
-    nothing_is_lost::<WHOLE>();
+    nothing_is_lost::<WHOLE>(Shared::change);
 }
 #[test]
 #[should_panic(expected = "event lost")]
 fn without_the_fence_in_push_events_are_lost() {
-    nothing_is_lost::<NO_PUSH_FENCE>();
+    nothing_is_lost::<NO_PUSH_FENCE>(Shared::change);
 }
 #[test]
 #[should_panic(expected = "event lost")]
 fn without_the_fence_in_acknowledge_events_are_lost() {
-    nothing_is_lost::<NO_ACKNOWLEDGE_FENCE>();
+    nothing_is_lost::<NO_ACKNOWLEDGE_FENCE>(Shared::change);
+}
+#[test]
+fn no_event_that_is_raised_is_lost() {
+    nothing_is_lost::<WHOLE>(Shared::raise);
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_before_sleepers_are_asked_for_raised_events_are_lost() {
+    nothing_is_lost::<NO_RING_FENCE>(Shared::raise);
 }
 #[test]
 #[should_panic(expected = "event lost")]
 fn without_release_stores_entries_are_garbled() {
-    nothing_is_lost::<NO_RELEASE>();
+    nothing_is_lost::<NO_RELEASE>(Shared::change);
 }
 
 /// A reader that goes to sleep with nobody to wake it has seen everything.

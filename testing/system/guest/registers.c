@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Registers of x87 and SSE, and the header. Every machine has more.
+// Registers of x87 and SSE, and the header. A processor with AVX has more.
 static char part[576];
 
 static void *trace(void *none) {

@@ -46,6 +46,8 @@ impl Frame {
 
 /// The most stack that a signal handler of the program uses.
 const HANDLER_STACK: usize = 1 << 20;
+/// What is left to it of the library's stack, if it runs there.
+const HANDLER_SHARE: usize = 128 << 10;
 /// No system call has this number or a higher one.
 pub const NUMBERS: usize = 512;
 
@@ -189,16 +191,38 @@ global_asm!(
     "jmp *%rcx",
     // A handler had interrupted the library when this code ran last. It still runs if the stack pointer is below its
     // frame, or below the frame of the outermost handler. Otherwise it was left by `siglongjmp`, and the interrupted
-    // call is abandoned.
+    // call is abandoned. A handler with its frame on the library's stack runs on no other.
     "20:",
     "mov %gs:{outer}, %r11",
+    "cmp %gs:{stack_low}, %r11",
+    "jb 21f",
+    "cmp %gs:{stack_high}, %r11",
+    "ja 21f",
+    "cmp %gs:{stack_low}, %rsp",
+    "jb 22f",
+    "cmp %r11, %rsp",
+    "jbe 19b",
+    "jmp 22f",
+    "21:",
     "sub %rsp, %r11",
     "cmp ${handler_stack}, %r11",
     "jbe 19b",
+    "22:",
     "mov %gs:{inner}, %r11",
+    "cmp %gs:{stack_low}, %r11",
+    "jb 23f",
+    "cmp %gs:{stack_high}, %r11",
+    "ja 23f",
+    "cmp %gs:{stack_low}, %rsp",
+    "jb 24f",
+    "cmp %r11, %rsp",
+    "jbe 19b",
+    "jmp 24f",
+    "23:",
     "sub %rsp, %r11",
     "cmp ${handler_stack}, %r11",
     "jbe 19b",
+    "24:",
     "movq $0, %gs:{outer}",
     "mov %gs:{base_top}, %r11",
     "mov %r11, %gs:{top}",
@@ -308,7 +332,7 @@ global_asm!(
     "cmp %gs:{stack_high}, %rax",
     "ja 13f",
     // The library was interrupted: its stack must be kept. The signal's own frame may also lie on it, further down. Then the
-    // handler runs there, too, and half of what is free is left to it.
+    // handler runs there, too, and is left its share, or half of what is free if that is less.
     "cmp %gs:{stack_low}, %rsp",
     "jb 10f",
     "cmp %gs:{stack_high}, %rsp",
@@ -316,6 +340,9 @@ global_asm!(
     "mov %rsp, %rax",
     "add %gs:{stack_low}, %rax",
     "shr $1, %rax",
+    "lea -{share}(%rsp), %rcx",
+    "cmp %rcx, %rax",
+    "cmovb %rcx, %rax",
     "10:",
     "sub $256, %rax",
     "and $-64, %rax",
@@ -387,6 +414,7 @@ global_asm!(
     outer = const core::mem::offset_of!(Block, outer),
     inner = const core::mem::offset_of!(Block, inner),
     handler_stack = const HANDLER_STACK,
+    share = const HANDLER_SHARE,
     numbers = const NUMBERS,
     caught = sym CAUGHT,
     dispatch = sym DISPATCH,

@@ -32,6 +32,8 @@ use std::path::Path;
 
 /// The exit code of a loader that cannot run the program.
 const CANNOT: i32 = 125;
+/// The bytes at the end of the first thread's library stack that cannot be used.
+const STACK_GUARD: u64 = 4096;
 /// The bytes between the used part of the first stack and the program's stack.
 const STACK_MARGIN: u64 = 4096;
 
@@ -107,7 +109,10 @@ const AT_RSEQ_ALIGN: u64 = 28;
 unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack, is_stack_executable: bool) -> ! {
     let library_stack = memory::map(0, block::STACK_BYTES as u64, libc::PROT_READ | libc::PROT_WRITE, 0);
     let Some(low) = library_stack else { fail("no memory for a stack") };
-    let high = low + block::STACK_BYTES as u64;
+    // Nothing but a fault tells that it was too small.
+    // SAFETY: the memory is new, and nobody uses it yet.
+    unsafe { libc::mprotect(low as *mut _, STACK_GUARD as usize, libc::PROT_NONE) };
+    let (low, high) = (low + STACK_GUARD, low + block::STACK_BYTES as u64);
     let block: &'static Block = Box::leak(Box::default());
     block.install(low, high);
     block.plain_end.store(1, Ordering::Relaxed);

@@ -14,11 +14,11 @@ use towpath_client::socket::Socket;
 use towpath_client::{descriptors, process, seccomp, sys};
 use towpath_ring::lines::state;
 
-/// The program calls `prctl`, perhaps to set a seccomp filter. A program that has one is not asked: see [`seccomp`].
+/// The program calls `prctl`, perhaps to set a seccomp filter. Under one, the kernel is not asked what is left: see [`seccomp`].
 pub fn controlled(option: c_int, filter: c_ulong) {
     // Without a filter the program only asks what there is. A vfork child has its parent's memory, and a filter of its own.
     if option == libc::PR_SET_SECCOMP && filter != 0 && !process::in_vfork_child() {
-        seccomp::set_filter();
+        seccomp::note_filter();
     }
 }
 

@@ -92,7 +92,9 @@ impl SockDiag {
     pub fn is_listening(&mut self, cookie: u64, addr: IpAddr, port: u16) -> io::Result<bool> {
         let any = if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let tuple = FourTuple { local: addr, local_port: port, remote: any, remote_port: 0 };
-        if self.find(&tuple, 0, cookie)?.is_some_and(|found| found.state == LISTEN) {
+        // The kernel may name a socket at every address for one address.
+        let is_it = |found: Found| found.state == LISTEN && found.everywhere == addr.is_unspecified();
+        if self.find(&tuple, 0, cookie)?.is_some_and(is_it) {
             return Ok(true);
         }
         // It may be one of several that share the port, or bound to a device: then it is found in a list only.
@@ -149,6 +151,8 @@ impl SockDiag {
 struct Found {
     state: u8,
     cookie: u64,
+    /// Bound to no address of its own.
+    everywhere: bool,
 }
 
 fn family(address: IpAddr) -> i32 {
@@ -217,7 +221,10 @@ fn read(answer: &[u8], sequence: u32) -> Option<io::Result<Option<Found>>> {
             libc::ENOENT | libc::ESTALE => Ok(None),
             errno => Err(io::Error::from_raw_os_error(errno)),
         },
-        _ => Ok(Some(Found { state: *answer.get(STATE)?, cookie: cookie(answer)? })),
+        _ => {
+            let everywhere = answer.get(ADDRESS..ADDRESS + 16)?.iter().all(|&byte| byte == 0);
+            Ok(Some(Found { state: *answer.get(STATE)?, cookie: cookie(answer)?, everywhere }))
+        }
     })
 }
 

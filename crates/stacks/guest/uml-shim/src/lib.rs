@@ -77,7 +77,7 @@ pub unsafe extern "C" fn ptrace(request: c_int, pid: pid_t, addr: *mut c_void, d
 /// # Safety
 /// `part` must describe readable memory.
 unsafe fn set_whole(pid: pid_t, part: &iovec) -> c_long {
-    // One thread runs UML's kernel, and no signal handler of it sets registers: the lock is free.
+    // One thread runs UML's kernel, which is not preemptible, and no signal handler of it sets registers: the lock is free.
     let mut whole = match WHOLE.try_lock() {
         Ok(whole) => whole,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
