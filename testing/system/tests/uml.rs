@@ -2,6 +2,7 @@
 //! kernel.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::os::unix::fs::PermissionsExt;
 use towpath_guest::machine::MachineKind;
 use towpath_system_tests::guest::{
     CONVERSATION, Outside, boots_if_there_is_none, ends_with_its_service, group, kernel_of, nearer_than_a_message,
@@ -58,6 +59,19 @@ fn without_its_kernel_a_guest_says_what_to_install() {
     let ended = program.arg("--name").arg(format!("none-{}", std::process::id())).run(30);
     assert_eq!(ended.code, 1, "{}", ended.err);
     assert!(ended.err.contains("apt-get install user-mode-linux"), "{}", ended.err);
+}
+
+#[test]
+fn a_kernel_that_dies_as_it_boots_is_said_to_have_ended_though_a_process_of_it_is_left() {
+    let scratch = Scratch::new("guest-dies");
+    let kernel = scratch.path("linux.uml");
+    std::fs::write(&kernel, "#!/bin/sh\nsleep 600 &\necho Kernel panic\nexit 1\n").expect("a kernel");
+    std::fs::set_permissions(&kernel, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let path = format!("{}:/usr/bin:/bin", scratch.0.display());
+    let program = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--uml").env("PATH", path);
+    let ended = program.arg("--name").arg(format!("dies-{}", std::process::id())).run(30);
+    assert_eq!(ended.code, 1, "{}", ended.err);
+    assert!(ended.err.contains("it has ended") && ended.err.contains("Kernel panic"), "{}", ended.err);
 }
 
 #[test]

@@ -29,6 +29,8 @@ use towpath_runtime::{AdmissionPolicy, ClientMemory};
 /// How long the kernel may take to boot. An idle machine needs two seconds (six if the processor is emulated), a busy
 /// one much longer.
 const BOOT: Duration = Duration::from_secs(120);
+/// How often its process is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long the guest's heartbeat may stand still. Generous, because a busy machine delays it. The end of its process
 /// is seen at once.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -185,7 +187,16 @@ impl Shared {
         let read = std::thread::Builder::new().name("guest".into()).spawn(move || reading.read(from, &first))?;
         *lock(&self.reader) = Some(read);
         let silent = |why| GuestError::Silent { why, console: self.console.last(8).join("\n") };
-        match hello.recv_timeout(BOOT) {
+        let end = Instant::now() + BOOT;
+        let answer = loop {
+            match hello.recv_timeout(LOOK) {
+                // A helper process that outlives the kernel keeps the way of its messages open.
+                Err(RecvTimeoutError::Timeout) if self.has_ended() => break Err(RecvTimeoutError::Disconnected),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                answer => break answer,
+            }
+        };
+        match answer {
             Ok(ToHost::Hello { version: VERSION, release }) => Ok(release),
             Ok(ToHost::Hello { .. }) => Err(GuestError::Broken("it is of another version".into())),
             Ok(ToHost::Broken { why }) => Err(GuestError::Broken(why)),
