@@ -152,9 +152,7 @@ impl Broker {
 
     /// [`crate::Privileges::module`]. It holds up no other request meanwhile.
     pub fn module(&self, place: u32, object: &[u8]) -> io::Result<Vec<u8>> {
-        let (answer, end) = self.ask(Request::Module { place }, None)?;
-        let end = end.ok_or_else(|| io::Error::from_raw_os_error(answer.result))?;
-        let mut stream = std::os::unix::net::UnixStream::from(end);
+        let mut stream = std::os::unix::net::UnixStream::from(self.descriptor(Request::Module { place })?);
         stream.set_read_timeout(Some(LONGEST_JUDGEMENT))?;
         stream.set_write_timeout(Some(LONGEST))?;
         stream.write_all(object)?;

@@ -6,9 +6,9 @@
 
 use crate::descriptor_reserve;
 use crate::descriptors;
-use crate::quiet;
 use crate::session::{SESSIONS, Session};
 use crate::sys;
+use crate::without_sigpipe;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 use towpath_ring::dirty::full_fence;
@@ -392,7 +392,7 @@ fn notify_doorbell(mapped: &Mapped, pair: u32, word: u32, session: &Session, con
         fetch_doorbell(session, pair, word, doorbell, context as u32, wanted);
     }
     let fd = doorbell.fd.load(Ordering::Acquire);
-    fd >= 0 && wanted != 0 && quiet::notify(fd)
+    fd >= 0 && wanted != 0 && without_sigpipe::notify(fd)
 }
 
 #[cold]

@@ -37,7 +37,7 @@ fn a_part_of_a_process_s_registers_is_written_from_a_small_stack() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/guest/registers.c");
     Program::line("gcc -pthread -o").arg(&program).arg(source).run(60).ok();
     let run = || Program::new(&[&program]);
-    // What UML up to 6.12 does fails where a processor has more registers than it knows.
+    // UML up to 6.12 fails like this where a processor has more registers than it knows.
     assert_eq!(run().run(10).ok(), "0 576 -1\n");
     assert_eq!(run().env("LD_PRELOAD", bin("libtowpath_uml.so")).run(10).ok(), "0 576 0\n");
 }

@@ -91,6 +91,31 @@ unsafe extern "C" {
     pub fn towpath_vfork(call: *const [u64; 7]) -> i64;
 }
 
+/// Goes on at the entry if the handler above this frame still runs. Its label numbers may be used again behind it.
+macro_rules! enter_if_running {
+    ($frame:literal) => {
+        concat!(
+            "mov %gs:{",
+            $frame,
+            "}, %r11\n",
+            "cmp %gs:{stack_low}, %r11\n",
+            "jb 21f\n",
+            "cmp %gs:{stack_high}, %r11\n",
+            "ja 21f\n",
+            "cmp %gs:{stack_low}, %rsp\n",
+            "jb 22f\n",
+            "cmp %r11, %rsp\n",
+            "jbe 19b\n",
+            "jmp 22f\n",
+            "21:\n",
+            "sub %rsp, %r11\n",
+            "cmp ${handler_stack}, %r11\n",
+            "jbe 19b\n",
+            "22:",
+        )
+    };
+}
+
 global_asm!(
     ".pushsection .text.towpath_entry,\"ax\",@progbits",
     ".p2align 6",
@@ -193,36 +218,8 @@ global_asm!(
     // frame, or below the frame of the outermost handler. Otherwise it was left by `siglongjmp`, and the interrupted
     // call is abandoned. A handler with its frame on the library's stack runs on no other.
     "20:",
-    "mov %gs:{outer}, %r11",
-    "cmp %gs:{stack_low}, %r11",
-    "jb 21f",
-    "cmp %gs:{stack_high}, %r11",
-    "ja 21f",
-    "cmp %gs:{stack_low}, %rsp",
-    "jb 22f",
-    "cmp %r11, %rsp",
-    "jbe 19b",
-    "jmp 22f",
-    "21:",
-    "sub %rsp, %r11",
-    "cmp ${handler_stack}, %r11",
-    "jbe 19b",
-    "22:",
-    "mov %gs:{inner}, %r11",
-    "cmp %gs:{stack_low}, %r11",
-    "jb 23f",
-    "cmp %gs:{stack_high}, %r11",
-    "ja 23f",
-    "cmp %gs:{stack_low}, %rsp",
-    "jb 24f",
-    "cmp %r11, %rsp",
-    "jbe 19b",
-    "jmp 24f",
-    "23:",
-    "sub %rsp, %r11",
-    "cmp ${handler_stack}, %r11",
-    "jbe 19b",
-    "24:",
+    enter_if_running!("outer"),
+    enter_if_running!("inner"),
     "movq $0, %gs:{outer}",
     "mov %gs:{base_top}, %r11",
     "mov %r11, %gs:{top}",

@@ -82,7 +82,7 @@ pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes
 /// All that is queued as one segment, if nothing is out and both windows have room for it. No rule holds such a segment
 /// back, so this is what [`next`] says, for less.
 #[inline(always)]
-pub(super) fn whole(t: &Tcb) -> Option<Plan> {
+pub(super) fn whole(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let len = t.snd_queued().bytes_since(t.snd_nxt());
     let goes = len != 0
         && t.idle()
@@ -91,7 +91,9 @@ pub(super) fn whole(t: &Tcb) -> Option<Plan> {
         && t.in_a_row() == 0
         && !t.any(FIN_WANTED | CORK)
         && !t.any(RECOVERY | SCORED | MARKED);
-    goes.then_some(Plan { seq: t.snd_nxt(), len, fin: false, push: true })
+    let plan = goes.then_some(Plan { seq: t.snd_nxt(), len, fin: false, push: true });
+    debug_assert!(plan.is_none() || plan == next(t, lines));
+    plan
 }
 
 /// The length of a super-segment: full segments, and the rest of what is queued if that need not wait for their

@@ -60,7 +60,7 @@ fn decide<const PREDICTED: bool>(t: &Tcb, lines: &Lines) -> Decision {
     if t.marked(DECIDED) {
         return if t.has(SCHEDULED) { Decision::Queued } else { Decision::Nothing };
     }
-    if PREDICTED && !t.has(PACE_WAIT) && plan::whole(t).is_some() {
+    if PREDICTED && !t.has(PACE_WAIT) && plan::whole(t, lines).is_some() {
         return Decision::Send;
     }
     let repairs = rare::<PREDICTED>(t.any(RESEND | TAIL) || plan::repair_may_go(t, lines));

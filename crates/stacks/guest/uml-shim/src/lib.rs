@@ -7,7 +7,7 @@
 //!   them with it.
 
 use libc::{c_int, c_long, c_void, iovec, pid_t};
-use std::sync::{Mutex, TryLockError};
+use std::sync::Mutex;
 
 /// `PTRACE_SETOPTIONS` as it was numbered before Linux 2.4.6.
 const OLD_SETOPTIONS: c_int = 21;
@@ -78,14 +78,10 @@ pub unsafe extern "C" fn ptrace(request: c_int, pid: pid_t, addr: *mut c_void, d
 /// `part` must describe readable memory.
 unsafe fn set_whole(pid: pid_t, part: &iovec) -> c_long {
     // One thread runs UML's kernel, which is not preemptible, and no signal handler of it sets registers: the lock is free.
-    let mut whole = match WHOLE.try_lock() {
-        Ok(whole) => whole,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            // SAFETY: errno is this thread's own.
-            unsafe { *libc::__errno_location() = libc::EBUSY };
-            return -1;
-        }
+    let Ok(mut whole) = WHOLE.try_lock() else {
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::EBUSY };
+        return -1;
     };
     let mut span = iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: XSTATE_BYTES };
     let span_ptr = (&raw mut span).cast();
