@@ -15,9 +15,11 @@ pub fn protect(fd: OwnedFd) -> Sys<i32> {
 
 /// A copy of a descriptor at a high number, which the program cannot close.
 pub fn protected_copy(fd: i32) -> Sys<i32> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let lowest = HIGH_NUMBERS.min(limit / 2) as i32;
-    let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest)?;
+    let copy = |lowest: u64| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest as i32);
+    let high = copy(HIGH_NUMBERS).or_else(|_| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        copy(HIGH_NUMBERS.min(limit / 2))
+    })?;
     (callbacks::get().protected)(high);
     Ok(high)
 }

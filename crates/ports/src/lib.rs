@@ -3,6 +3,7 @@
 mod assembly;
 pub mod attachment;
 pub mod first_syn;
+mod gather;
 mod ingress;
 mod interface;
 mod keys;
@@ -27,7 +28,7 @@ pub mod xsk_socket;
 
 pub use mapping::Buffer as PacketBuffer;
 use std::os::fd::BorrowedFd;
-pub use towpath_wire::offload::{RxChecksum, TxOffload};
+pub use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
 
 /// One received frame; its bytes are at [`Port::bytes`] until [`Port::release`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +106,13 @@ pub trait Port: Send {
     }
     /// Sends the first `len` bytes of the buffer reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
+    /// Sends a super-segment: the first `header` bytes of the buffer reserved last, and this payload behind them.
+    fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        let Some(buffer) = self.reserve_super() else { return };
+        if let Some(len) = gather::gather(buffer, header, &payload) {
+            self.commit(len, offload);
+        }
+    }
     /// Hands committed frames to the device, with at most one system call, and none while the device is awake.
     fn flush(&mut self);
     /// Becomes readable when frames arrive while the worker sleeps; `None` = the port cannot wake a worker.

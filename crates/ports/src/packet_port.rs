@@ -3,7 +3,7 @@
 use crate::packet_receiver::PacketReceiver;
 use crate::xsk::XskPort;
 use crate::xsk_socket::XskSocket;
-use crate::{Capabilities, Port, PortCounters, RxFrame, TxOffload};
+use crate::{Capabilities, Payload, Port, PortCounters, RxFrame, TxOffload};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -47,6 +47,9 @@ impl Port for PacketPort {
     }
     fn commit(&mut self, len: usize, offload: TxOffload) {
         self.sender.commit(len, offload);
+    }
+    fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        self.sender.commit_gathered(header, payload, offload);
     }
     fn flush(&mut self) {
         self.sender.flush();

@@ -5,7 +5,7 @@ use crate::mapping::{Mapping, Ring};
 use crate::super_sender::{GSO_MAX_BYTES, Outcome, SuperSender};
 use crate::xsk_socket::{Rings, XskSocket, get_option};
 pub use crate::xsk_socket::{XskConfig, XskError};
-use crate::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use crate::{Capabilities, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -160,11 +160,11 @@ impl XskPort {
         }
     }
 
-    /// Sends a super-segment. Frames committed before go before it.
+    /// Sends a super-segment: `header` bytes of its buffer, and this payload. Frames committed before go before it.
     #[cold]
-    fn commit_super(&mut self, len: usize, offload: TxOffload) {
+    fn commit_super(&mut self, header: usize, payload: &Payload<'_>, offload: TxOffload) {
         self.send_waiting();
-        let outcome = self.packets.as_mut().map_or(Outcome::Lost, |packets| packets.commit(len, offload));
+        let outcome = self.packets.as_mut().map_or(Outcome::Lost, |packets| packets.commit(header, payload, offload));
         self.count_super(outcome);
     }
 
@@ -356,7 +356,7 @@ impl Port for XskPort {
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
         if offload.gso_bytes != 0 {
-            return self.commit_super(len, offload);
+            return self.commit_super(len, &[&[]; 3], offload);
         }
         debug_assert!(!offload.checksum_needed, "this port has no other offload");
         let Some(frame) = self.reserved.take() else { return };
@@ -370,6 +370,10 @@ impl Port for XskPort {
             return;
         }
         self.counted.tx_frames += 1;
+    }
+
+    fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        self.commit_super(header, &payload, offload);
     }
 
     fn flush(&mut self) {

@@ -6,6 +6,7 @@ mod network;
 
 use network::*;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 use towpath_ports::attachment::{AttachConfig, Attachment};
 use towpath_ports::packet_port::of_queue;
@@ -31,6 +32,33 @@ fn send_super(port: &mut XskPort, seq: u32, len: usize) {
     let offload = TxOffload { gso_bytes: 1448, ..made.partial_checksum(&mut buffer[..made.end]) };
     port.commit(made.end, offload);
     port.flush();
+}
+
+#[test]
+fn payload_is_sent_from_where_it_lies() {
+    let network = Network::new();
+    let config = AttachConfig { mode: Some(SteerMode::Packet), ..AttachConfig::default() };
+    let attachment = within(&network.ours, || Attachment::open(OUR_IF, config, 1).unwrap());
+    let (mut steering, mut sockets) = Steering::over(OUR_IF, attachment.parts().unwrap()).unwrap();
+    let mut port = of_queue(sockets.remove(0)).unwrap();
+    let (to, from) = (SocketAddr::new(OURS, TO), SocketAddr::new(PEER, FROM));
+    steering.steer_flow(to, from, Some(Segments::All)).unwrap();
+    let mut peer = within(&network.peer, || XskPort::open(PEER_IF, 0, XskConfig::default()).unwrap());
+    let payload: Vec<AtomicU8> = (0..30_000_u32).map(|at| AtomicU8::new((at % 251) as u8)).collect();
+    // In pieces of all lengths, also empty ones.
+    for (seq, cuts) in [(1, [30_000, 30_000]), (2, [7, 7]), (3, [1, 29_999]), (4, [0, 12_345])] {
+        let (one, rest) = payload.split_at(cuts[0]);
+        let (two, three) = rest.split_at(cuts[1] - cuts[0]);
+        let header = peer_header(FROM, SocketAddr::new(OURS, TO), seq);
+        let buffer = peer.reserve_super().unwrap();
+        let made = emit::make(&header, payload.len(), buffer).unwrap();
+        let offload = TxOffload { gso_bytes: 1448, ..made.partial_checksum(&mut buffer[..made.payload_offset]) };
+        peer.commit_gathered(made.payload_offset, [one, two, three], offload);
+        let (segment, bytes) = receive(&mut *port, SOON).unwrap();
+        assert_eq!((segment.seq, bytes.len()), (seq, payload.len()));
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+    }
+    assert_eq!(peer.counters().tx_dropped, 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::shared_bytes::copy;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU8;
 
 /// The bytes of one ring. Another process shares the memory and may write it at any moment. So bytes are copied in or
 /// out, and never borrowed as a slice.
@@ -28,7 +29,7 @@ unsafe impl Sync for ByteRing<'_> {}
 /// Some bytes of a ring in their order: pieces of memory. Those behind the last are empty.
 pub type Pieces = [(*mut u8, usize); 3];
 
-impl ByteRing<'_> {
+impl<'a> ByteRing<'a> {
     /// A ring over the `capacity` bytes at `base`.
     ///
     /// # Safety
@@ -100,6 +101,16 @@ impl ByteRing<'_> {
             Some(whole) => [(whole, len as usize), (whole, 0), (whole, 0)],
             None => self.pieces(at, len),
         }
+    }
+
+    /// The same pieces as shared memory, for whoever copies them itself; `None`: the ring is shorter.
+    pub fn shared(&self, at: u32, len: u32) -> Option<[&'a [AtomicU8]; 3]> {
+        let piece = |(start, len): (*mut u8, usize)| {
+            // SAFETY: the piece is inside the ring, whose memory is there for `'a`. Bytes of an `AtomicU8` may change at any
+            // moment, as another process may change these.
+            unsafe { core::slice::from_raw_parts(start.cast_const().cast(), len) }
+        };
+        (len <= self.capacity()).then(|| self.spans(at, len).map(piece))
     }
 
     /// The pieces of what does not lie in one.

@@ -1,7 +1,8 @@
 //! The memory that the protocol works on, as traits. The fast stack and the simulator implement them.
 
 use crate::flow::{FlowId, PortId};
-use towpath_wire::offload::{RxChecksum, TxOffload};
+use std::sync::atomic::Ordering;
+use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
 
 /// A batch of received frames.
 pub trait RxBatch {
@@ -27,6 +28,13 @@ pub trait TxPorts {
     }
     /// Sends the first `len` bytes of the buffer reserved last on `port`.
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload);
+    /// Sends a super-segment: the first `header` bytes of the buffer reserved last on `port`, and this payload behind them.
+    fn commit_gathered(&mut self, port: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        let Some(places) = self.reserve_super(port).and_then(|buffer| buffer.get_mut(header..)) else { return };
+        let bytes = payload.into_iter().flatten();
+        let len = places.iter_mut().zip(bytes).map(|(place, byte)| *place = byte.load(Ordering::Relaxed)).count();
+        self.commit(port, header + len, offload);
+    }
     /// True if the TCP checksum may be left to the port (`TxOffload::checksum_needed`).
     fn tx_checksum(&self, port: PortId) -> bool;
     /// Bytes of the largest frame that the port cuts into segments itself (`TxOffload::gso_bytes`); 0 = it cuts none.
@@ -43,4 +51,8 @@ pub trait Rings {
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]);
     /// Copies bytes at `position` of the flow's send ring into `out`.
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]);
+    /// The same `len` bytes where they lie, for a port that copies them itself; `None`: they have to be fetched.
+    fn payload(&self, _flow: FlowId, _position: u32, _len: u32) -> Option<Payload<'_>> {
+        None
+    }
 }

@@ -1,5 +1,7 @@
 //! Checksum and segmentation offload: work that a device has done, or has to do, on a frame.
 
+use std::sync::atomic::AtomicU8;
+
 /// How far a received frame's TCP checksum can be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
@@ -12,6 +14,10 @@ pub enum RxChecksum {
     /// Either that or a correct sum is accepted.
     MaybePartial,
 }
+
+/// A super-segment's payload where it lies: up to three pieces of memory that another process may write at any moment. So they
+/// are no plain bytes. The pieces behind the last are empty.
+pub type Payload<'a> = [&'a [AtomicU8]; 3];
 
 /// Work that the port has to do on a frame before sending it (like virtio-net's header).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

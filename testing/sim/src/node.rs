@@ -8,7 +8,7 @@ use crate::{TimedPort, earlier};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use towpath_ports::{RxChecksum, RxFrame, TxOffload};
+use towpath_ports::{Payload, RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::counters::{Counters, Drop};
 use towpath_tcp::fast::{FastPath, FlowTable};
@@ -55,6 +55,9 @@ impl TxPorts for Out<'_> {
     }
     fn commit(&mut self, _: PortId, len: usize, offload: TxOffload) {
         self.0.commit(len, offload);
+    }
+    fn commit_gathered(&mut self, _: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        self.0.commit_gathered(header, payload, offload);
     }
     fn tx_checksum(&self, _: PortId) -> bool {
         self.0.capabilities().tx_checksum

@@ -40,8 +40,10 @@ pub struct Pending {
     pub bound: bool,
     /// `bind` has left the port to the kernel, so any other will do.
     pub any_port: bool,
-    /// `setsockopt` has been used, so promotion copies options.
+    /// `setsockopt` has been used for an option that no other field tells of, so promotion copies all that may be set.
     pub options: bool,
+    /// The program has set `TCP_NODELAY`.
+    pub no_delay: bool,
     /// The library has let the kernel bind an address that only the stack has.
     pub foreign: bool,
     /// The program has set `SO_REUSEADDR`, but it is off on the kernel socket, so that the port is reserved.
@@ -67,7 +69,7 @@ pub struct Pending {
     /// A lost listener is non-blocking for the program. The kernel socket tells this only until another process that has it
     /// lets it join a service.
     pub nonblock: bool,
-    /// The copies of one socket have the same number here; 0 = it has no copies (25 bits).
+    /// The copies of one socket have the same number here; 0 = it has no copies (24 bits).
     pub family: u32,
 }
 
@@ -80,7 +82,7 @@ const MEASURED_SLOT: u64 = 6;
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
-const FAMILIES: u32 = (1 << 25) - 1;
+const FAMILIES: u32 = (1 << 24) - 1;
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -94,6 +96,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.no_delay) << 56
                 | u64::from(u.lost) << 57
                 | u64::from(u.nonblock) << 58
                 | u64::from(u.shared) << 59
@@ -113,6 +116,7 @@ fn decode(word: u64) -> Descriptor {
     match word & KIND {
         1 => Descriptor::Pending(Pending {
             bound: word & 8 != 0,
+            no_delay: word & 1 << 56 != 0,
             lost: word & 1 << 57 != 0,
             nonblock: word & 1 << 58 != 0,
             shared: word & 1 << 59 != 0,
@@ -324,6 +328,7 @@ mod tests {
                 lost: true,
                 nonblock: true,
                 no_wait: [true, false],
+                no_delay: true,
                 ..Pending::default()
             }),
             Descriptor::Pending(Pending { any_port: true, ..Pending::default() }),

@@ -25,6 +25,8 @@ const MOST: usize = 32;
 const SHARE: u64 = 64;
 /// Pairs are kept only while the program's descriptors have numbers below the limit divided by this.
 const ROOM: u64 = 2;
+/// So many closes pass before a limit that the program has changed is seen.
+const ASK_LIMIT: u32 = 32;
 /// Numbers of ends are below this (`Request::Attach`).
 const NUMBERS: u32 = 1 << 30;
 
@@ -215,9 +217,19 @@ pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() || !is_younger_than_fork(number) {
         return None;
     }
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = descriptor_limit();
     let most = MOST.min((limit / SHARE) as usize);
     ((fd as u64) < limit / ROOM).then_some(Candidate { session: socket.session, number, forks, most })
+}
+
+/// The program's limit of descriptors, as it was not long ago.
+fn descriptor_limit() -> u64 {
+    static LIMIT: AtomicU64 = AtomicU64::new(0);
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    if ASKED.fetch_add(1, Ordering::Relaxed) % ASK_LIMIT == 0 {
+        LIMIT.store(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+    LIMIT.load(Ordering::Relaxed)
 }
 
 /// Keeps the pair with the end `fd`, which the caller closes. Its socket has ended.

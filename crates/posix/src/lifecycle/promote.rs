@@ -50,7 +50,7 @@ pub fn promote_at(
         kernel_half::unlisten(fd, pending.six, (command.local_addr, command.local_port as u16));
     }
     let slot = session.claim_slot().ok_or(Refusal::Kernel(Count::NoSlot))?;
-    let app_flags = if pending.options { handover::initial_flags(fd) } else { 0 };
+    let app_flags = handover::initial_flags(fd, pending);
     Socket::reset(session, slot, app_flags);
     handover::show_initial(fd, pending, session, slot);
     command.flags |= app_flags;

@@ -24,9 +24,14 @@ fn kernels(fd: c_int, row: &Row) -> Option<c_int> {
 
 /// The `app_flags` that a kernel socket's options ask for. `TCP_QUICKACK` is left out: it is on until a program
 /// switches it off.
-pub fn initial_flags(fd: c_int) -> u32 {
+pub fn initial_flags(fd: c_int, pending: Pending) -> u32 {
+    let may_be_on = |flag| match flag {
+        app_flags::QUICKACK => false,
+        app_flags::NODELAY => pending.options || pending.no_delay,
+        _ => pending.options,
+    };
     let on = |row: &Row| match row.place {
-        Place::AppFlag(flag) if flag != app_flags::QUICKACK && kernels(fd, row).is_some_and(|on| on != 0) => flag,
+        Place::AppFlag(flag) if may_be_on(flag) && kernels(fd, row).is_some_and(|on| on != 0) => flag,
         _ => 0,
     };
     TABLE.iter().fold(0, |flags, row| flags | on(row))

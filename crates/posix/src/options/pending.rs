@@ -4,7 +4,7 @@ use crate::fd::table::{self as descriptors, Descriptor, Pending};
 use crate::lifecycle::pending;
 use crate::observe::fallback;
 use crate::options::stack;
-use crate::options::table::{self, Row};
+use crate::options::table::{self, Import, Row};
 use crate::options::values::{TIME_LIMITS, congestion, give, given};
 use libc::{c_int, c_void, socklen_t, timeval};
 use towpath_client::sys::{self, Sys};
@@ -66,7 +66,11 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
     let set = outcome(unsafe { real::setsockopt(fd, level, name, value, len) });
     let row = table::find(level, name);
     descriptors::update_pending(fd, |pending| {
-        pending.options = true;
+        match row.map(|row| row.import) {
+            Some(Import::IfSet | Import::IfEmulated | Import::Alias) => {}
+            _ if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) => pending.no_delay = true,
+            _ => pending.options = true,
+        }
         pending.emulated |= row.is_some_and(Row::is_emulated);
         pending.steered |= if set.is_ok() { row.map_or(0, Row::if_set_bit) } else { 0 };
         let limit = TIME_LIMITS.iter().position(|limit| (level, name) == (libc::SOL_SOCKET, *limit));

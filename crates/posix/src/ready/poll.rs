@@ -14,9 +14,8 @@ use towpath_client::sleep::Sleep;
 use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_client::sys::{self, Sys};
 use towpath_client::undo_log::Undo;
-use towpath_client::{held, wait};
+use towpath_client::{direct, held, wait};
 use towpath_hook::Answer;
-use towpath_ring::wake::spin_until;
 
 /// Up to this many descriptors are handled without allocating memory.
 const ON_STACK: usize = 64;
@@ -214,8 +213,7 @@ impl<'a> Poll<'a> {
     }
 
     fn spin(&mut self) -> bool {
-        let spin_us = self.session.spin_us;
-        spin_until(spin_us, || self.slots() > 0)
+        direct::spin(self.session, || self.slots() > 0)
     }
 
     fn block(&mut self, deadline: wait::Deadline) -> Sys<usize> {

@@ -7,7 +7,7 @@ use towpath_capture::Tap;
 use towpath_ports::{Port, RxFrame};
 use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::flow::PortId;
-use towpath_wire::offload::{RxChecksum, TxOffload};
+use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
 
 /// The ports of one flow group in the order of their numbers.
 pub struct PortSet {
@@ -115,6 +115,11 @@ impl TxPorts for PortSet {
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload) {
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
             port.commit(len, offload);
+        }
+    }
+    fn commit_gathered(&mut self, port: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
+            port.commit_gathered(header, payload, offload);
         }
     }
     fn tx_checksum(&self, port: PortId) -> bool {

@@ -8,6 +8,7 @@ use towpath_ring::ring_size::{RECEIVE_GRANTED, SEND};
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::FlowId;
 use towpath_tcp::time::Micros;
+use towpath_wire::offload::Payload;
 
 /// No flow, no client.
 pub const NONE: u32 = u32::MAX;
@@ -199,5 +200,9 @@ impl Rings for Endpoints {
             }
             None => out.fill(0),
         }
+    }
+    fn payload(&self, flow: FlowId, position: u32, len: u32) -> Option<Payload<'_>> {
+        let (client, endpoint) = self.at(flow)?;
+        client.region.tx_halved(endpoint.slot, endpoint.send).shared(position, len)
     }
 }

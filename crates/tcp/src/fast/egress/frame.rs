@@ -82,22 +82,30 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
-        if !rare::<PREDICTED>(len == 0) {
-            let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
-            self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
-            lines.measures.data_out.add(by, segments);
-        } else {
-            lines.measures.empty_out.add(by, 1);
-        }
-        let offload = if unsummed {
-            let gso_bytes = if segments == 1 { 0 } else { mss };
-            TxOffload { gso_bytes, ..made.partial_checksum(frame) }
-        } else {
-            made.fill_checksum(frame);
-            TxOffload::default()
-        };
         let bytes = frame.len();
-        self.ports.commit(port, bytes, offload);
+        let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
+        if rare::<PREDICTED>(len == 0) {
+            lines.measures.empty_out.add(by, 1);
+        } else {
+            lines.measures.data_out.add(by, segments);
+        }
+        let whole = if segments == 1 { None } else { self.rings.payload(self.turn.flow, position, len) };
+        if let Some(payload) = whole {
+            let offload = TxOffload { gso_bytes: mss, ..made.partial_checksum(frame) };
+            self.ports.commit_gathered(port, made.payload_offset, payload, offload);
+        } else {
+            if !rare::<PREDICTED>(len == 0) {
+                self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
+            }
+            let offload = if unsummed {
+                let gso_bytes = if segments == 1 { 0 } else { mss };
+                TxOffload { gso_bytes, ..made.partial_checksum(frame) }
+            } else {
+                made.fill_checksum(frame);
+                TxOffload::default()
+            };
+            self.ports.commit(port, bytes, offload);
+        }
         self.bytes += bytes;
         let ident = self.turn.state.ident.by(by);
         ident.0 = ident.0.wrapping_add(segments as u16);
