@@ -302,6 +302,8 @@ impl<'a> ClientConnection<'a> {
             in_a_row = if is_soon && !self.is_awaited { in_a_row.saturating_add(1) } else { 0 };
             if in_a_row >= IN_A_ROW && self.serving {
                 std::thread::sleep(REST);
+                // On a busy machine a rest may take longer than what is soon.
+                last = Some(Instant::now());
             }
         }
         if self.serving {

@@ -141,7 +141,7 @@ impl FastStack {
             panics: Arc::clone(&panics),
             metrics: Arc::clone(&metrics),
             publish_at: Micros(0),
-            active: Vec::new(),
+            active: VecDeque::new(),
             is_active: Vec::new(),
             refresh_at: Micros(0),
             not_ours: [0; REASONS],
