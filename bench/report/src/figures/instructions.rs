@@ -11,7 +11,7 @@ const COUNT: Kind = Kind {
 };
 
 const STAGES: &str =
-    "no part has most: receive 15 %, protocol and post 25 %, the application's words 21 %, egress 33 %";
+    "no part has most: receive 17 %, protocol and post 27 %, the application's words 17 %, egress 31 %";
 
 const LIBRARY: &str =
     "`epoll_wait` has 45 %, `write` 30 %, `read` 22 %; each of them looks the socket up and takes a lock";
