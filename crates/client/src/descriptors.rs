@@ -15,11 +15,20 @@ pub fn protect(fd: OwnedFd) -> Sys<i32> {
 
 /// A copy of a descriptor at a high number, which the program cannot close.
 pub fn protected_copy(fd: i32) -> Sys<i32> {
-    let copy = |lowest: u64| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest as i32);
-    let high = copy(HIGH_NUMBERS).or_else(|_| {
+    // Only a low limit, or one that is nearly met, has to be known.
+    high_copy(fd).or_else(|_| {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        copy(HIGH_NUMBERS.min(limit / 2))
-    })?;
+        copy_from(fd, HIGH_NUMBERS.min(limit / 2))
+    })
+}
+
+/// [`protected_copy`] at a number that is high in any case. An error: the program's limit leaves no such number.
+pub fn high_copy(fd: i32) -> Sys<i32> {
+    copy_from(fd, HIGH_NUMBERS)
+}
+
+fn copy_from(fd: i32, lowest: u64) -> Sys<i32> {
+    let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest as i32)?;
     (callbacks::get().protected)(high);
     Ok(high)
 }

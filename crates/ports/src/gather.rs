@@ -1,8 +1,16 @@
 //! A super-segment whose payload lies in memory that another process may write.
 
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::{Ordering, compiler_fence};
+use crate::{Port, TxOffload};
+use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 use towpath_wire::offload::Payload;
+
+/// [`Port::commit_gathered`] of a port that sends what is in its buffer.
+pub fn commit_whole<P: Port + ?Sized>(port: &mut P, header: usize, payload: &Payload<'_>, offload: TxOffload) {
+    let Some(buffer) = port.reserve_super() else { return };
+    if let Some(len) = gather(buffer, header, payload) {
+        port.commit(len, offload);
+    }
+}
 
 /// Puts the payload behind the first `header` bytes of `buffer`. Returns the length of both; `None`: it does not fit.
 pub(crate) fn gather(buffer: &mut [u8], header: usize, payload: &Payload<'_>) -> Option<usize> {

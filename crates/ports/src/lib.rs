@@ -3,7 +3,7 @@
 mod assembly;
 pub mod attachment;
 pub mod first_syn;
-mod gather;
+pub mod gather;
 mod ingress;
 mod interface;
 mod keys;
@@ -108,10 +108,7 @@ pub trait Port: Send {
     fn commit(&mut self, len: usize, offload: TxOffload);
     /// Sends a super-segment: the first `header` bytes of the buffer reserved last, and this payload behind them.
     fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
-        let Some(buffer) = self.reserve_super() else { return };
-        if let Some(len) = gather::gather(buffer, header, &payload) {
-            self.commit(len, offload);
-        }
+        gather::commit_whole(self, header, &payload, offload);
     }
     /// Hands committed frames to the device, with at most one system call, and none while the device is awake.
     fn flush(&mut self);

@@ -42,7 +42,8 @@ fn share() {
         {
             socket.mark(flag::SHARED, true);
         } else if let Descriptor::Pending(pending) = kind {
-            table::set(fd, Descriptor::Pending(Pending { shared: true, ..pending }));
+            // The other process may set options, of which this one does not hear.
+            table::set(fd, Descriptor::Pending(Pending { shared: true, options: true, ..pending }));
         }
     }
 }

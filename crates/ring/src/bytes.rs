@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU8;
 
 /// The bytes of one ring. Another process shares the memory and may write it at any moment. So bytes are copied in or
-/// out, and never borrowed as a slice.
+/// out, and never borrowed as a slice of plain bytes.
 ///
 /// The memory is in two parts, because most rings never grow. The first parts of all rings lie side by side, and the rest of
 /// each elsewhere. So a ring that has not grown takes no page table of its own.
@@ -159,4 +159,35 @@ impl<'a> ByteRing<'a> {
 pub(crate) fn span_of_one(base: *mut u8, capacity: u32, at: u32, len: usize) -> Option<*mut u8> {
     let offset = at & (capacity - 1);
     (len <= (capacity - offset) as usize).then(|| base.wrapping_add(offset as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+
+    #[test]
+    fn shared_pieces_are_the_bytes_of_the_ring() {
+        let (mut first, mut more) = (*b"abcd", *b"EFGHijkl");
+        // SAFETY: both parts live as long as the ring is used, and have 4 and 12 - 4 bytes or more.
+        let ring = unsafe { ByteRing::over_two(first.as_mut_ptr(), 4, more.as_mut_ptr(), 8) };
+        let text = |at, len| {
+            let bytes = ring.shared(at, len)?.into_iter().flatten();
+            Some(bytes.map(|byte| char::from(byte.load(Ordering::Relaxed))).collect::<String>())
+        };
+        for (at, len, expected) in [
+            (0, 4, "abcd"),
+            (4, 4, "EFGH"),
+            (2, 4, "cdEF"),
+            (6, 4, "GHab"),
+            (3, 7, "dEFGHab"),
+            (5, 8, "FGHabcdE"),
+            (1, 8, "bcdEFGHa"),
+            (9, 0, ""),
+            (u32::MAX, 3, "Hab"),
+        ] {
+            assert_eq!(text(at, len).as_deref(), Some(expected), "{len} bytes at {at}");
+        }
+        assert_eq!(text(0, 9), None, "more than the ring has");
+    }
 }

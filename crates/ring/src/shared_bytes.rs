@@ -1,10 +1,11 @@
-//! The one way to copy bytes that another process may be writing at the same time.
+//! The way to copy bytes that another process may be writing at the same time. `ports/src/gather.rs` has its own, for memory that it
+//! knows as atomics.
 //!
 //! Rust's memory model makes a plain load that races with a store undefined behaviour. It speaks of the threads of one
 //! program; another process is to it like a device. Copying here is sound for these reasons:
 //!
-//! - No Rust reference to these bytes exists in any process, only raw pointers that came from `mmap`. So the compiler
-//!   may not assume that the bytes keep their values.
+//! - No Rust reference to these bytes exists in any process but as `AtomicU8`, which may change at any time. All else are
+//!   raw pointers that came from `mmap`. So the compiler may not assume that the bytes keep their values.
 //! - Between correct sides nothing races: a position is stored with release after its bytes, and loaded with acquire
 //!   before them.
 //! - A side that breaks this contract writes while the other copies. The copy then holds arbitrary bytes. Any value is

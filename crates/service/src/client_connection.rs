@@ -39,7 +39,8 @@ const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
-/// Attaches and hang-ups are looked at together if so many of them come in a row, each so soon after the last one.
+/// Attaches and hang-ups are looked at together if so many of them come in a row, each so soon after the last one, or after a
+/// rest.
 const IN_A_ROW: u32 = 16;
 const SOON: Duration = Duration::from_millis(2);
 /// How long the thread rests then. Nobody waits for what it does, but who asks for something meanwhile has to wait.

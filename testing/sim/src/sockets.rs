@@ -5,6 +5,8 @@ use crate::errno::{EAGAIN, ENOTCONN, EPIPE};
 use crate::node_config::NodeConfig;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU8, Ordering};
+use towpath_ports::Payload;
 use towpath_rng::Rng;
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, PortId, RingBytes};
@@ -49,7 +51,8 @@ pub(crate) struct Socket {
     pub view: AppView,
     pub accepted: VecDeque<SocketId>,
     pub backlog: usize,
-    tx: Vec<u8>,
+    /// Atomics, as a port may take the payload of a super-segment where it lies.
+    tx: Vec<AtomicU8>,
     rx: Vec<u8>,
 }
 
@@ -64,7 +67,8 @@ impl Socket {
         if n == 0 && !bytes.is_empty() {
             return Err(EAGAIN);
         }
-        copy_in(&mut self.tx, self.update.tx_tail, &bytes[..n]);
+        let [one, two] = pieces(&self.tx, self.update.tx_tail, n);
+        one.iter().chain(two).zip(bytes).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
         self.update.tx_tail = self.update.tx_tail.wrapping_add(n as u32);
         Ok(n)
     }
@@ -79,7 +83,8 @@ impl Socket {
             return Err(EAGAIN);
         }
         let n = ready.min(out.len());
-        copy_out(&self.rx, self.update.rx_head, &mut out[..n]);
+        let bytes = pieces(&self.rx, self.update.rx_head, n).into_iter().flatten();
+        out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
         self.update.rx_head = self.update.rx_head.wrapping_add(n as u32);
         Ok(n)
     }
@@ -103,12 +108,11 @@ fn copy_in(ring: &mut [u8], position: u32, bytes: &[u8]) {
     ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
 }
 
-fn copy_out(ring: &[u8], position: u32, out: &mut [u8]) {
+/// The two pieces of `len` bytes of a ring.
+fn pieces<T>(ring: &[T], position: u32, len: usize) -> [&[T]; 2] {
     let at = position as usize & (ring.len() - 1);
-    let first = out.len().min(ring.len() - at);
-    let rest = out.len() - first;
-    out[..first].copy_from_slice(&ring[at..at + first]);
-    out[first..].copy_from_slice(&ring[..rest]);
+    let first = len.min(ring.len() - at);
+    [&ring[at..at + first], &ring[..len - first]]
 }
 
 /// All sockets of a node.
@@ -166,7 +170,7 @@ impl Sockets {
             view: AppView::default(),
             accepted: VecDeque::new(),
             backlog: 0,
-            tx: vec![0; self.rings.0 as usize],
+            tx: (0..self.rings.0).map(|_| AtomicU8::new(0)).collect(),
             rx: vec![0; self.rings.1 as usize],
         });
         SocketId(self.sockets.len() as u32 - 1)
@@ -202,6 +206,14 @@ impl Sockets {
         }
     }
 
+    /// Bytes that a flow may send.
+    fn to_send(&self, flow: FlowId, position: u32, len: usize) -> [&[AtomicU8]; 2] {
+        let socket = self.get(self.by_flow[&flow]);
+        let left = socket.update.tx_tail.wrapping_sub(position) as usize;
+        assert!(len <= left && left <= socket.tx.len(), "{flow:?}: fetch of {len} at {position}");
+        pieces(&socket.tx, position, len)
+    }
+
     fn owned(&mut self, owner: Owner) -> (SocketId, &mut Socket) {
         let id = SocketId(owner.0 as u32);
         (id, self.get_mut(id))
@@ -222,14 +234,13 @@ impl Rings for Sockets {
     }
 
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]) {
-        let socket = self.get(self.by_flow[&flow]);
-        let left = socket.update.tx_tail.wrapping_sub(position);
-        assert!(
-            out.len() <= left as usize && left as usize <= socket.tx.len(),
-            "{flow:?}: fetch of {} at {position}",
-            out.len()
-        );
-        copy_out(&socket.tx, position, out);
+        let bytes = self.to_send(flow, position, out.len()).into_iter().flatten();
+        out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte.load(Ordering::Relaxed));
+    }
+
+    fn payload(&self, flow: FlowId, position: u32, len: u32) -> Option<Payload<'_>> {
+        let [one, two] = self.to_send(flow, position, len as usize);
+        Some([one, two, &[]])
     }
 }
 

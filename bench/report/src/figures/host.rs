@@ -17,8 +17,7 @@ const STACK_CPU: Kind = Kind { metric: lower("cpu_ns_per_request", Unit::Ns, "")
 
 const LINES: &str =
     "cache lines that go from one CPU to the other, three each way, and the library's instructions in both programs";
-const JOINING: &str = "two changes of threads, as the service joins the two ends and asks the kernel who listens, and some thirty system calls of \
-    the two programs and the service";
+const JOINING: &str = "two changes of threads, as the service joins the ends and asks the kernel who listens, and some thirty system calls";
 const PROGRAMS: &str =
     "redis and its load generator themselves: both CPUs are busy, and of redis' the library has a twelfth";
 const COPIES: &str = "two copies of each byte, into the ring and out of it; both CPUs do nothing else";

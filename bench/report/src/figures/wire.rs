@@ -36,13 +36,13 @@ const INCAST: Kind = kind("incast", lower("p99_us", Unit::Us, ""));
 const SHARED: &str = "core and server share one CPU, and each switch between them costs";
 const TRANSMIT: &str = "core and server share one CPU, and each switch between them costs; of a core's own time three fifths are the kernel's \
     transmit path for AF_XDP in copy mode";
-const WAKES: &str = "the client's CPU, which is halted while it waits, begins 35 µs after the interrupt that wakes it, on both stacks; core and \
-    server change places twice, which takes 10 µs";
-const BENCHMARK: &str = "the client's CPU: redis-benchmark and its kernel are busy 96 % of the time, and a sixth of the server's CPU is idle";
-const CLIENTS_CONNECTIONS: &str = "the client's CPU, which is busy 96 % of the time: its kernel's connect, close and socket take two thirds of it; \
-    the server's CPU is busy 94 %, a tenth of that with three bpf calls per connection for the steering table";
-const OWN_WORK: &str = "core and server share one CPU, most of which is the requests' own work; the core takes 15 to 18 % of it, and a third \
-    of that is the interrupt which each acknowledgement sends to the client's CPU";
+const WAKES: &str = "the client's halted CPU, which begins 35 µs after the interrupt that wakes it, on both stacks; core and server change \
+    places twice, which takes 10 µs";
+const BENCHMARK: &str = "the client's CPU: redis-benchmark and its kernel keep it busy 96 % of the time, and the server's is idle for a sixth";
+const CLIENTS_CONNECTIONS: &str = "the client's CPU, busy 96 % of the time, two thirds of it with connect, close and socket; the server's is \
+    busy 94 %, a tenth of that with bpf calls";
+const OWN_WORK: &str = "the requests' own work, most of the CPU that core and server share; the core takes a sixth, a third of that for the \
+    interrupts of its acknowledgements";
 const ACTIVATION: &str =
     "each request finds its connection idle, of which the slow path has to hear: that takes a tenth of the core's CPU";
 const SPINS: &str = "the core spins in the time that one connection leaves it, and spinning counts as busy";
@@ -51,8 +51,8 @@ const SHORT: &str =
     "core and server take turns on one CPU: the next SYN waits until the server has closed the last connection";
 const RECEIVED: &str = "each byte is copied three times on the server's CPU: out of the packet socket, into the ring, out of it; Linux copies it \
     once";
-const SENT: &str = "interrupts to the client's CPU, one for each super-segment, take a quarter of the time, on Linux, too; each byte is copied \
-    twice, into the ring and into the packet socket, where Linux copies it once";
+const SENT: &str = "interrupts to the client's CPU, one for each super-segment, take a quarter of the time; each byte is copied twice where \
+    Linux copies it once";
 const LIMITS: &str = "descriptors and memory of this machine";
 const REGION: &str = "the region: 16 KiB of the receive ring for what comes next, which stay there";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";

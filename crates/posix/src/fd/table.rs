@@ -273,12 +273,17 @@ pub fn set(fd: i32, kind: Descriptor) {
 }
 
 /// Changes the record of a pending socket, for all its descriptors.
-pub fn update_pending(fd: i32, change: impl FnOnce(&mut Pending)) {
-    if let Descriptor::Pending(mut pending) = get(fd) {
-        change(&mut pending);
-        for copy in copies(fd) {
-            set(copy, Descriptor::Pending(pending));
+pub fn update_pending(fd: i32, change: impl Fn(&mut Pending)) {
+    let changed = |word: u64| match decode(word) {
+        Descriptor::Pending(mut pending) => {
+            change(&mut pending);
+            Some(encode(Descriptor::Pending(pending)))
         }
+        _ => None,
+    };
+    for word in copies(fd).into_iter().filter_map(|copy| TABLE.get(copy as u32 as usize)) {
+        // Another thread may change something else of it.
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
     }
 }
 

@@ -217,28 +217,43 @@ pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() || !is_younger_than_fork(number) {
         return None;
     }
-    let limit = descriptor_limit();
-    let most = MOST.min((limit / SHARE) as usize);
+    let limit = match LIMIT.load(Ordering::Relaxed) {
+        0 => ask_limit(),
+        limit if !ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_LIMIT) => limit,
+        _ => ask_limit(),
+    };
+    let most = most_of(limit);
     ((fd as u64) < limit / ROOM).then_some(Candidate { session: socket.session, number, forks, most })
 }
 
-/// The program's limit of descriptors, as it was not long ago.
-fn descriptor_limit() -> u64 {
-    static LIMIT: AtomicU64 = AtomicU64::new(0);
-    static ASKED: AtomicU32 = AtomicU32::new(0);
-    if ASKED.fetch_add(1, Ordering::Relaxed) % ASK_LIMIT == 0 {
-        LIMIT.store(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-    LIMIT.load(Ordering::Relaxed)
+/// The program's limit of descriptors, as it was not long ago; 0 = it has not been asked for.
+static LIMIT: AtomicU64 = AtomicU64::new(0);
+/// Counts the closes for which it might have been asked for.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+fn ask_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    LIMIT.store(limit, Ordering::Relaxed);
+    limit
+}
+
+/// The most pairs that are kept under this limit.
+fn most_of(limit: u64) -> usize {
+    MOST.min((limit / SHARE) as usize)
 }
 
 /// Keeps the pair with the end `fd`, which the caller closes. Its socket has ended.
-pub fn keep(fd: c_int, Candidate { session, number, forks, most }: Candidate) {
+pub fn keep(fd: c_int, Candidate { session, number, forks, mut most }: Candidate) {
     let has_room = with_kept(|all| all[..most].iter().any(Option::is_none));
     if has_room != Some(true) {
         return;
     }
-    let Ok(copy) = descriptors::protected_copy(fd) else { return };
+    let copy = descriptors::high_copy(fd).or_else(|_| {
+        // The program may have lowered its limit.
+        most = most_of(ask_limit());
+        descriptors::protected_copy(fd)
+    });
+    let Ok(copy) = copy else { return };
     let kept = Kept { session, fd: copy, number, forks };
     // Another thread may have taken the room.
     let is_kept = with_kept(|all| all[..most].iter_mut().find(|room| room.is_none()).map(|room| *room = Some(kept)));

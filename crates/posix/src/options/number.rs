@@ -5,6 +5,7 @@ use crate::options::table::{self, Bit, Place, Row};
 use crate::options::{buffers, peek, stack};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::c_int;
+use towpath_client::command;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
@@ -112,6 +113,7 @@ pub fn get(fd: c_int, socket: &Socket, row: &Row) -> Sys<c_int> {
         Place::OwnFlag(flag) => socket.has(flag).into(),
         Place::StackFlag(flag) => (line.flags.load(Relaxed) & flag != 0).into(),
         Place::StackWord(_) if row.is(libc::IPPROTO_TCP, libc::TCP_MAXSEG) && is_connected(socket) => {
+            command::refresh(socket);
             socket.info().mss.load(Relaxed) as c_int
         }
         Place::StackWord(word) => word.load(line),

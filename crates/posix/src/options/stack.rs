@@ -2,9 +2,9 @@
 //! too.
 
 use core::sync::atomic::Ordering::Relaxed;
-use towpath_client::doorbell;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
+use towpath_client::{command, doorbell};
 use towpath_ring::OptionsLine;
 use towpath_ring::lines::congestion;
 
@@ -24,7 +24,11 @@ pub fn set_congestion(socket: &Socket, number: u32) {
 /// `TCP_CONGESTION` as it reads: the algorithm that was set, else the one that the stack uses.
 pub fn congestion_name(socket: &Socket) -> [u8; 16] {
     let set = socket.options().congestion.load(Relaxed);
-    name_of(if set != 0 { set } else { socket.info().congestion.load(Relaxed) })
+    if set != 0 {
+        return name_of(set);
+    }
+    command::refresh(socket);
+    name_of(socket.info().congestion.load(Relaxed))
 }
 
 /// An algorithm's name as `TCP_CONGESTION` shows it.

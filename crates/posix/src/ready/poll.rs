@@ -16,9 +16,12 @@ use towpath_client::sys::{self, Sys};
 use towpath_client::undo_log::Undo;
 use towpath_client::{direct, held, wait};
 use towpath_hook::Answer;
+use towpath_ring::wake::spin_until;
 
 /// Up to this many descriptors are handled without allocating memory.
 const ON_STACK: usize = 64;
+/// A time-out that is shorter than this is not spent with the longer spin.
+const SHORT: Duration = Duration::from_millis(1);
 /// The longest sleep if no context was to be had.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 
@@ -162,7 +165,7 @@ impl<'a> Poll<'a> {
                 Err(errno) => Err(errno),
             };
         }
-        if self.spin() {
+        if self.spin(deadline) {
             return self.ask(self.kernels.kernels.then_some(Duration::ZERO));
         }
         self.block(deadline)
@@ -212,8 +215,16 @@ impl<'a> Poll<'a> {
         Ok(ready)
     }
 
-    fn spin(&mut self) -> bool {
-        direct::spin(self.session, || self.slots() > 0)
+    /// Spins before a sleep. The longer time for direct connections is kept to polls of few descriptors, all of the library's, that
+    /// last longer: each look is at all of them, and at no other.
+    fn spin(&mut self, deadline: wait::Deadline) -> bool {
+        let (session, few) = (self.session, self.fds.len() <= ON_STACK && !self.kernels.kernels);
+        let is_short = deadline.is_some_and(|deadline| deadline.saturating_duration_since(Instant::now()) < SHORT);
+        if few && !is_short {
+            direct::spin(session, || self.slots() > 0)
+        } else {
+            spin_until(session.spin_us, || self.slots() > 0)
+        }
     }
 
     fn block(&mut self, deadline: wait::Deadline) -> Sys<usize> {

@@ -299,6 +299,7 @@ impl SlowState {
             let unanswered = self.slow.unanswered(owner(index, slot));
             let sent = self.slow.send_stats(now, owner(index, slot), &snapshot);
             self.host.show_figures(owner(index, slot), &snapshot, unanswered, sent);
+            self.show_congestion(index, slot);
         }
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
     }

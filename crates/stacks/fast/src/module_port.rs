@@ -7,8 +7,9 @@
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Action;
 use towpath_modules::{Budget, Chain, Chains, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
+use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
-use towpath_ports::{Capabilities, PacketBuffer, Port, PortCounters, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxFrame, TxOffload};
 
 /// Room before a frame, as XDP has it, and behind it.
 const HEADROOM: usize = 256;
@@ -329,6 +330,12 @@ impl Port for ModulePort {
             return self.sends(len, offload);
         }
         self.sends_in_place(len, offload);
+    }
+    fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
+        if self.filter.egress.is_empty() {
+            return self.inner.commit_gathered(header, payload, offload);
+        }
+        commit_whole(self, header, &payload, offload);
     }
     fn flush(&mut self) {
         settle(&mut self.filter.egress);

@@ -43,7 +43,7 @@ const REQUESTS: usize = 16;
 /// How often the stats of active connections are copied to their information lines, µs.
 const REFRESH_US: u64 = 100_000;
 /// Of how many connections at a time. One costs some twenty cache misses, about 2 µs. With more active connections the lines are
-/// older; a program that reads one has it copied first (`op::REFRESH`).
+/// older. A call that reads what changes has the line copied first (`op::REFRESH`).
 const REFRESHED: usize = 512;
 /// How often the counters are published while there is work, µs.
 const PUBLISH_US: u64 = 1000;
@@ -87,7 +87,9 @@ pub struct SlowState {
     pub publish_at: Micros,
     /// Flows whose stats are copied now and then.
     pub active: VecDeque<FlowId>,
-    /// Is a flow, by number, on that list?
+    /// Flows whose stats are copied soon, because their state has changed.
+    pub closing: Vec<FlowId>,
+    /// Is a flow, by number, on the list of active ones?
     pub is_active: Vec<bool>,
     /// When they are to be copied next.
     pub refresh_at: Micros,
@@ -219,9 +221,8 @@ impl SlowState {
         match message {
             FromGroup::Tcp(message) => {
                 match message {
-                    ToSlow::Active(flow) => self.note_active(flow, VecDeque::push_back),
-                    // Its state is news.
-                    ToSlow::Closing(flow) => self.note_active(flow, VecDeque::push_front),
+                    ToSlow::Active(flow) => self.note_active(flow),
+                    ToSlow::Closing(flow) => self.closing.push(flow),
                     _ => {}
                 }
                 self.slow.on_message(now, flow_group, message, &mut self.host);
@@ -337,40 +338,48 @@ impl SlowState {
         }
     }
 
-    fn note_active(&mut self, flow: FlowId, queue: fn(&mut VecDeque<FlowId>, FlowId)) {
+    fn note_active(&mut self, flow: FlowId) {
         let index = flow.0 as usize;
         if self.is_active.len() <= index {
             self.is_active.resize(index + 1, false);
         }
         if !std::mem::replace(&mut self.is_active[index], true) {
-            queue(&mut self.active, flow);
+            self.active.push_back(flow);
         }
     }
 
-    /// Copies the stats of active flows to where `TCP_INFO` finds them.
+    /// Copies the stats of flows to where `TCP_INFO` finds them: of all whose state is news, and of active ones.
     fn refresh(&mut self, now: Micros) {
-        if self.active.is_empty() || now < self.refresh_at {
+        if !self.has_to_refresh() || now < self.refresh_at {
             return;
         }
         self.refresh_at = now.after(REFRESH_US);
-        for _ in 0..self.active.len().min(REFRESHED) {
-            let Some(flow) = self.active.pop_front() else { break };
-            let index = flow.0 as usize;
-            let stays = match self.host.owners.get(index).copied().flatten() {
-                Some(owner) => {
-                    let snapshot = self.table.snapshot(flow);
-                    let (unanswered, sent) = (self.slow.unanswered(owner), self.slow.send_stats(now, owner, &snapshot));
-                    self.host.show_figures(owner, &snapshot, unanswered, sent);
-                    self.host.show_congestion(owner, self.slow.congestion(owner));
-                    snapshot.flags & flow_flags::ACTIVE != 0
-                }
-                None => false,
-            };
-            self.is_active[index] = stays;
-            if stays {
-                self.active.push_back(flow);
+        for flow in std::mem::take(&mut self.closing) {
+            if self.show(now, flow) {
+                self.note_active(flow);
             }
         }
+        for _ in 0..self.active.len().min(REFRESHED) {
+            let Some(flow) = self.active.pop_front() else { break };
+            self.is_active[flow.0 as usize] = false;
+            if self.show(now, flow) {
+                self.note_active(flow);
+            }
+        }
+    }
+
+    fn has_to_refresh(&self) -> bool {
+        !self.active.is_empty() || !self.closing.is_empty()
+    }
+
+    /// Copies the stats of a flow. Is it active?
+    fn show(&mut self, now: Micros, flow: FlowId) -> bool {
+        let Some(owner) = self.host.owners.get(flow.0 as usize).copied().flatten() else { return false };
+        let snapshot = self.table.snapshot(flow);
+        let (unanswered, sent) = (self.slow.unanswered(owner), self.slow.send_stats(now, owner, &snapshot));
+        self.host.show_figures(owner, &snapshot, unanswered, sent);
+        self.host.show_congestion(owner, self.slow.congestion(owner));
+        snapshot.flags & flow_flags::ACTIVE != 0
     }
 
     fn flush_groups(&mut self) {
@@ -425,7 +434,7 @@ impl SlowState {
     /// When the thread must look again at the latest.
     fn deadline(&mut self, now: Micros) -> Option<Micros> {
         let protocol = self.slow.next_deadline();
-        let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
+        let refresh = self.has_to_refresh().then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_reservations.is_empty());
         let beat = self.host.kernel_listeners.next_deadline(now);
         let check = beat.map(|_| self.listener_check.next_deadline());

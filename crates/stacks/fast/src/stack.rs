@@ -142,6 +142,7 @@ impl FastStack {
             metrics: Arc::clone(&metrics),
             publish_at: Micros(0),
             active: VecDeque::new(),
+            closing: Vec::new(),
             is_active: Vec::new(),
             refresh_at: Micros(0),
             not_ours: [0; REASONS],

@@ -1,4 +1,5 @@
-//! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
+//! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out. Of a
+//! super-segment the port gets the payload where it lies.
 
 mod frame;
 mod meter;
