@@ -25,9 +25,10 @@ pub(crate) fn gather(buffer: &mut [u8], header: usize, payload: &Payload<'_>) ->
 
 fn copy(from: &[AtomicU8], to: &mut [u8]) {
     debug_assert_eq!(from.len(), to.len());
-    // SAFETY: both have `to.len()` bytes; `to` is memory of this process alone, so they do not overlap. Bytes that change
-    // meanwhile are copied as either value, and any value is a `u8`. Nothing is decided by them.
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len().min(from.len())) };
+    let len = to.len().min(from.len());
+    // SAFETY: both have `len` bytes; `to` is memory of this process alone, so they do not overlap. Bytes that change meanwhile
+    // are copied as either value, and any value is a `u8`. Nothing is decided by them.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), len) };
     compiler_fence(Ordering::AcqRel);
 }
 

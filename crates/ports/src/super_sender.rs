@@ -8,7 +8,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use towpath_wire::offload::{Payload, TxOffload};
 use towpath_wire::segment::flags;
-use towpath_wire::{ETHERNET_BYTES, IPV6_BYTES, TCP_BYTES, VLAN_BYTES};
+use towpath_wire::{
+    ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV6_BYTES, PROTOCOL_TCP, TCP_BYTES, VLAN_BYTES,
+};
 
 /// The largest packet, with an Ethernet header.
 pub(crate) const GSO_MAX_BYTES: u32 = 65_535 + 14;
@@ -18,13 +20,6 @@ const NEEDS_CHECKSUM: u8 = 1;
 const GSO_V4: u8 = 1;
 const GSO_V6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
-/// Ethertypes.
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const VLAN: u16 = 0x8100;
-/// The number of TCP in an IP header.
-const TCP: u8 = 6;
-
 /// What became of a super-segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -95,7 +90,7 @@ impl SuperSender {
     /// Sends the first `len` bytes of the buffer and this payload behind them.
     fn send(&self, len: usize, payload: &Payload<'_>) -> Outcome {
         let piece = |start: *const u8, len| libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len };
-        let [one, two, three] = payload.map(|piece_of| piece(piece_of.as_ptr().cast(), piece_of.len()));
+        let [one, two, three] = payload.map(|bytes| piece(bytes.as_ptr().cast(), bytes.len()));
         let mut pieces = [piece(self.buffer.as_ptr(), len.min(self.buffer.len())), one, two, three];
         // SAFETY: all zeros are a message without an address, pieces and control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -121,20 +116,20 @@ impl SuperSender {
 fn headers(frame: &[u8], behind: usize, offload: TxOffload) -> Option<(u8, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let (ethertype, ip) = match word(ETHERNET_BYTES - 2)? {
-        VLAN => (word(ETHERNET_BYTES + VLAN_BYTES - 2)?, ETHERNET_BYTES + VLAN_BYTES),
+        ETHERTYPE_VLAN => (word(ETHERNET_BYTES + VLAN_BYTES - 2)?, ETHERNET_BYTES + VLAN_BYTES),
         untagged => (untagged, ETHERNET_BYTES),
     };
     let (version, protocol, tcp, end) = match ethertype {
-        IPV4 => {
+        ETHERTYPE_IPV4 => {
             let header_bytes = usize::from(frame.get(ip)? & 15) * 4;
             (GSO_V4, *frame.get(ip + 9)?, ip + header_bytes, ip + usize::from(word(ip + 2)?))
         }
-        IPV6 => (GSO_V6, *frame.get(ip + 6)?, ip + IPV6_BYTES, ip + IPV6_BYTES + usize::from(word(ip + 4)?)),
+        ETHERTYPE_IPV6 => (GSO_V6, *frame.get(ip + 6)?, ip + IPV6_BYTES, ip + IPV6_BYTES + usize::from(word(ip + 4)?)),
         _ => return None,
     };
     let header: &[u8; TCP_BYTES] = frame.get(tcp..)?.first_chunk()?;
     let (payload, flags) = (tcp + usize::from(header[12] >> 4) * 4, header[13]);
-    let is_right = protocol == TCP
+    let is_right = protocol == PROTOCOL_TCP
         && tcp == usize::from(offload.checksum_start)
         && (tcp + TCP_BYTES..=frame.len()).contains(&payload)
         && end == frame.len() + behind;

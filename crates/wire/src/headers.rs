@@ -4,13 +4,13 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// EtherType of IPv4.
-pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
-pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// EtherType of an IEEE 802.1Q tag.
-pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Protocol number (IPv6: next header) of TCP.
-pub(crate) const PROTOCOL_TCP: u8 = 6;
+pub const PROTOCOL_TCP: u8 = 6;
 /// The "don't fragment" bit in `Ipv4::fragment`.
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" and the 13 bits of offset in `Ipv4::fragment`.

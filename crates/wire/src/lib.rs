@@ -16,6 +16,7 @@ pub mod template;
 
 pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
 pub use error::ParseError;
+pub use headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_TCP};
 pub use offload::{RxChecksum, TxOffload};
 pub use options::{Options, SackBlocks, Timestamps};
 pub use segment::{Segment, checksum_ok, flags, parse};

@@ -217,18 +217,15 @@ pub fn candidate(fd: c_int, socket: &Socket) -> Option<Candidate> {
     if !socket.has(flag::OWN_PAIR) || socket.has(spoilt) || socket.session.is_dead() || !is_younger_than_fork(number) {
         return None;
     }
-    let limit = match LIMIT.load(Ordering::Relaxed) {
-        0 => ask_limit(),
-        limit if !ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_LIMIT) => limit,
-        _ => ask_limit(),
-    };
+    let is_asked = ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_LIMIT);
+    let limit = if is_asked { ask_limit() } else { LIMIT.load(Ordering::Relaxed) };
     let most = most_of(limit);
     ((fd as u64) < limit / ROOM).then_some(Candidate { session: socket.session, number, forks, most })
 }
 
-/// The program's limit of descriptors, as it was not long ago; 0 = it has not been asked for.
+/// The program's limit of descriptors, as it was not long ago. Until it has been asked for no pair is kept.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
-/// Counts the closes for which it might have been asked for.
+/// Counts the closes that need it. The first asks for it.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 fn ask_limit() -> u64 {

@@ -20,7 +20,7 @@ use towpath_ring::wake::spin_until;
 
 /// Up to this many descriptors are handled without allocating memory.
 const ON_STACK: usize = 64;
-/// A time-out that is shorter than this is not spent with the longer spin.
+/// With a shorter time-out than this no `poll` spins for the longer time.
 const SHORT: Duration = Duration::from_millis(1);
 /// The longest sleep if no context was to be had.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
@@ -215,8 +215,8 @@ impl<'a> Poll<'a> {
         Ok(ready)
     }
 
-    /// Spins before a sleep. The longer time for direct connections is kept to polls of few descriptors, all of the library's, that
-    /// last longer: each look is at all of them, and at no other.
+    /// Spins before a sleep. Each look is at all sockets of the library, and at no descriptor of the kernel's. So the longer time for
+    /// direct connections is only for few descriptors, none of the kernel's, and for a time-out that is longer still.
     fn spin(&mut self, deadline: wait::Deadline) -> bool {
         let (session, few) = (self.session, self.fds.len() <= ON_STACK && !self.kernels.kernels);
         let is_short = deadline.is_some_and(|deadline| deadline.saturating_duration_since(Instant::now()) < SHORT);

@@ -84,18 +84,18 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
         let bytes = frame.len();
         let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
-        if rare::<PREDICTED>(len == 0) {
-            lines.measures.empty_out.add(by, 1);
-        } else {
+        let lies =
+            rare::<PREDICTED>(segments != 1).then(|| self.rings.payload(self.turn.flow, position, len)).flatten();
+        if let Some(payload) = lies {
             lines.measures.data_out.add(by, segments);
-        }
-        let whole = if segments == 1 { None } else { self.rings.payload(self.turn.flow, position, len) };
-        if let Some(payload) = whole {
             let offload = TxOffload { gso_bytes: mss, ..made.partial_checksum(frame) };
             self.ports.commit_gathered(port, made.payload_offset, payload, offload);
         } else {
             if !rare::<PREDICTED>(len == 0) {
                 self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
+                lines.measures.data_out.add(by, segments);
+            } else {
+                lines.measures.empty_out.add(by, 1);
             }
             let offload = if unsummed {
                 let gso_bytes = if segments == 1 { 0 } else { mss };
