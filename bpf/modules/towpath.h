@@ -17,3 +17,34 @@ struct towpath_frame {
     __u32 port;       // 0: memory, for connections within the host. From 1 on: interfaces, as the configuration has them.
     __u32 flow_group; // Its number.
 };
+
+// Two connections that a program has spliced. The stack keeps an element for each direction in a hash that is called
+// `towpath_splices`, and the module makes of each segment of the one a segment of the other. All numbers are in the
+// host's order, but for addresses and ports.
+
+// A connection over IPv4 as a received segment names it.
+struct towpath_connection {
+    __be32 saddr;
+    __be32 daddr;
+    __be16 sport;
+    __be16 dport;
+};
+
+struct towpath_splice {
+    struct towpath_connection to; // The connection that the segment goes on.
+    __u8 dmac[6];                 // Ethernet addresses of the next hop, and of the port.
+    __u8 smac[6];
+    __u32 seq;   // What is added to the sequence number,
+    __u32 ack;   // to the acknowledgement and to the edges of SACK blocks,
+    __u32 tsval; // to the timestamp's value
+    __u32 tsecr; // and to its echo.
+    __u8 left;   // By how much the window's field is shifted to the left,
+    __u8 right;  // then to the right. One of them is 0.
+    __u8 ended;  // The module sets bit 0 when a FIN has gone on, and bit 1 when a RST has.
+    __u8 unused;
+    __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
+    __u32 fin;      // the sequence number after the newest FIN
+    __u32 rst;      // and that of the newest RST.
+    __u64 segments; // It counts what it has sent on: frames,
+    __u64 bytes;    // and their payload.
+};

@@ -27,6 +27,7 @@ mod rxcpus;
 mod service_cores;
 mod service_memory;
 mod side_by_side;
+mod spliced_proxy;
 mod syn_flood;
 mod throughput;
 mod veth_pair;
@@ -65,6 +66,8 @@ enum Benchmark {
     Redis(side_by_side::Options),
     /// iperf3 with one connection, both ways.
     Bulk(side_by_side::Options),
+    /// A proxy between iperf3's two ends: by read and write on Linux, spliced by a module on Towpath (root; needs clang).
+    Splice(side_by_side::Options),
     /// Requests of 32 bytes to 2 KiB in one direction, with 250 and 1,000 cycles of work for each at the server.
     Work(side_by_side::Options),
     /// One request per connection, 32 at a time and one after the other, and the time to connect.
@@ -127,6 +130,9 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         Benchmark::Redis(options) => side_by_side::print(options, "redis-benchmark", &redis::run(options)?),
         Benchmark::Bulk(options) => {
             side_by_side::print(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?)
+        }
+        Benchmark::Splice(options) => {
+            side_by_side::print(options, "a proxy, 1 connection (bytes/s)", &spliced_proxy::run(options)?)
         }
         Benchmark::Work(options) => {
             side_by_side::print(options, "requests in one direction, with work for each", &work::run(options)?)

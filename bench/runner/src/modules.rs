@@ -192,8 +192,8 @@ fn compiled(object: &Object, name: &str, dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Compiles C to an object file.
-fn clang(name: &str, source: &str, dir: &Path) -> io::Result<PathBuf> {
+/// Compiles C to an object file of BPF.
+pub fn clang(name: &str, source: &str, dir: &Path) -> io::Result<PathBuf> {
     let (file, object) = (dir.join(format!("{name}.bpf.c")), dir.join(format!("{name}.bpf.o")));
     std::fs::write(&file, source)?;
     let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);

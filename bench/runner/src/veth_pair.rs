@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address of the server side.
 pub const SERVER: &str = "10.77.0.1";
+/// Address of the client side.
+pub const CLIENT: &str = "10.77.0.2";
 /// The server side's CPU.
 pub const SERVER_CPU: usize = 0;
 /// The client side's CPU.
@@ -31,6 +33,8 @@ pub struct VethPair {
     scratch: ScratchDir,
     /// The service's configuration, if not the default one.
     config: Option<PathBuf>,
+    /// The object of a module that services have.
+    module: Option<PathBuf>,
 }
 
 impl VethPair {
@@ -50,6 +54,12 @@ impl VethPair {
         Ok(self)
     }
 
+    /// Services have the module of this object from now on.
+    pub fn with_module(mut self, object: PathBuf) -> Self {
+        self.module = Some(object);
+        self
+    }
+
     /// Makes it; needs root, iproute2 and two CPUs.
     pub fn new() -> io::Result<Self> {
         Self::with_queues(1)
@@ -65,7 +75,7 @@ impl VethPair {
         let (id, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let scratch = ScratchDir::new(&format!("bench{number}"))?;
         let (server, client) = (format!("tpbs{number}-{id}"), format!("tpbc{number}-{id}"));
-        let pair = Self { server, client, scratch, config: None };
+        let pair = Self { server, client, scratch, config: None, module: None };
         pair.build(queues)?;
         Ok(pair)
     }
@@ -76,7 +86,7 @@ impl VethPair {
         ip(&format!("netns add {client}"))?;
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
         ip(&format!("link add eth1 netns {server} {queues} type veth peer name eth1 netns {client} {queues}"))?;
-        for (name, address) in [(server, SERVER), (client, "10.77.0.2")] {
+        for (name, address) in [(server, SERVER), (client, CLIENT)] {
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} addr add {address}/24 dev eth1"))?;
             ip(&format!("-n {name} link set eth1 up"))?;
@@ -183,7 +193,15 @@ impl VethPair {
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
         command.arg("1").args(self.configuration());
-        self.serving("service", command)
+        let (service, socket) = self.serving("service", command)?;
+        if let Some(object) = &self.module {
+            let words = [exe.as_os_str(), "module".as_ref(), "--socket".as_ref(), socket.as_os_str()];
+            let output = self.command(Side::Server, &words).args(["add", "measured"]).arg(object).output()?;
+            if !output.status.success() {
+                return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            }
+        }
+        Ok((service, socket))
     }
 
     /// Starts `towpath serve` on the server side's interface and these CPUs, with a number or a range of cores.

@@ -41,6 +41,7 @@ pub mod signals;
 pub mod single_threaded;
 pub mod sleep;
 pub mod socket;
+pub mod splice;
 pub mod stack_info;
 pub mod stacks;
 pub mod sys;

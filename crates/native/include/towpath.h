@@ -1,7 +1,7 @@
 /* TCP over Towpath without sockets: docs/reference/native.md. Link with -ltowpath_native.
  *
  * Functions that return int or ssize_t return a negative errno for an error (-EAGAIN: not now). Nothing blocks but towpath_wait, and
- * the exchange with the service that begins a connection or a listener. Handles may be passed on to other threads, but
+ * the exchange with the service that begins a connection or a listener, or splices two. Handles may be passed on to other threads, but
  * two threads must not use one at the same time. Each thread waits on a struct towpath of its own. */
 #ifndef TOWPATH_H
 #define TOWPATH_H
@@ -65,6 +65,11 @@ int towpath_commit(struct towpath_connection *, size_t count);
 /* The same with a copy, as recv and send have it. */
 ssize_t towpath_receive(struct towpath_connection *, void *, size_t);
 ssize_t towpath_send(struct towpath_connection *, const void *, size_t);
+
+/* Splices two connections of this process: the stack passes on what comes on either to the other, and both may be closed. -EAGAIN:
+ * received bytes are to be passed on, or a peer has not acknowledged all; the peers are held back for a moment, so call again.
+ * -EOPNOTSUPP: the stack does not splice these. docs/guide/splicing.md */
+int towpath_splice(const struct towpath_connection *, const struct towpath_connection *);
 
 int towpath_shutdown(struct towpath_connection *);          /* ends this side's stream */
 void towpath_nodelay(struct towpath_connection *, int on);  /* TCP_NODELAY */

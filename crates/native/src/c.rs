@@ -314,6 +314,14 @@ pub unsafe extern "C" fn towpath_shutdown(opened: *mut Opened) -> c_int {
 }
 
 /// # Safety
+/// Both are connections of this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn towpath_splice(one: *const Opened, other: *const Opened) -> c_int {
+    // SAFETY: the caller keeps the contract above.
+    done(unsafe { (*one).connection.splice(&(*other).connection) })
+}
+
+/// # Safety
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_nodelay(opened: *mut Opened, on: c_int) {

@@ -15,7 +15,7 @@ use std::time::Instant;
 use towpath_client::command::{self, Refusal};
 use towpath_client::private::used;
 use towpath_client::socket::Socket;
-use towpath_client::wait;
+use towpath_client::{splice, wait};
 use towpath_ring::address;
 use towpath_ring::command::{Command, op};
 use towpath_ring::lines::{app_flags, state};
@@ -140,6 +140,13 @@ impl Connection {
         }
         self.rings.socket.mark_app(app_flags::SHUT_WR, true);
         Ok(())
+    }
+
+    /// Splices it with another connection of this process: the stack passes on what comes on either to the other. The program
+    /// is done with both then, and may drop them. `WouldBlock`: received bytes are to be passed on, or a peer has not
+    /// acknowledged all; the peers are held back for a moment, so call again. EOPNOTSUPP: the stack does not splice these.
+    pub fn splice(&self, other: &Self) -> io::Result<()> {
+        splice::splice(&self.rings.socket, &other.rings.socket, false).map_err(errno)
     }
 
     /// Resets the connection. Unsent bytes are discarded.

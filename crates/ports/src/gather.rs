@@ -12,6 +12,12 @@ pub fn commit_whole<P: Port + ?Sized>(port: &mut P, header: usize, payload: &Pay
     }
 }
 
+/// Memory of ours as a piece of payload.
+pub fn piece(bytes: &mut [u8]) -> &[AtomicU8] {
+    // SAFETY: both types have the same layout. While the bytes are borrowed nobody else has them.
+    unsafe { &*(std::ptr::from_mut(bytes) as *const [AtomicU8]) }
+}
+
 /// Puts the payload behind the first `header` bytes of `buffer`. Returns the length of both; `None`: it does not fit.
 pub(crate) fn gather(buffer: &mut [u8], header: usize, payload: &Payload<'_>) -> Option<usize> {
     let mut end = header;
@@ -47,6 +53,13 @@ mod tests {
         let mut buffer = *b"##.......";
         assert_eq!(gather(&mut buffer, 2, &[&one, &two, &[]]), Some(7));
         assert_eq!(&buffer, b"##abcde..");
+    }
+
+    #[test]
+    fn memory_of_ours_may_be_a_piece() {
+        let (mut ours, mut buffer) = (*b"abc", *b"##...");
+        assert_eq!(gather(&mut buffer, 2, &[piece(&mut ours), &[], &[]]), Some(5));
+        assert_eq!(&buffer, b"##abc");
     }
 
     #[test]

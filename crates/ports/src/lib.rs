@@ -122,6 +122,8 @@ pub trait Port: Send {
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         None
     }
+    /// Takes a frame that was received before through what stands before the port, and sends it back if that says so.
+    fn translate(&mut self, _frame: &mut [u8]) {}
     /// Stands before this port from now on. An error gives it back: this port stands for itself.
     fn set_inner(&mut self, inner: Box<dyn Port>) -> Result<(), Box<dyn Port>> {
         Err(inner)

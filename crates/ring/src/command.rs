@@ -32,6 +32,9 @@ pub mod op {
     /// Joins a socket of another network namespace to a listener at `remote_addr:remote_port`, both of them clients of this
     /// service. It needs a proof ([`crate::control::Request::Join`]). Any error means that the connection goes its usual way.
     pub const JOIN: u32 = 9;
+    /// Splices this connection with that of the slot `remote_port` of the same region. Like `REFRESH` it is for connections in
+    /// use. `-EAGAIN` means that there is something that the program has not passed on yet.
+    pub const SPLICE: u32 = 10;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

@@ -48,11 +48,13 @@ pub enum Drop {
     BadIcmp,
     /// A SYN that the operator's policy forbids.
     Forbidden,
+    /// Of a connection that is being spliced, and too many to be kept until it is.
+    Held,
 }
 
 impl Drop {
     /// How many reasons there are.
-    pub const COUNT: usize = Self::Forbidden as usize + 1;
+    pub const COUNT: usize = Self::Held as usize + 1;
     /// All, in order, with the names shown to users.
     pub const NAMES: [&'static str; Self::COUNT] = [
         "truncated",
@@ -77,6 +79,7 @@ impl Drop {
         "no_memory",
         "bad_icmp",
         "forbidden",
+        "held",
     ];
 }
 

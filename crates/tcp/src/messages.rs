@@ -69,6 +69,8 @@ pub enum ToFast {
         /// Bytes per second; 0 = no limit.
         bytes_per_s: u64,
     },
+    /// A step on the way to a splice, or from it.
+    Splice(FlowId, Splicing),
     /// Send this complete frame (handshake, RST, TIME-WAIT ACK). The checksum is already right.
     Transmit(PortId, Box<[u8]>),
     /// Process this frame as if it had just been received (it came before `Install`).
@@ -99,8 +101,39 @@ pub enum ToSlow {
     AppClosed(FlowId),
     /// The application closed with unread data, or asked for an abort: RST has been sent.
     Aborted(FlowId),
+    /// The answer to [`Splicing::Hold`], with its number.
+    Held(FlowId, u32, Held),
     /// The flow is forgotten; its number may be used again.
     Removed(FlowId),
+}
+
+/// Steps of a flow that is to be spliced with another one: something else then handles its segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Splicing {
+    /// Take no new payload from now on. If nothing of the flow is left to do, it rests: its segments are dropped, and the
+    /// application's words are not looked at. Answered by [`ToSlow::Held`] with this number.
+    Hold(u32),
+    /// It rests no more, but takes no new payload.
+    Resume,
+    /// It goes on.
+    Release,
+    /// It is spliced: the application is told that nothing more can be sent.
+    Begun,
+    /// The spliced connection has ended: in order, or with this errno (positive).
+    Ended(Option<i32>),
+}
+
+/// How far a flow is that was told to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Nothing is left to do: it rests.
+    Resting,
+    /// The application has not read everything.
+    Unread,
+    /// Something waits for the peer, or was sent a moment ago.
+    Outstanding,
+    /// It has ended, or begun to.
+    Ending,
 }
 
 /// The events of a flow in a batch, for the application.

@@ -283,6 +283,14 @@ pub fn partial_checksum(frame: &mut [u8]) -> TxOffload {
     locate(frame).map_or_else(TxOffload::default, |(pseudo, start, _)| leave(frame, (pseudo, start)))
 }
 
+/// Has a TCP frame only the pseudo-header's sum ([`partial_checksum`])? Of other frames the answer means nothing.
+pub fn has_partial_checksum(frame: &[u8]) -> bool {
+    locate(frame).is_some_and(|(pseudo, start, _)| {
+        let field = start + TCP_CHECKSUM_OFFSET;
+        frame.get(field..field + 2) == Some(&checksum::fold(pseudo).to_ne_bytes())
+    })
+}
+
 #[inline]
 fn leave(frame: &mut [u8], (pseudo, start): (u64, usize)) -> TxOffload {
     let field = start + TCP_CHECKSUM_OFFSET;

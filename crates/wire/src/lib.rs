@@ -14,7 +14,7 @@ pub mod options;
 pub mod segment;
 pub mod template;
 
-pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
+pub use emit::{Header, TTL, emit, fill_checksum, has_partial_checksum, partial_checksum};
 pub use error::ParseError;
 pub use headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_TCP};
 pub use offload::{RxChecksum, TxOffload};

@@ -2,8 +2,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
+use std::net::Ipv4Addr;
 use towpath_system_tests::module::object;
-use towpath_system_tests::namespace::SERVER;
+use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, bin, until};
 
@@ -376,4 +377,83 @@ assert s.recv(100).decode() == hashlib.sha256(data).hexdigest(); print('whole')"
     module(&service, "rm greedy").run(30).ok();
     let again = json(&service, &format!("add greedy {} --budget 100", greedy.display()));
     assert_eq!(again["modules"][0]["detached"], false);
+}
+
+/// A client that has an answer, says its port and the numbers of what it sends and receives next, and by how much a window that
+/// it means is shifted in a received segment. Once the file is there, it sends 8 MB, and all of it is to come back.
+const SPLICED: &str = "
+import os, socket, struct, sys, threading, time
+s = socket.create_connection((sys.argv[1], 7000), 10); s.sendall(b'question'); assert s.recv(100) == b'answer'
+TCP, INFO, REPAIR, QUEUE, SEQ = 6, 11, 19, 20, 21
+scales = s.getsockopt(TCP, INFO, 8)[6]
+s.setsockopt(TCP, REPAIR, 1)
+def number(queue):
+    s.setsockopt(TCP, QUEUE, queue)
+    return struct.unpack('I', s.getsockopt(TCP, SEQ, 4))[0]
+received, sent = number(1), number(2)
+s.setsockopt(TCP, QUEUE, 0); s.setsockopt(TCP, REPAIR, -1)
+print(s.getsockname()[1], sent, received, (scales >> 4) - (scales & 15), flush=True)
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
+data = bytes(i * i % 251 for i in range(8000)) * 1000
+threading.Thread(target=s.sendall, args=(data,)).start()
+back = bytearray()
+while len(back) < len(data):
+    some = s.recv(1 << 20)
+    assert some
+    back += some
+assert back == data
+print('whole', flush=True); time.sleep(1000)";
+
+fn mac(program: Program) -> Vec<u8> {
+    let text = program.run(10).ok();
+    text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// `most`: frames that may go back, data and acknowledgements.
+fn a_connection_is_spliced_with_itself(port: &str, most: u64) {
+    let lab = Lab::new();
+    lab.on_client(Program::line("sysctl -qw net.ipv4.tcp_timestamps=0")).run(10).ok();
+    let service = Service::on_interface_by(&lab, port);
+    let _server = serve(&lab, &service);
+    let splice = object(&service.scratch, "splice", None);
+    let added = json(&service, &format!("add splice {}", splice.display()));
+    assert_eq!(added["modules"][0]["compiled"], true, "{added}");
+    let begin = service.scratch.path("begin");
+    let client = Program::line("python3 -u -c").arg(SPLICED).arg(SERVER).arg(&begin);
+    let mut client = lab.on_client(client).start(service.scratch.path("spliced.log"));
+    client.wait_for("\n", 30);
+    let said = client.output();
+    let said: Vec<i64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [from, sent, received, shift] = said[..] else { panic!("{said:?}") };
+
+    // What the client sends, it receives. What it acknowledges, it has sent.
+    let addresses = [CLIENT, SERVER].map(|address| address.parse::<Ipv4Addr>().unwrap().octets()).concat();
+    let connection = [&addresses[..], &(from as u16).to_be_bytes(), &7000u16.to_be_bytes()].concat();
+    let macs = [lab.on_client(Program::line("cat")), lab.on_server(Program::line("cat"))];
+    let macs = macs.map(|program| mac(program.arg("/sys/class/net/eth1/address"))).concat();
+    let by = (received as u32).wrapping_sub(sent as u32);
+    let numbers = [by, by.wrapping_neg(), 0, 0].map(u32::to_ne_bytes).concat();
+    let shifts = [shift.max(0) as u8, (-shift).max(0) as u8];
+    let value = [&connection[..], &macs, &numbers, &shifts, &[0; 30]].concat();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let line = format!("maps splice towpath_splices set hex:{} hex:{}", hex(&connection), hex(&value));
+    module(&service, &line).run(30).ok();
+    std::fs::write(&begin, "").unwrap();
+    client.wait_for("whole", 60);
+
+    let frames = counts(&service, "splice", ["tx"])[0];
+    assert!((1..most).contains(&frames), "{frames} frames went back");
+}
+
+#[test]
+fn a_connection_is_spliced_with_itself_in_super_segments() {
+    for port in ["packet", "xdp-generic"] {
+        a_connection_is_spliced_with_itself(port, 8_000_000 / 3000);
+    }
+}
+
+/// With the XDP program in the driver, the peer's kernel cuts what it sends.
+#[test]
+fn a_connection_is_spliced_with_itself_in_single_frames() {
+    a_connection_is_spliced_with_itself("xdp", u64::MAX);
 }

@@ -275,3 +275,15 @@ fn threads_share_a_port_each_with_its_own_listener() {
         }
     });
 }
+
+#[test]
+fn connections_that_the_stack_does_not_splice_go_on() {
+    both_ways("connections_that_the_stack_does_not_splice_go_on", || {
+        let (_stack, mut ours, mut theirs) = pair();
+        let refused = |one: &Connection, other: &Connection| one.splice(other).unwrap_err().raw_os_error();
+        assert_eq!(refused(&ours, &theirs), Some(libc::EOPNOTSUPP));
+        assert_eq!(refused(&ours, &ours), Some(libc::EINVAL));
+        assert_eq!(ours.send(b"goes on").unwrap(), 7);
+        assert_eq!(take(&mut theirs, 7).unwrap(), b"goes on");
+    });
+}

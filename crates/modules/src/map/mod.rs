@@ -236,6 +236,35 @@ impl Map {
         Ok(())
     }
 
+    /// Copies the value of a key, for the first flow group. False: there is none, or a length is wrong.
+    pub fn get(&self, key: &[u8], value: &mut [u8]) -> bool {
+        if (key.len(), value.len()) != (self.spec.key_size as usize, self.spec.value_size as usize) {
+            return false;
+        }
+        // SAFETY: the key has the bytes of this map's.
+        let at = unsafe { self.lookup(key.as_ptr(), 0) };
+        if !at.is_null() {
+            // SAFETY: both have the bytes of a value.
+            unsafe { copy(at, value.as_mut_ptr(), value.len()) };
+        }
+        !at.is_null()
+    }
+
+    /// Writes a part of the value of a key, for the first flow group. False: there is none, or a length is wrong.
+    pub fn put(&self, key: &[u8], offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.spec.value_size as usize);
+        if key.len() != self.spec.key_size as usize || !fits || self.spec.read_only {
+            return false;
+        }
+        // SAFETY: the key has the bytes of this map's.
+        let at = unsafe { self.lookup(key.as_ptr(), 0) };
+        if !at.is_null() {
+            // SAFETY: the bytes lie within the value.
+            unsafe { copy(bytes.as_ptr(), at.wrapping_add(offset), bytes.len()) };
+        }
+        !at.is_null()
+    }
+
     /// Removes a key. An error says an errno.
     pub fn remove(&self, key: &[u8]) -> Result<(), i32> {
         if key.len() != self.spec.key_size as usize {

@@ -49,6 +49,10 @@ pub unsafe fn getsockopt(
 /// # Safety
 /// The contract of `setsockopt`: `value` has `len` readable bytes.
 pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Answer<c_int> {
+    if (level, name) == (libc::IPPROTO_TCP, options::splice::TOWPATH_SPLICE) {
+        // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
+        return unsafe { options::splice::set(fd, value, len) };
+    }
     match table::get(fd) {
         Descriptor::Slot { slot, generation } => {
             let socket = Socket::at(slot, generation)?;

@@ -11,6 +11,7 @@ mod number;
 pub mod peek;
 pub mod pending;
 mod ranges;
+pub mod splice;
 mod stack;
 pub mod table;
 pub mod tcp_info;

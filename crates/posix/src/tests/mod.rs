@@ -15,5 +15,6 @@ mod past;
 mod readiness;
 mod rejoin;
 mod six;
+mod splice;
 mod stream;
 mod urgent;

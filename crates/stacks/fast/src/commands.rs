@@ -1,4 +1,4 @@
-//! Commands of applications: connect and listen.
+//! Commands of applications: connect and listen, and what is asked of connections.
 
 use crate::host::SlowHost;
 use crate::owner::{owner, split};
@@ -67,6 +67,9 @@ impl SlowState {
         let (seq, command) = client.shared.region.command(slot).read();
         if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
             return self.refresh_one(now, index, slot, seq);
+        }
+        if command.op == op::SPLICE && seq != client.slot(slot).command_seq {
+            return self.splice(now, index, slot, seq, &command);
         }
         if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
             client.slot(slot).command_seq = seq;

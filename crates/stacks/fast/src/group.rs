@@ -8,7 +8,7 @@ use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::split;
 use crate::portset::{Frames, PortSet};
 use crate::ring_growth;
-use crate::rings::{Endpoints, GroupClient};
+use crate::rings::{Endpoint, Endpoints, GroupClient};
 use crate::shared_slow::{SharedSlow, TAKES_SYNS};
 use crate::thread::{wait, watch};
 use rustix::event::epoll;
@@ -24,7 +24,7 @@ use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::{FlowId, PortId};
-use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, ToFast, ToSlow, event};
+use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, Splicing, ToFast, ToSlow, event};
 use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
@@ -154,6 +154,7 @@ impl FlowGroup {
                 }
                 ToGroup::Capture { taps, done: _done } => self.ports.tap(taps),
                 ToGroup::Modules { filters, done: _done } => self.ports.filter(filters),
+                ToGroup::Translate(port, mut frame) => self.ports.translate(port, &mut frame),
                 ToGroup::Port(number, port) => self.replace_port(number, port),
                 ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
                 ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
@@ -174,7 +175,7 @@ impl FlowGroup {
     }
 
     fn protocol_message(&mut self, now: Micros, message: ToFast) {
-        let mut installed = None;
+        let (mut installed, mut resumed) = (None, None);
         match &message {
             ToFast::Install(setup) => {
                 let (client, raw) = split(setup.owner);
@@ -184,11 +185,34 @@ impl FlowGroup {
             ToFast::Remove(_) => {
                 self.publish();
             }
+            // It is judged by what the application has written and read by now.
+            ToFast::Splice(flow, Splicing::Hold(_)) => {
+                if let Some(Endpoint { client, slot, .. }) = self.rings.endpoint(*flow).copied() {
+                    self.data_queued(now, client, slot, false);
+                }
+                self.publish();
+            }
+            ToFast::Splice(flow, Splicing::Resume | Splicing::Release) => resumed = Some(*flow),
             _ => {}
         }
         self.fast.message(now, message, &mut self.rings);
         // The application may have queued the slot before the flow was here.
         if let Some((client, slot)) = installed {
+            self.data_queued(now, client, slot, false);
+        }
+        if let Some(flow) = resumed {
+            self.look_again(now, flow);
+        }
+    }
+
+    /// Nobody has looked at the application's words while the flow rested.
+    fn look_again(&mut self, now: Micros, flow: FlowId) {
+        let Some(endpoint) = self.rings.endpoint(flow) else { return };
+        let was_closed = std::mem::take(&mut endpoint.closed);
+        let Endpoint { client, slot, generation, .. } = *endpoint;
+        if was_closed {
+            self.close(now, client, slot, generation, false);
+        } else {
             self.data_queued(now, client, slot, false);
         }
     }

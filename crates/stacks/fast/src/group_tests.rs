@@ -16,7 +16,7 @@ use towpath_ring::{Geometry, Region, Slot};
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, PortId, Window, flow_flags};
-use towpath_tcp::messages::{ToFast, ToSlow};
+use towpath_tcp::messages::{Held, Splicing, ToFast, ToSlow};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
 
@@ -244,4 +244,44 @@ fn a_group_that_arms_looks_again() {
     bench.to.send(ToGroup::Close { client: 0, slot, generation: 9, abort: false });
     assert!(!idle(&mut bench), "a message");
     bench.flow_group.disarm(false);
+}
+
+/// What an application has written or closed while its flow rested counts when the flow goes on.
+#[test]
+fn a_flow_that_goes_on_is_looked_at_again() {
+    for (closes, releases) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut bench = Bench::new();
+        let slot = bench.slot(3);
+        bench.install(slot);
+        bench.to.send(ToGroup::Tcp(ToFast::Splice(FLOW, Splicing::Hold(1))));
+        bench.turn();
+        let rests = |message: &FromGroup| matches!(message, FromGroup::Tcp(ToSlow::Held(FLOW, 1, Held::Resting)));
+        assert!(bench.said().iter().any(rests));
+        bench.client.region.app(slot).tx_tail.store(100, Relaxed);
+        if closes {
+            bench.client.region.app(slot).flags.store(app_flags::CLOSED, Relaxed);
+        }
+        bench.queue_data(slot);
+        bench.turn();
+        assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START), "it rests");
+        let step = if releases { Splicing::Release } else { Splicing::Resume };
+        bench.to.send(ToGroup::Tcp(ToFast::Splice(FLOW, step)));
+        bench.turn();
+        assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START + 100 + u32::from(closes)), "with a FIN if it closes");
+    }
+}
+
+/// What stands in the application's line counts, whether or not the slot was queued.
+#[test]
+fn a_flow_is_held_by_what_its_application_has_written_by_then() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    bench.said();
+    bench.client.region.app(slot).tx_tail.store(100, Relaxed);
+    bench.to.send(ToGroup::Tcp(ToFast::Splice(FLOW, Splicing::Hold(1))));
+    bench.turn();
+    let waits = |message: &FromGroup| matches!(message, FromGroup::Tcp(ToSlow::Held(FLOW, 1, Held::Outstanding)));
+    assert!(bench.said().iter().any(waits));
 }

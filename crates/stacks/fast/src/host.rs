@@ -9,6 +9,7 @@ use crate::owner::{owner, split};
 use crate::pairs::Pairs;
 use crate::random::Random;
 use crate::slots::{Phase, Queued};
+use crate::splices::Splices;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ use towpath_runtime::info::{self, ring_addr};
 use towpath_runtime::{AdmissionPolicy, ListenerProof, Verdict};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId, RingBytes};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Admission, FirstSyn, Host, Route, Steered};
+use towpath_tcp::slow::{Admission, FirstSyn, Forwarded, Host, Route, Steered, Translation};
 use towpath_tcp::time::Micros;
 
 /// A flow group, as the slow path knows it.
@@ -89,6 +90,8 @@ pub struct SlowHost {
     pub kernel_listeners: KernelListeners,
     /// Regions that two clients share.
     pub pairs: Pairs,
+    /// The module that translates segments of spliced connections.
+    pub splices: Splices,
     /// Told of connections while somebody captures.
     pub watch: Option<Arc<Mutex<Watch>>>,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
@@ -118,6 +121,7 @@ impl SlowHost {
             shaped,
             kernel_listeners: KernelListeners::default(),
             pairs,
+            splices: Splices::default(),
             watch: None,
             child_congestion,
             now,
@@ -397,6 +401,30 @@ impl Host for SlowHost {
                 false
             }
         }
+    }
+    /// A weight or a rate of its own would have no effect on what passes below the stack.
+    fn may_splice(&self, owner: Owner) -> bool {
+        self.splices.is_there() && !self.shaped.contains(&self.class(owner))
+    }
+    fn splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
+        self.splices.insert(translations)
+    }
+    fn resplice(&mut self, translation: &Translation) {
+        self.splices.relink(translation);
+    }
+    fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
+        self.splices.forwarded(tuple)
+    }
+    fn translate(&mut self, flow_group: usize, port: PortId, frame: Box<[u8]>) {
+        if let Some(link) = self.flow_groups.get_mut(flow_group) {
+            link.to.send(ToGroup::Translate(port, frame));
+        }
+    }
+    fn unsplice(&mut self, tuple: &FourTuple) {
+        self.splices.remove(tuple);
+    }
+    fn splice_answered(&mut self, owner: Owner, errno: i32) {
+        self.answer_splice(owner, errno);
     }
     fn soft_error(&mut self, owner: Owner, errno: i32) {
         if let Some((client, slot)) = self.find(owner) {

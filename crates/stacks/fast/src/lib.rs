@@ -47,9 +47,14 @@ mod requests;
 mod ring_growth;
 mod rings;
 mod route_wait;
+mod send_back;
+#[cfg(test)]
+mod send_back_tests;
 mod shared_slow;
 mod sharing_class;
 mod slow;
+mod splice_command;
+mod splices;
 mod stack;
 mod strays;
 mod taken_syns;

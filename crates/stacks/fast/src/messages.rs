@@ -44,6 +44,8 @@ pub enum ToGroup {
         /// Its drop is the answer.
         done: mpsc::Sender<()>,
     },
+    /// Translate this segment, which came on this port before its connection was spliced.
+    Translate(PortId, Box<[u8]>),
     /// This port takes the place of the one with this number, whose interface has gone.
     Port(PortId, Box<dyn Port>),
     /// Look at this slot as if it stood in the dirty set.

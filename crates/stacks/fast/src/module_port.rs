@@ -4,12 +4,13 @@
 //! Modules have a frame in its place, which costs no copy. A module that moves a frame's ends, or wants to know about it
 //! (`struct towpath_frame`), needs room around it. Its frame is copied into a buffer of ours.
 
+use crate::send_back;
 use std::os::fd::BorrowedFd;
 use towpath_modules::module::Action;
 use towpath_modules::{Budget, Chain, Chains, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
-use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 
 /// Room before a frame, as XDP has it, and behind it.
 const HEADROOM: usize = 256;
@@ -23,8 +24,6 @@ const HELD: usize = 64;
 const OURS: u64 = 1 << 61;
 /// What a super-segment may grow by.
 const GROWTH: u32 = 64;
-/// The longest frame that goes back from its place.
-const MOST_SENT_BACK: usize = 2048;
 
 /// The modules of one port, and their memory.
 pub struct Filter {
@@ -39,6 +38,8 @@ pub struct Filter {
     /// Where each of them begins.
     starts: Vec<u32>,
     sent: Option<PacketBuffer>,
+    /// A frame that goes back from its place in the port's memory.
+    returned: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
     /// Those that are sent back before.
@@ -50,17 +51,18 @@ impl Filter {
     pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
         let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, port);
         let egress = Chain::new(&chains.egress, Hook::Egress, group, port);
-        let buffer = || {
-            let made = PacketBuffer::new(BUFFER);
+        let buffer = |bytes| {
+            let made = PacketBuffer::new(bytes);
             made.inspect_err(|error| tracing::error!(%error, "no memory for frames under modules: they are dropped"))
                 .ok()
         };
         let held = if ingress.wants_room() { HELD } else { 0 };
-        let held: Vec<_> = (0..held).map_while(|_| buffer()).collect();
+        let held: Vec<_> = (0..held).map_while(|_| buffer(BUFFER)).collect();
         Self {
             free: (0..held.len() as u64).collect(),
             starts: vec![0; held.len()],
-            sent: if egress.wants_room() { buffer() } else { None },
+            sent: if egress.wants_room() { buffer(BUFFER) } else { None },
+            returned: if ingress.is_empty() || ingress.wants_room() { None } else { buffer(LARGEST) },
             held,
             done: Vec::with_capacity(4 * HELD),
             back: Vec::with_capacity(4 * HELD),
@@ -118,6 +120,13 @@ fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Fra
     Frame { start: HEADROOM, length, meta: TOWPATH_FRAME_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
 }
 
+/// A copy of a frame in this buffer. `None`: it is longer.
+fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
+    let copy = buffer.get_mut(..frame.len())?;
+    copy.copy_from_slice(frame);
+    Some(copy)
+}
+
 impl ModulePort {
     /// Stands before this port.
     pub fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
@@ -126,18 +135,36 @@ impl ModulePort {
 
     /// Runs the modules on received frames in their places, from this one on, and takes out those that do not pass.
     fn received_in_place(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
-        let Self { inner, filter } = self;
-        let Filter { ingress, done, back, .. } = filter;
-        inner.retain_in_place(frames, from, &mut |frame, bytes| match ingress.run_in_place(bytes) {
-            Action::Pass => true,
-            action => left(*frame, action, done, back),
-        });
+        if frames.get(from).is_some_and(|frame| frame.checksum == RxChecksum::MaybePartial) {
+            self.received_unsummed(frames, from);
+        } else {
+            let Self { inner, filter } = self;
+            let Filter { ingress, done, back, .. } = filter;
+            inner.retain_in_place(frames, from, &mut |frame, bytes| match ingress.run_in_place(bytes) {
+                Action::Pass => true,
+                action => left(*frame, action, done, back),
+            });
+        }
         for at in 0..self.filter.back.len() {
             let frame = self.filter.back[at];
             self.send_back(&frame);
             self.filter.done.push(frame);
         }
         self.filter.back.clear();
+    }
+
+    /// The same for frames some of which have no checksum. Once a module has changed a frame nobody can tell.
+    #[inline(never)]
+    fn received_unsummed(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
+        let Self { inner, filter } = self;
+        let Filter { ingress, done, back, .. } = filter;
+        inner.retain_in_place(frames, from, &mut |frame, bytes| {
+            let checksum = send_back::received(bytes, frame.checksum);
+            match ingress.run_in_place(bytes) {
+                Action::Pass => true,
+                action => left(RxFrame { checksum, ..*frame }, action, done, back),
+            }
+        });
     }
 
     /// Runs the modules on a received frame with room around it. False: the stack does not get it, and the port gets it back.
@@ -150,6 +177,7 @@ impl ModulePort {
         }
         let Some(number) = filter.free.pop() else { return false };
         let at = number as usize;
+        let checksum = send_back::received(bytes, frame.checksum);
         let mut copy = with_room(&mut filter.held[at], bytes, about);
         let action = filter.ingress.run(&mut copy);
         let (start, len) = (copy.start as u32, copy.length as u32);
@@ -160,7 +188,7 @@ impl ModulePort {
                 filter.done.push(std::mem::replace(frame, moved));
                 return true;
             }
-            Action::Tx => self.send_back(&moved),
+            Action::Tx => self.send_back(&RxFrame { checksum, ..moved }),
             _ => {}
         }
         self.filter.free.push(number);
@@ -170,26 +198,16 @@ impl ModulePort {
     /// Sends a received frame over the port that it came from.
     #[cold]
     fn send_back(&mut self, frame: &RxFrame) {
-        let most = self.inner.capabilities().mtu_bytes as usize + 14 + 4;
         let Self { inner, filter } = self;
-        let copied = match frame.handle & OURS {
-            0 => copy_within(&mut **inner, frame, most),
-            _ => {
-                let at = (frame.handle & !OURS) as usize;
-                let start = filter.starts[at] as usize;
-                let bytes = &filter.held[at][start..start + frame.len as usize];
-                match inner.reserve().and_then(|buffer| buffer.get_mut(..bytes.len())) {
-                    Some(buffer) if bytes.len() <= most => {
-                        buffer.copy_from_slice(bytes);
-                        true
-                    }
-                    _ => false,
-                }
-            }
-        };
-        if copied {
-            inner.commit(frame.len as usize, TxOffload::default());
+        let bytes = if frame.handle & OURS == 0 {
+            // Memory for receiving and for sending is one port's, so it goes by way of ours.
+            filter.returned.as_mut().and_then(|buffer| copied(buffer, inner.bytes(frame)))
         } else {
+            let at = (frame.handle & !OURS) as usize;
+            let start = filter.starts[at] as usize;
+            filter.held[at].get_mut(start..start + frame.len as usize)
+        };
+        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, frame.checksum)) {
             filter.ingress.failed();
         }
     }
@@ -234,21 +252,6 @@ impl ModulePort {
         }
         let len = copy.length;
         inner.commit(len, offload);
-    }
-}
-
-/// Copies a frame of the port into a buffer for sending. The two are memory of one port, so it goes by way of a third.
-fn copy_within(port: &mut dyn Port, frame: &RxFrame, most: usize) -> bool {
-    let mut bytes = [0; MOST_SENT_BACK];
-    let length = frame.len as usize;
-    let Some(between) = bytes.get_mut(..length).filter(|_| length <= most) else { return false };
-    between.copy_from_slice(&port.bytes(frame)[..length]);
-    match port.reserve().and_then(|buffer| buffer.get_mut(..length)) {
-        Some(buffer) => {
-            buffer.copy_from_slice(between);
-            true
-        }
-        None => false,
     }
 }
 
@@ -356,6 +359,29 @@ impl Port for ModulePort {
             self.inner = inner;
         }
         Ok(())
+    }
+    fn translate(&mut self, frame: &mut [u8]) {
+        let Self { inner, filter } = self;
+        // Whoever kept the frame has checked it. The checksum is made new.
+        if !filter.ingress.wants_room() {
+            let goes_back = filter.ingress.run_in_place(frame) == Action::Tx;
+            if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
+                filter.ingress.failed();
+            }
+        } else if frame.len() <= LARGEST
+            && let Some(number) = filter.free.pop()
+        {
+            let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
+            let mut copy = with_room(&mut filter.held[number as usize], frame, about);
+            let goes_back = filter.ingress.run(&mut copy) == Action::Tx;
+            let (start, len) = (copy.start as u32, copy.length as u32);
+            filter.starts[number as usize] = start;
+            if goes_back {
+                self.send_back(&RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid });
+            }
+            self.filter.free.push(number);
+        }
+        settle(&mut self.filter.ingress);
     }
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         Some(std::mem::replace(&mut self.inner, Box::new(Loopback::with_buffers(0, 0))))

@@ -12,11 +12,11 @@ use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
 use towpath_tcp::flow::PortId;
 
-fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
+pub(crate) fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
     Insn { code, dst, src, off, imm }
 }
 
-fn attached(insns: Vec<Insn>) -> Attached {
+pub(crate) fn attached(insns: Vec<Insn>) -> Attached {
     let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
@@ -24,7 +24,7 @@ fn attached(insns: Vec<Insn>) -> Attached {
 }
 
 /// The verdict is the frame's second byte, and 100 is written to its first.
-fn by_byte() -> Attached {
+pub(crate) fn by_byte() -> Attached {
     attached(vec![insn(0x61, 2, 1, 0, 0), insn(0x71, 0, 2, 1, 0), insn(0x72, 2, 0, 0, 100), insn(0x95, 0, 0, 0, 0)])
 }
 
@@ -41,7 +41,7 @@ fn by_head(by: i32) -> Attached {
     ])
 }
 
-fn counts(of: &Attached) -> [u64; 6] {
+pub(crate) fn counts(of: &Attached) -> [u64; 6] {
     of.counts.sums()[..6].try_into().unwrap()
 }
 

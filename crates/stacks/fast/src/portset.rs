@@ -81,6 +81,12 @@ impl PortSet {
         let capabilities = old.capabilities();
         (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
     }
+    /// Takes a received frame through the modules of a port again, and sends it back if they say so.
+    pub fn translate(&mut self, number: PortId, frame: &mut [u8]) {
+        if let Some(port) = self.ports.get_mut(usize::from(number.0)) {
+            port.translate(frame);
+        }
+    }
     /// The descriptor that a port wakes by.
     pub fn wait_fd(&self, number: PortId) -> Option<BorrowedFd<'_>> {
         self.ports.get(usize::from(number.0))?.wait_fd()

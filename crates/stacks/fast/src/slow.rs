@@ -52,7 +52,7 @@ const PUBLISH_US: u64 = 1000;
 pub const LOOSE_US: u64 = 2_000_000;
 
 /// The flow table, as the slow path reads it.
-struct Readings<'a>(&'a FlowTable);
+pub struct Readings<'a>(pub &'a FlowTable);
 
 impl Snapshots for Readings<'_> {
     fn snapshot(&self, flow: FlowId) -> FlowSnapshot {

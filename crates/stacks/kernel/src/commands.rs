@@ -32,6 +32,10 @@ impl ClientGroup {
         if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
             return self.sideband_command(index, slot, seq, &command);
         }
+        if command.op == op::SPLICE && seq != client.slot(slot).command_seq {
+            client.slot(slot).command_seq = seq;
+            return client.answer_asker(slot, seq, -libc::EOPNOTSUPP);
+        }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if command.op == op::LISTEN && seq != entry.command_seq && entry.phase == Phase::Listening {

@@ -7,8 +7,8 @@ use crate::flow::FlowId;
 use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
 use crate::table::bits::{
-    ABORTING, ACK_NOW, APP_CLOSED, AppFlags, CORK, DEAD, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, FlagSet,
-    LIMIT_WAIT, NODELAY, PACE_WAIT, QUICKACK, SHUT_RD,
+    ABORTING, ACK_NOW, APP_CLOSED, AppFlags, CORK, DEAD, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, FlagSet, HELD,
+    LIMIT_WAIT, NODELAY, PACE_WAIT, QUICKACK, RESTING, SHUT_RD,
 };
 use crate::table::stages::{Application, Close, Post};
 use crate::table::tcb::Tcb;
@@ -47,6 +47,7 @@ fn carry_out<const PREDICTED: bool>(
     update: &AppUpdate,
 ) -> Result<(), ContractViolation> {
     if rare::<PREDICTED>(turn.t.has(DEAD)) {
+        aborts(by, turn, update);
         return Ok(());
     }
     if let Err(violation) = positions(by, &mut turn.t, turn.lines, update) {
@@ -88,6 +89,20 @@ fn carry_out<const PREDICTED: bool>(
 fn limited(by: Application, mut turn: FlowTurn<'_>) {
     post::bypass_limit(Post::from(by), &mut turn);
     turn.store(by);
+}
+
+/// The application of a flow that rests may abort it. One that is spliced does not know the numbers for a RST any more.
+#[cold]
+#[inline(never)]
+fn aborts(by: Application, mut turn: FlowTurn<'_>, update: &AppUpdate) {
+    if turn.t.has(RESTING) && update.closed && update.abort && !turn.t.has(ABORTING) {
+        turn.t.set(by, ABORTING);
+        if turn.t.has(HELD) {
+            close::kill(Close::from(by), &mut turn, true, None);
+        }
+        turn.tell(by, ToSlow::Aborted(turn.flow));
+        turn.store(by);
+    }
 }
 
 /// A contract violation ends the connection.

@@ -6,7 +6,7 @@ use super::out_of_order::OutOfOrder;
 use super::scheduler::{Delayed, Scheduler};
 use super::scoreboard::Scoreboards;
 use super::wheel::Wheel;
-use crate::counters::Counters;
+use crate::counters::{Counters, Drop};
 use crate::flow::{FlowId, PortId};
 use crate::messages::ToSlow;
 use crate::rate_limit::RateLimit;
@@ -37,6 +37,18 @@ pub(super) struct Outbox {
     pub segments: usize,
 }
 
+impl Outbox {
+    /// A copy of a frame for the slow path. This allocates, so there are at most `most`.
+    #[cold]
+    pub fn pass_to_slow(&mut self, counters: &mut Counters, most: usize, port: PortId, frame: &[u8]) {
+        if self.segments >= most {
+            return counters.drop(Drop::SlowPathFull);
+        }
+        self.segments += 1;
+        self.messages.push_back(ToSlow::Segment(port, frame.into()));
+    }
+}
+
 /// All that a fast path knows beyond the lines of its flows.
 #[derive(Debug)]
 pub(super) struct FastState {
@@ -52,6 +64,8 @@ pub(super) struct FastState {
     pub frames: Owned<SlowFrames>,
     pub ident: Owned<Ident>,
     pub outbox: Outbox,
+    /// Frames of the batch that flows which are to be spliced have not taken.
+    pub held: Vec<u32>,
     /// Each stage counts for itself.
     pub counters: Counters,
 }
@@ -90,6 +104,7 @@ impl FastState {
                 messages: VecDeque::with_capacity(room),
                 segments: 0,
             },
+            held: Vec::new(),
             counters: Counters::default(),
         }
     }

@@ -34,7 +34,7 @@ impl RxBatch for Injected {
     }
 }
 
-/// All messages but `Inject` and `Install`.
+/// All messages but `Inject`, `Install` and `Splice`.
 pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now: Micros, message: ToFast) {
     let post = Post::from(by);
     let flow = match &message {
@@ -45,7 +45,7 @@ pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now
             return scheduler.by(post).set_limit(wheel.by(post), now, *class, *bytes_per_s);
         }
         ToFast::Transmit(port, frame) => return transmit(by, state, *port, frame),
-        ToFast::Inject(..) | ToFast::Install(_) => return,
+        ToFast::Inject(..) | ToFast::Install(_) | ToFast::Splice(..) => return,
         ToFast::Relink(flow, _)
         | ToFast::SetWindow(flow, _)
         | ToFast::Timeout(flow, _)
@@ -98,6 +98,7 @@ pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now
         | ToFast::SetWeight { .. }
         | ToFast::SetLimit { .. }
         | ToFast::Transmit(..)
+        | ToFast::Splice(..)
         | ToFast::Inject(..) => {}
     }
     post::flow(post, &mut turn);

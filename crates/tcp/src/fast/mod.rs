@@ -45,6 +45,7 @@ mod report;
 mod scheduler;
 mod scoreboard;
 mod segment;
+mod splice;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timers;
@@ -137,6 +138,9 @@ impl FastPath {
         pre::run(pre::Intake { lookup, outbox, counters, slow_segments }, port, frames, batch);
         protocol_and_post(table, state, now, batch);
         deliver::run(&mut state.counters, frames, rings, batch.items());
+        if !state.held.is_empty() {
+            splice::keep(state, port, frames);
+        }
     }
 
     /// Takes over what the application has written. After a contract violation its connection is aborted.
@@ -183,6 +187,7 @@ impl FastPath {
         match message {
             ToFast::Inject(port, frame) => self.receive(now, port, &control::Injected(frame), rings),
             ToFast::Install(setup) => control::install(STAGES.install, STAGES.post, table, state, now, &setup),
+            ToFast::Splice(flow, step) => splice::step((STAGES.receive, STAGES.control), table, state, now, flow, step),
             other => control::message(STAGES.control, table, state, now, other),
         }
     }

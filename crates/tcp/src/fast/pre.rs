@@ -7,7 +7,6 @@ use super::segment::Segment;
 use crate::buffers::RxBatch;
 use crate::counters::{Counters, Drop, Stage};
 use crate::flow::{FourTuple, PortId};
-use crate::messages::ToSlow;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
@@ -90,15 +89,9 @@ impl Intake<'_> {
         batch.push(Item { flow, frame: i as u32, segment: Segment::of(&s), copy: Copy::default() });
     }
 
-    /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are
-    /// bounded.
+    /// A copy for the slow path: only segments without an installed flow.
     #[cold]
     fn pass_to_slow(&mut self, port: PortId, frame: &[u8]) {
-        if self.outbox.segments >= self.slow_segments {
-            self.counters.drop(Drop::SlowPathFull);
-            return;
-        }
-        self.outbox.segments += 1;
-        self.outbox.messages.push_back(ToSlow::Segment(port, frame.into()));
+        self.outbox.pass_to_slow(self.counters, self.slow_segments, port, frame);
     }
 }

@@ -12,7 +12,7 @@ use crate::seq::Seq;
 use crate::table::Lines;
 use crate::table::bits::{
     ABORTING, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED, FIN_RECEIVED,
-    FIN_WANTED, FlagSet, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE, QUICKACK,
+    FIN_WANTED, FlagSet, HELD, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE, QUICKACK,
     QueueFlags, RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL, TRACKED, TRIMMED,
     UNDO, URGENT_OUT, V6, VLAN,
 };
@@ -22,7 +22,7 @@ use towpath_wire::segment::flags;
 /// Nothing of this is set on a flow that receives the predicted segment.
 const RECEIVES: Marks = Marks::mask(DEAD.and(ECN), QueueFlags::EMPTY, DSACK.and(ECN_EDGES), LOST.and(TAIL).and(RESEND))
     .and(
-        FIN_RECEIVED.and(PASSIVE_CLOSE).and(FIN_ACKED).and(ECN_ECHO).and(TRIMMED),
+        FIN_RECEIVED.and(PASSIVE_CLOSE).and(FIN_ACKED).and(ECN_ECHO).and(TRIMMED).and(HELD),
         APP_CLOSED.and(QUICKACK).and(SHUT_RD),
     );
 /// Nor of these.

@@ -12,8 +12,8 @@ use crate::counters::Drop;
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
 use crate::table::bits::{
-    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, PASSIVE_CLOSE, QUICKACK, SHUT_RD, TIMESTAMPS,
-    TRIMMED, URGENT_IN,
+    ACK_NOW, ACK_OWED, APP_CLOSED, DEAD, ECN, FIN_RECEIVED, FIN_WANTED, HELD, PASSIVE_CLOSE, QUICKACK, RESTING,
+    SHUT_RD, TIMESTAMPS, TRIMMED, URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
 use towpath_wire::segment::flags;
@@ -33,6 +33,7 @@ pub(super) fn run<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, i
     for item in items {
         match turn.segment::<PREDICTED>(by, &item.segment) {
             Ok(copy) => item.copy = copy,
+            Err(Drop::Held) => turn.state.held.push(item.frame),
             Err(reason) => turn.state.counters.drop(reason),
         }
     }
@@ -44,7 +45,7 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn segment<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         if rare::<PREDICTED>(self.t.has(DEAD)) {
-            return Err(Drop::NoSocket);
+            return Err(if self.t.has(RESTING) { Drop::Held } else { Drop::NoSocket });
         }
         if rare::<PREDICTED>(s.flags & flags::RST != 0) {
             return self.reset(by, s);
@@ -203,18 +204,22 @@ impl FlowTurn<'_> {
             t.set(by, ACK_NOW);
             return Err(Drop::Duplicate);
         }
-        if rare::<PREDICTED>(t.any(FIN_RECEIVED | TRIMMED)) {
+        if rare::<PREDICTED>(t.any(FIN_RECEIVED | TRIMMED | HELD)) {
             return self.unusual(by, s, old);
         }
         self.take::<PREDICTED>(by, s, old, u32::MAX)
     }
 
-    /// Nothing follows a FIN. A ring that has given memory back takes only what it has kept memory for. The peer sends the rest again.
+    /// Nothing follows a FIN. A flow that is to be spliced takes nothing. A ring that has given memory back takes only what it
+    /// has kept memory for. The peer sends the rest again.
     #[cold]
     fn unusual(&mut self, by: Receive, s: &Segment, old: u32) -> Result<Copy, Drop> {
         if self.t.has(FIN_RECEIVED) {
             self.t.set(by, ACK_NOW);
             return Err(Drop::AfterFin);
+        }
+        if self.t.has(HELD) {
+            return Err(Drop::Held);
         }
         let kept = trimmed::room(&self.t, self.lines, Seq(s.seq).add(old));
         self.take::<false>(by, s, old, kept)

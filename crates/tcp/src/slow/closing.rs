@@ -2,7 +2,7 @@
 //! checks its flags.
 
 use super::connections::{ConnectionEntry, Phase};
-use super::errno::{ECONNABORTED, ETIMEDOUT};
+use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use super::host::{Host, Steered};
 use super::segments::Arrival;
 use super::socket_options::fin_wait_us;
@@ -95,7 +95,7 @@ impl SlowPath {
         let Some(id) = self.table.by_owner(owner) else { return false };
         if self.table.opening(id).is_some() {
             self.fail_opening(id, ECONNABORTED, host);
-        } else {
+        } else if !self.cut_splice(id, ECONNABORTED, host) {
             self.abort_flow(id, true, Some(ECONNABORTED), host);
         }
         true
@@ -103,7 +103,9 @@ impl SlowPath {
 
     /// Resets a connection whose application is gone, whatever is still to be sent.
     pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
-        if let Some(id) = self.table.by_owner(owner) {
+        if let Some(id) = self.table.by_owner(owner)
+            && !self.cut_splice(id, ECONNRESET, host)
+        {
             self.abort_flow(id, true, None, host);
         }
     }
@@ -114,6 +116,7 @@ impl SlowPath {
             return;
         }
         self.timers.cancel(id);
+        self.forget_splice(id, host);
         let Some(connection) = self.table.remove(id) else { return };
         self.unsteer(&connection, host);
         host.released(connection.owner, Some(id));

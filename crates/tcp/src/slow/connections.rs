@@ -56,6 +56,8 @@ pub(super) enum Phase {
 pub(super) struct Installed {
     /// `Remove` has been sent, and only `Removed` is awaited.
     pub removing: bool,
+    /// Is it spliced with another one?
+    pub splice: SpliceState,
     /// The application has closed it.
     pub orphan: bool,
     /// The peer closed first.
@@ -90,6 +92,24 @@ pub(super) struct Installed {
     pub peer_payload: u16,
     /// Retransmission, persist and congestion control.
     pub activity: Activity,
+}
+
+/// How far a connection is with being spliced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpliceState {
+    /// Nobody has asked for it.
+    No,
+    /// It is asked for.
+    Asked,
+    /// It rests, and its segments are translated. This is the first flow of the two.
+    Begun(FlowId),
+}
+
+impl Installed {
+    /// Does it rest, and are its segments translated?
+    pub(super) fn is_spliced(&self) -> bool {
+        matches!(self.splice, SpliceState::Begun(_))
+    }
 }
 
 /// All connections, by flow number, tuple and owner.
@@ -160,10 +180,10 @@ impl ConnectionTable {
             Phase::Installed(_) | Phase::Direct => None,
         }
     }
-    /// By number, if it is installed and not being removed.
+    /// By number, if it is installed, and neither being removed nor spliced.
     pub(super) fn running(&mut self, id: FlowId) -> Option<&mut Installed> {
         match &mut self.get_mut(id)?.phase {
-            Phase::Installed(installed) if !installed.removing => Some(installed),
+            Phase::Installed(installed) if !installed.removing && !installed.is_spliced() => Some(installed),
             _ => None,
         }
     }

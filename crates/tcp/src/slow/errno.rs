@@ -1,15 +1,25 @@
 //! The Linux error numbers that the slow path returns. They are positive, as everywhere in this crate.
 
+/// Try again.
+pub const EAGAIN: i32 = 11;
+/// It is being used.
+pub const EBUSY: i32 = 16;
+/// Invalid argument.
+pub const EINVAL: i32 = 22;
 /// Address already in use.
 pub const EADDRINUSE: i32 = 98;
 /// Cannot assign requested address: no port is free, or the connection exists.
 pub const EADDRNOTAVAIL: i32 = 99;
 /// The host has ended the connection.
 pub const ECONNABORTED: i32 = 103;
+/// The connection was reset.
+pub const ECONNRESET: i32 = 104;
 /// No buffer space: flow table full.
 pub const ENOBUFS: i32 = 105;
 /// The socket is already connected.
 pub const EISCONN: i32 = 106;
+/// The socket is not connected.
+pub const ENOTCONN: i32 = 107;
 /// No answer.
 pub const ETIMEDOUT: i32 = 110;
 /// The peer answered with RST.
@@ -26,7 +36,7 @@ pub const EACCES: i32 = 13;
 pub const EPROTO: i32 = 71;
 /// The host has no TCP.
 pub const ENOPROTOOPT: i32 = 92;
-/// The source route failed.
+/// The source route failed; not possible.
 pub const EOPNOTSUPP: i32 = 95;
 /// No route.
 pub const ENETUNREACH: i32 = 101;

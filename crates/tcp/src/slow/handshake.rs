@@ -2,7 +2,7 @@
 
 use super::active_flows::Activity;
 use super::congestion::Controller;
-use super::connections::{Installed, Phase};
+use super::connections::{Installed, Phase, SpliceState};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
 use super::host::{FirstSyn, Host, Route, Steered};
 use super::keepalive::Keepalive;
@@ -169,6 +169,7 @@ impl SlowPath {
         setup.class = host.class(owner);
         let installed = Installed {
             removing: false,
+            splice: SpliceState::No,
             orphan: false,
             passive: false,
             fin_wait: false,

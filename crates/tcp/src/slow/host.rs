@@ -1,5 +1,7 @@
 //! The interface of the slow path to its environment.
 
+use super::errno::EOPNOTSUPP;
+use super::translation::{Forwarded, Translation};
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId, RingBytes};
 use crate::messages::ToFast;
 use std::net::IpAddr;
@@ -141,6 +143,28 @@ pub trait Host {
     /// sent. False = the queue is full, and no `Install` follows. The peer's next segment, or our next SYN-ACK, makes
     /// another attempt.
     fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool;
+    /// Is there something that translates segments, and may it translate those of this owner?
+    fn may_splice(&self, _: Owner) -> bool {
+        false
+    }
+    /// Has segments translated from now on, in both directions. An error (positive errno): nothing can, or not so many.
+    fn splice(&mut self, _: &[Translation; 2]) -> Result<(), i32> {
+        Err(EOPNOTSUPP)
+    }
+    /// A translation has another link.
+    fn resplice(&mut self, _: &Translation) {}
+    /// What has become of the segments that have come on this connection; `None` = they are no longer translated.
+    fn forwarded(&mut self, _: &FourTuple) -> Option<Forwarded> {
+        None
+    }
+    /// Has this segment translated, which came on this port before the others. It goes the way of received frames.
+    fn translate(&mut self, _flow_group: usize, _port: PortId, frame: Box<[u8]>) {
+        drop(frame);
+    }
+    /// The segments of this connection are no longer translated.
+    fn unsplice(&mut self, _: &FourTuple) {}
+    /// The answer to a socket's `splice`: 0, or a positive errno.
+    fn splice_answered(&mut self, _: Owner, _errno: i32) {}
     /// A transient error (positive errno) of a connection whose application has asked for such reports.
     fn soft_error(&mut self, _owner: Owner, _errno: i32) {}
     /// An active open has failed with this errno (positive).

@@ -34,17 +34,21 @@ mod send_stats;
 mod set_options;
 mod socket_options;
 mod soft_errors;
+mod splice;
+mod spliced;
 mod tcp_state;
 #[cfg(test)]
 mod tests;
 mod time_wait;
 mod timers;
+mod translation;
 
 pub use config::SlowConfig;
 pub use host::{Admission, FirstSyn, Host, Route, Snapshots, Steered};
 pub use inspect::{ConnectionInfo, Unanswered};
 pub use send_stats::SendStats;
 pub use tcp_state::TcpState;
+pub use translation::{Forwarded, Translation};
 
 use crate::counters::{Counters, Drop};
 use crate::flow::{FlowId, FourTuple, Link, Owner, PortId, SocketOptions};
@@ -52,12 +56,14 @@ use crate::messages::{ToFast, ToSlow};
 use crate::rate_limit::RateLimit;
 use crate::time::Micros;
 use active_flows::ActiveFlows;
-use connections::{ConnectionTable, Phase};
+use connections::{ConnectionTable, Phase, SpliceState};
 use ephemeral_ports::EphemeralPorts;
 use isn::Secrets;
 use listen::Listeners;
 use opening::OpeningState;
 use segments::{Arrival, Reply};
+use splice::Asking;
+use spliced::Spliced;
 use std::collections::HashMap;
 use time_wait::TimeWaits;
 use timers::Timers;
@@ -88,6 +94,8 @@ pub struct SlowPath {
     active: ActiveFlows,
     /// Flows to check in the next `poll`.
     looks: Vec<FlowId>,
+    asking: Asking,
+    spliced: Spliced,
     ports: EphemeralPorts,
     /// The next connection whose route is looked up again, while this goes on.
     reroute: Option<u32>,
@@ -122,6 +130,8 @@ impl SlowPath {
             timers: Timers::default(),
             active: ActiveFlows::default(),
             looks: Vec::new(),
+            asking: Asking::default(),
+            spliced: Spliced::default(),
             reroute: None,
             resets: RateLimit::default(),
             challenges: RateLimit::default(),
@@ -172,7 +182,12 @@ impl SlowPath {
                 self.look_soon(flow);
             }
             // The fast path has counted the RST.
-            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => self.remove_flow(flow, host),
+            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => {
+                if !self.cut_splice(flow, errno::ECONNRESET, host) {
+                    self.remove_flow(flow, host);
+                }
+            }
+            ToSlow::Held(flow, round, held) => self.held(now, flow, round, held, host),
             ToSlow::Removed(flow) => self.removed(flow, host),
         }
     }
@@ -211,6 +226,8 @@ impl SlowPath {
         }
         self.look_at_reported(now, flows, host);
         self.look_at_active(now, flows, host);
+        self.look_at_asked(now, flows, host);
+        self.look_at_spliced(now, host);
         self.expire_time_wait(now, host);
         self.give_back_ports(now, host);
         self.reroute_some(host);
@@ -219,7 +236,14 @@ impl SlowPath {
     /// When `poll` must be called; `None` = not before the next message or call.
     pub fn next_deadline(&self) -> Option<Micros> {
         let at_once = (!self.looks.is_empty() || self.reroute.is_some()).then_some(Micros(0));
-        let later = [self.timers.next(), self.active.next(), self.time_wait.next(), self.ports.next_look()];
+        let later = [
+            self.timers.next(),
+            self.active.next(),
+            self.time_wait.next(),
+            self.ports.next_look(),
+            self.asking.next(),
+            self.spliced.next(),
+        ];
         later.into_iter().chain([at_once]).flatten().min()
     }
 
@@ -276,11 +300,18 @@ impl SlowPath {
                 Some(entry) => self.in_time_wait(now, entry, &arrival, false, host),
                 None => self.counters.drop(Drop::NoSocket),
             },
+            Phase::Installed(installed) if installed.is_spliced() && arrival.has(flags::SYN) => {
+                self.syn_on_splice(now, id, &arrival, host);
+            }
             // RFC 5961 §4: a SYN gets a challenge ACK, whatever its numbers. This also repeats a lost last ACK of the
             // handshake.
             Phase::Installed(_) if arrival.has(flags::SYN) => {
                 self.counters.drop(Drop::Duplicate);
                 host.send(connection.flow_group, ToFast::Challenge(id));
+            }
+            Phase::Installed(installed) if installed.splice != SpliceState::No => {
+                let state = installed.splice;
+                self.keep_segment(id, state, arrival, host);
             }
             // It arrived before `Install`, or at another flow group.
             Phase::Installed(_) => {

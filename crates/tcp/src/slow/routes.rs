@@ -45,6 +45,9 @@ impl SlowPath {
         {
             if link != installed.link {
                 installed.link = link;
+                if installed.is_spliced() {
+                    return self.relink_splice(id, &link, host);
+                }
                 host.send(connection.flow_group, ToFast::Relink(id, link));
             }
             let payload = mtu.saturating_sub(installed.path.overhead()).clamp(1, installed.peer_payload.max(1));

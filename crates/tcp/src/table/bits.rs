@@ -85,6 +85,10 @@ flags! {
     URGENT_IN = 16;
     /// The receive ring has memory up to `Seldom::trimmed_to` and no further.
     TRIMMED = 32;
+    /// No new payload is taken: the flow is to be spliced.
+    HELD = 64;
+    /// It rests as nothing of it is left to do: `DEAD`, but it may go on while it is `HELD`.
+    RESTING = 128;
 }
 
 flags! {

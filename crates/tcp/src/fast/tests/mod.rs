@@ -20,6 +20,7 @@ mod recovery;
 mod rules;
 mod sack;
 mod send;
+mod splice;
 mod stream;
 mod super_segments;
 mod trimmed;

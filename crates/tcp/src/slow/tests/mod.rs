@@ -21,4 +21,5 @@ mod listen;
 mod named;
 mod property;
 mod set_options;
+mod splice;
 mod world;

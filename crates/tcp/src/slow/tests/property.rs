@@ -231,6 +231,7 @@ impl Model {
                 | ToFast::SetService { flow, .. }
                 | ToFast::Deactivate(flow)
                 | ToFast::Relink(flow, _)
+                | ToFast::Splice(flow, _)
                 | ToFast::Abort { flow, .. } => {
                     assert!(
                         self.installed.contains_key(&flow) && !self.leaving.contains(&flow),

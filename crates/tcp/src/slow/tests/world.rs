@@ -1,9 +1,11 @@
 //! A fake host that records calls, and checks the rules of the trait.
 
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId, RingBytes};
-use crate::messages::{ToFast, ToSlow};
+use crate::messages::{Splicing, ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Admission, FirstSyn, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState};
+use crate::slow::{
+    Admission, FirstSyn, Forwarded, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState, Translation,
+};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -64,6 +66,11 @@ pub struct World {
     /// It judges first SYNs, which are here then.
     pub judgement: Option<FirstSyn>,
     pub judged: Vec<Box<[u8]>>,
+    /// Translations of spliced connections, and what they have done; `None` = there is no module.
+    pub splices: Option<HashMap<FourTuple, (Translation, Forwarded)>>,
+    pub splice_answers: Vec<(Owner, i32)>,
+    /// Segments that were to be translated.
+    pub translated: Vec<(usize, Box<[u8]>)>,
     next_child: u64,
     random: Rng,
 }
@@ -189,6 +196,35 @@ impl Host for World {
     }
     fn random(&mut self) -> u64 {
         self.random.next_u64()
+    }
+    fn may_splice(&self, _: Owner) -> bool {
+        self.splices.is_some()
+    }
+    fn splice(&mut self, both: &[Translation; 2]) -> Result<(), i32> {
+        let splices = self.splices.as_mut().ok_or(95)?;
+        for translation in both {
+            let seen = Forwarded { acked: translation.acked, ..Forwarded::default() };
+            assert!(splices.insert(translation.from, (*translation, seen)).is_none());
+        }
+        Ok(())
+    }
+    fn resplice(&mut self, translation: &Translation) {
+        if let Some((there, _)) = self.splices.as_mut().and_then(|splices| splices.get_mut(&translation.from)) {
+            *there = *translation;
+        }
+    }
+    fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
+        Some(self.splices.as_ref()?.get(tuple)?.1)
+    }
+    fn translate(&mut self, flow_group: usize, port: PortId, frame: Box<[u8]>) {
+        assert_eq!(port, PortId(1));
+        self.translated.push((flow_group, frame));
+    }
+    fn unsplice(&mut self, tuple: &FourTuple) {
+        self.splices.as_mut().map(|splices| splices.remove(tuple));
+    }
+    fn splice_answered(&mut self, owner: Owner, errno: i32) {
+        self.splice_answers.push((owner, errno));
     }
 }
 
@@ -426,6 +462,8 @@ pub fn word(message: &ToFast) -> String {
         ToFast::SetWeight { class, weight } => format!("weight {class} {weight}"),
         ToFast::SetClass(flow, class) => format!("class {} {class}", flow.0),
         ToFast::SetLimit { class, bytes_per_s } => format!("limit {class} {bytes_per_s}"),
+        ToFast::Splice(flow, Splicing::Hold(_)) => format!("hold {}", flow.0),
+        ToFast::Splice(flow, step) => format!("{step:?} {}", flow.0).to_lowercase(),
         ToFast::Transmit(..) => "transmit".into(),
         ToFast::Inject(_, frame) => format!("inject {}", parse(frame).unwrap().payload_len),
     }

@@ -1,0 +1,41 @@
+//! The command by which an application splices two connections, and its answer.
+
+use crate::host::SlowHost;
+use crate::owner::owner;
+use crate::slots::Phase;
+use crate::slow::{Readings, SlowState};
+use towpath_ring::Slot;
+use towpath_ring::command::Command;
+use towpath_tcp::flow::Owner;
+use towpath_tcp::time::Micros;
+
+impl SlowState {
+    /// An application splices a connection with that of another slot.
+    pub fn splice(&mut self, now: Micros, index: u32, slot: Slot, seq: u32, command: &Command) {
+        let Some(client) = self.host.client(index) else { return };
+        client.slot(slot).command_seq = seq;
+        let other = client.shared.region.slot(command.remote_port);
+        let is_open = |slot: Slot| client.shared.app_words(slot).is_some();
+        let open = other.filter(|other| is_open(slot) && is_open(*other));
+        let open = open.filter(|other| [slot, *other].iter().all(|slot| client.slot(*slot).phase == Phase::Open));
+        let asked = match open {
+            Some(other) => {
+                let owners = [owner(index, slot), owner(index, other)];
+                self.slow.splice(now, owners, &Readings(&self.table), &mut self.host)
+            }
+            None => Err(libc::ENOTCONN),
+        };
+        if let Err(errno) = asked {
+            self.host.answer_splice(owner(index, slot), errno);
+        }
+    }
+}
+
+impl SlowHost {
+    /// The answer to the newest command of a slot, which has waited for it.
+    pub fn answer_splice(&mut self, owner: Owner, errno: i32) {
+        let Some((client, slot)) = self.find(owner) else { return };
+        let seq = client.slot(slot).command_seq;
+        client.answer_asker(slot, seq, -errno);
+    }
+}

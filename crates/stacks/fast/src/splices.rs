@@ -1,0 +1,221 @@
+//! The map of the module that translates segments of spliced connections.
+//!
+//! Its elements are `struct towpath_splice` of `bpf/modules/towpath.h`, one for each connection whose peer's segments
+//! are translated.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use towpath_modules::{Attached, Budget, Chains, Map, MapKind};
+use towpath_tcp::flow::FourTuple;
+use towpath_tcp::seq::Seq;
+use towpath_tcp::slow::{Forwarded, Translation};
+
+/// The map's name in the module.
+const MAP: &str = "towpath_splices";
+/// Bytes of a key and of a value.
+const KEY: usize = 12;
+const VALUE: usize = 72;
+/// Where the Ethernet addresses stand in a value.
+const LINK_AT: usize = 12;
+/// Bits of `ended`.
+const FIN: u8 = 1;
+const RST: u8 = 2;
+
+/// The module that translates segments, if there is one.
+#[derive(Default)]
+pub struct Splices(Option<Translator>);
+
+struct Translator {
+    map: Arc<Map>,
+    /// Of its module: one that has taken too much time does not run any more.
+    budget: Arc<Budget>,
+}
+
+impl Splices {
+    /// The module among these.
+    pub fn of(chains: Option<&Chains>) -> Self {
+        let of_module = |attached: &Attached| {
+            let map = attached.module.maps().iter().find(|map| {
+                let spec = map.spec();
+                let sizes = (spec.key_size as usize, spec.value_size as usize);
+                spec.name == MAP && spec.kind == MapKind::Hash && sizes == (KEY, VALUE)
+            });
+            map.map(|map| Translator { map: Arc::clone(map), budget: Arc::clone(&attached.budget) })
+        };
+        Self(chains.into_iter().flat_map(|chains| &chains.ingress).find_map(of_module))
+    }
+
+    fn map(&self) -> Option<&Map> {
+        let translator = self.0.as_ref()?;
+        translator.budget.overrun().is_none().then_some(&translator.map)
+    }
+
+    /// Is there one, and does it run?
+    pub fn is_there(&self) -> bool {
+        self.map().is_some()
+    }
+
+    /// Enters both directions.
+    pub fn insert(&self, translations: &[Translation; 2]) -> Result<(), i32> {
+        let map = self.map().ok_or(libc::EOPNOTSUPP)?;
+        let [first, second] = translations;
+        let elements = [first, second].map(|translation| (key(&translation.from), value(translation)));
+        let [(Some(key), Some(value)), (Some(other_key), Some(other_value))] = elements else {
+            return Err(libc::EOPNOTSUPP);
+        };
+        let full = |_| libc::EOPNOTSUPP;
+        map.set(&key, &value).map_err(full)?;
+        map.set(&other_key, &other_value).inspect_err(|_| _ = map.remove(&key)).map_err(full)
+    }
+
+    /// Changes the link of a direction.
+    pub fn relink(&self, translation: &Translation) {
+        let macs = [translation.link.destination, translation.link.source].concat();
+        if let (Some(map), Some(key)) = (self.map(), key(&translation.from)) {
+            map.put(&key, LINK_AT, &macs);
+        }
+    }
+
+    /// What the module has done with the segments of this connection's peer.
+    pub fn forwarded(&self, tuple: &FourTuple) -> Option<Forwarded> {
+        let mut value = [0; VALUE];
+        if !self.map()?.get(&key(tuple)?, &mut value) {
+            return None;
+        }
+        let number = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+        let ended = value[42];
+        Some(Forwarded {
+            acked: Seq(number(44)),
+            fin: (ended & FIN != 0).then(|| Seq(number(48))),
+            rst: (ended & RST != 0).then(|| Seq(number(52))),
+            segments: u64::from(number(56)) | u64::from(number(60)) << 32,
+        })
+    }
+
+    /// Removes a direction.
+    pub fn remove(&self, tuple: &FourTuple) {
+        if let (Some(translator), Some(key)) = (&self.0, key(tuple)) {
+            let _ = translator.map.remove(&key);
+        }
+    }
+}
+
+/// The connection as a received segment names it: `struct towpath_connection`.
+fn key(tuple: &FourTuple) -> Option<[u8; KEY]> {
+    let (IpAddr::V4(local), IpAddr::V4(remote)) = (tuple.local, tuple.remote) else { return None };
+    let mut key = [0; KEY];
+    key[..4].copy_from_slice(&remote.octets());
+    key[4..8].copy_from_slice(&local.octets());
+    key[8..10].copy_from_slice(&tuple.remote_port.to_be_bytes());
+    key[10..].copy_from_slice(&tuple.local_port.to_be_bytes());
+    Some(key)
+}
+
+/// `struct towpath_splice`.
+fn value(translation: &Translation) -> Option<[u8; VALUE]> {
+    let Translation { to, link, seq, ack, tsval, tsecr, shift, acked, .. } = translation;
+    let mut value = [0; VALUE];
+    value[..KEY].copy_from_slice(&key(to)?);
+    value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
+    value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
+    for (at, number) in [(24, *seq), (28, *ack), (32, *tsval), (36, *tsecr), (44, acked.0)] {
+        value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+    }
+    (value[40], value[41]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
+    Some(value)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use towpath_modules::MapSpec;
+    use towpath_tcp::flow::{Link, PortId};
+
+    fn splices(entries: u32) -> Splices {
+        let spec = MapSpec {
+            name: MAP.into(),
+            kind: MapKind::Hash,
+            key_size: KEY as u32,
+            value_size: VALUE as u32,
+            entries,
+            flags: 0,
+            initial: Vec::new(),
+            read_only: false,
+            programs: Vec::new(),
+        };
+        let map = Arc::new(Map::new(&spec, 1, |_| None));
+        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)) }))
+    }
+
+    fn tuple(port: u16) -> FourTuple {
+        let [local, remote] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        FourTuple { local, local_port: 80, remote, remote_port: port }
+    }
+
+    fn both() -> [Translation; 2] {
+        let link = Link { port: PortId(1), source: [1; 6], destination: [2; 6], vlan: None };
+        let first = Translation {
+            from: tuple(4000),
+            to: tuple(5000),
+            link,
+            seq: 1,
+            ack: 2,
+            tsval: 3,
+            tsecr: 4,
+            shift: -5,
+            acked: Seq(6),
+        };
+        [first, Translation { from: tuple(5000), to: tuple(4000), shift: 7, ..first }]
+    }
+
+    #[test]
+    fn an_element_is_what_the_header_of_modules_says() {
+        let splices = splices(8);
+        splices.insert(&both()).unwrap();
+        let map = splices.map().unwrap();
+        let mut value = [0; VALUE];
+        // As segments of the peer name it: from 10.0.0.2:4000 to 10.0.0.1:80.
+        assert!(map.get(&[10, 0, 0, 2, 10, 0, 0, 1, 0x0f, 0xa0, 0, 80], &mut value));
+        let mut expected = vec![10, 0, 0, 2, 10, 0, 0, 1, 0x13, 0x88, 0, 80, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1];
+        (1..=4u32).for_each(|number| expected.extend(number.to_ne_bytes()));
+        expected.extend([0, 5, 0, 0]);
+        expected.extend(6u32.to_ne_bytes());
+        expected.resize(VALUE, 0);
+        assert_eq!(value.as_slice(), expected);
+        assert!(map.get(&key(&tuple(5000)).unwrap(), &mut value));
+        assert_eq!(value[40..42], [7, 0]);
+    }
+
+    #[test]
+    fn what_a_module_has_done_is_read_back_and_a_new_link_keeps_it() {
+        let splices = splices(8);
+        splices.insert(&both()).unwrap();
+        let begun = Forwarded { acked: Seq(6), ..Forwarded::default() };
+        assert_eq!(splices.forwarded(&tuple(4000)), Some(begun));
+        let (map, key) = (splices.map().unwrap(), key(&tuple(4000)).unwrap());
+        let mut value = [0; VALUE];
+        assert!(map.get(&key, &mut value));
+        value[42] = FIN | RST;
+        for (at, number) in [(44, 10u32), (48, 11), (52, 12), (56, 13)] {
+            value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+        }
+        map.set(&key, &value).unwrap();
+        let link = Link { destination: [9; 6], ..both()[0].link };
+        splices.relink(&Translation { link, ..both()[0] });
+        let seen = Forwarded { acked: Seq(10), fin: Some(Seq(11)), rst: Some(Seq(12)), segments: 13 };
+        assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
+        assert!(map.get(&key, &mut value) && value[12..18] == [9; 6]);
+        splices.remove(&tuple(4000));
+        assert_eq!(splices.forwarded(&tuple(4000)), None);
+    }
+
+    #[test]
+    fn a_map_that_is_full_or_not_there_splices_nothing() {
+        let full = splices(1);
+        assert_eq!(full.insert(&both()), Err(libc::EOPNOTSUPP));
+        assert!(full.map().unwrap().elements().is_empty(), "not one direction alone");
+        assert_eq!(Splices::of(None).insert(&both()), Err(libc::EOPNOTSUPP));
+    }
+}

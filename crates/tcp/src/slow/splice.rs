@@ -1,0 +1,347 @@
+//! Splices that are being made: an application hands two connections over, and their segments are to be translated into each
+//! other below the stack.
+//!
+//! Both flows first take no new payload, until nothing of them is left to do and they rest. What one peer sends from then on
+//! is for the other. The flows stay installed: their addresses are taken, and their segments are steered to us.
+
+use super::connections::{Phase, SpliceState};
+use super::errno::{EAGAIN, EBUSY, EINVAL, ENOTCONN, EOPNOTSUPP, ETIMEDOUT};
+use super::host::{Host, Route};
+use super::segments::Arrival;
+use super::spliced::Running;
+use super::translation::Translation;
+use super::{SlowPath, Snapshots};
+use crate::counters::Drop;
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Link, Owner, PortId, flow_flags};
+use crate::messages::{Held, Splicing, ToFast};
+use crate::time::Micros;
+
+/// How long we wait for what is on its way before the application is to try again, µs.
+const WAIT_US: u64 = 5000;
+/// How long both take no new payload while the application passes on what is left, µs.
+const HOLD_US: u64 = 1_000_000;
+/// How soon a flow is asked again at first, µs.
+const RETRY_US: u64 = 1000;
+/// Most splices that are being made at a time, of all users and of one.
+const MOST_ASKED: usize = 1024;
+const MOST_OF_USER: usize = 128;
+/// Bytes of segments that are kept for a splice, and for all.
+const KEPT: usize = 256 << 10;
+const KEPT_FOR_ALL: usize = 16 << 20;
+/// What both connections must have agreed, or neither.
+const ALIKE: u64 = flow_flags::TIMESTAMPS | flow_flags::SACK | flow_flags::ECN;
+
+/// All splices that are being made.
+#[derive(Default)]
+pub(super) struct Asking {
+    asked: Vec<Asked>,
+    /// How often flows were told to hold, for all of them.
+    rounds: u32,
+    /// Bytes of segments that are kept.
+    kept: usize,
+}
+
+/// A splice that is being made.
+struct Asked {
+    flows: [FlowId; 2],
+    /// What the flows answer counts if it is the answer to this.
+    round: u32,
+    resting: [bool; 2],
+    /// The socket whose command it is, and its user.
+    owner: Owner,
+    user: u32,
+    /// The application was told to pass on what is left.
+    answered: bool,
+    /// When both go on, if the splice has not begun.
+    over_at: Micros,
+    until: Micros,
+    retry_at: Option<Micros>,
+    retry_us: u64,
+    /// Segments that came meanwhile.
+    kept: Vec<(FlowId, PortId, Box<[u8]>)>,
+}
+
+impl Asked {
+    fn due(&self) -> Micros {
+        self.retry_at.map_or(self.until, |at| at.min(self.until))
+    }
+    fn is_of(&self, id: FlowId) -> bool {
+        self.flows.contains(&id)
+    }
+    fn bytes(&self) -> usize {
+        self.kept.iter().map(|(_, _, frame)| frame.len()).sum()
+    }
+}
+
+impl Asking {
+    /// When they must be looked at next.
+    pub(super) fn next(&self) -> Option<Micros> {
+        self.asked.iter().map(Asked::due).min()
+    }
+}
+
+impl SlowPath {
+    /// Splices the connections of these sockets. After `Ok` the answer comes by [`Host::splice_answered`].
+    pub fn splice(
+        &mut self,
+        now: Micros,
+        owners: [Owner; 2],
+        snapshots: &dyn Snapshots,
+        host: &mut dyn Host,
+    ) -> Result<(), i32> {
+        self.asking.rounds = self.asking.rounds.wrapping_add(1);
+        let round = self.asking.rounds;
+        let [Some(first), Some(second)] = owners.map(|owner| self.table.by_owner(owner)) else { return Err(ENOTCONN) };
+        let flows = [first, second];
+        if first == second {
+            return Err(EINVAL);
+        }
+        let (owner, until, retry_us) = (owners[0], now.after(WAIT_US), RETRY_US);
+        let asked = &mut self.asking.asked;
+        if let Some(asked) = asked.iter_mut().find(|asked| asked.is_of(first) || asked.is_of(second)) {
+            let same = asked.flows == flows || asked.flows == [second, first];
+            if !same || !asked.answered {
+                return Err(EBUSY);
+            }
+            (asked.owner, asked.round, asked.answered) = (owner, round, false);
+            (asked.until, asked.retry_us) = (until.min(asked.over_at), retry_us);
+        } else {
+            let user = host.user(owner);
+            let of_user = asked.iter().filter(|asked| asked.user == user).count();
+            if asked.len() >= MOST_ASKED || of_user >= MOST_OF_USER {
+                return Err(EBUSY);
+            }
+            self.may_be_spliced(flows, snapshots, host)?;
+            let (over_at, kept) = (now.after(HOLD_US), Vec::new());
+            let (resting, answered, retry_at) = ([false; 2], false, None);
+            let asked =
+                Asked { flows, round, resting, owner, user, answered, over_at, until, retry_at, retry_us, kept };
+            self.asking.asked.push(asked);
+            self.note_splice(flows, SpliceState::Asked);
+        }
+        self.step(flows, Splicing::Hold(round), host);
+        Ok(())
+    }
+
+    fn note_splice(&mut self, flows: [FlowId; 2], state: SpliceState) {
+        for id in flows {
+            if let Some(connection) = self.table.get_mut(id)
+                && let Phase::Installed(installed) = &mut connection.phase
+            {
+                installed.splice = state;
+            }
+        }
+    }
+
+    /// Whatever one peer sends must be something that the other one understands. A flow that is not installed yet is judged
+    /// when it rests.
+    fn may_be_spliced(
+        &mut self,
+        flows: [FlowId; 2],
+        snapshots: &dyn Snapshots,
+        host: &mut dyn Host,
+    ) -> Result<(), i32> {
+        let mut ends = [None; 2];
+        for (id, end) in flows.into_iter().zip(&mut ends) {
+            let Some(connection) = self.table.get(id) else { return Err(ENOTCONN) };
+            let Phase::Installed(installed) = &connection.phase else { return Err(ENOTCONN) };
+            if installed.removing || installed.is_spliced() {
+                return Err(ENOTCONN);
+            }
+            if !host.may_splice(connection.owner) {
+                return Err(EOPNOTSUPP);
+            }
+            let (tuple, link) = (connection.tuple, installed.link);
+            let Route::Via { mtu, .. } = host.route(tuple.remote, Some(tuple.local)) else { return Err(EOPNOTSUPP) };
+            // As large as what the peer may send, and what may be sent to it.
+            let largest = mtu.saturating_sub(installed.path.overhead());
+            *end = Some((tuple, link, largest, snapshots.snapshot(id)));
+        }
+        let [Some(a), Some(b)] = ends else { return Err(ENOTCONN) };
+        // Both ends of one connection would send each other their own segments.
+        let v4 = a.0.local.is_ipv4() && b.0.local.is_ipv4() && a.0 != b.0.reversed();
+        let plain = a.1.port == b.1.port && a.1.vlan.is_none() && b.1.vlan.is_none();
+        let installed = a.3.mss != 0 && b.3.mss != 0;
+        let fits = a.2 <= b.3.mss && b.2 <= a.3.mss;
+        let alike = (a.3.flags ^ b.3.flags) & ALIKE == 0;
+        if v4 && plain && (!installed || (fits && alike)) { Ok(()) } else { Err(EOPNOTSUPP) }
+    }
+
+    pub(super) fn step(&self, flows: [FlowId; 2], step: Splicing, host: &mut dyn Host) {
+        for id in flows {
+            self.step_one(id, step, host);
+        }
+    }
+
+    fn step_one(&self, id: FlowId, step: Splicing, host: &mut dyn Host) {
+        let Some(connection) = self.table.get(id) else { return };
+        host.send(connection.flow_group, ToFast::Splice(id, step));
+        if let (Splicing::Resume | Splicing::Release, Phase::Installed(installed)) = (step, &connection.phase) {
+            // It may have changed while the flow rested.
+            host.send(connection.flow_group, ToFast::Relink(id, installed.link));
+        }
+    }
+
+    /// A flow has answered.
+    pub(super) fn held(&mut self, now: Micros, id: FlowId, round: u32, held: Held, host: &mut dyn Host) {
+        // Of an earlier round: the flow was told to resume since.
+        let is_of = |asked: &Asked| asked.is_of(id) && asked.round == round && !asked.answered;
+        let Some(place) = self.asking.asked.iter().position(is_of) else { return };
+        let asked = &mut self.asking.asked[place];
+        match held {
+            Held::Resting => {
+                asked.resting[usize::from(asked.flows[1] == id)] = true;
+                if asked.resting == [true; 2] {
+                    asked.retry_at = Some(now);
+                }
+            }
+            Held::Outstanding => {
+                asked.retry_at = Some(now.after(asked.retry_us));
+                asked.retry_us *= 2;
+            }
+            Held::Unread => self.pass_on_first(place, host),
+            Held::Ending => self.give_up_splice(place, ENOTCONN, host),
+        }
+    }
+
+    /// Has the application pass on what is left, for which both flows go on. It may try again until the time is over.
+    fn pass_on_first(&mut self, place: usize, host: &mut dyn Host) {
+        let asked = &mut self.asking.asked[place];
+        (asked.resting, asked.retry_at) = ([false; 2], None);
+        (asked.answered, asked.until) = (true, asked.over_at);
+        let (flows, owner) = (asked.flows, asked.owner);
+        // Their answers to this round may be on their way.
+        self.step(flows, Splicing::Resume, host);
+        host.splice_answered(owner, EAGAIN);
+    }
+
+    /// Both flows go on as if nothing had been.
+    fn give_up_splice(&mut self, place: usize, errno: i32, host: &mut dyn Host) {
+        let asked = self.asking.asked.swap_remove(place);
+        self.asking.kept -= asked.bytes();
+        self.note_splice(asked.flows, SpliceState::No);
+        self.step(asked.flows, Splicing::Release, host);
+        for (id, port, frame) in asked.kept {
+            if let Some(connection) = self.table.get(id) {
+                host.send(connection.flow_group, ToFast::Inject(port, frame));
+            }
+        }
+        if !asked.answered {
+            host.splice_answered(asked.owner, errno);
+        }
+    }
+
+    /// Goes on with splices that are being made.
+    pub(super) fn look_at_asked(&mut self, now: Micros, snapshots: &dyn Snapshots, host: &mut dyn Host) {
+        let mut place = 0;
+        while let Some(asked) = self.asking.asked.get_mut(place) {
+            let due = asked.retry_at.take_if(|at| *at <= now).is_some();
+            let (flows, resting, round) = (asked.flows, asked.resting, asked.round);
+            if due && resting == [true; 2] {
+                self.begin_splice(now, place, snapshots, host);
+                continue;
+            }
+            if asked.over_at <= now {
+                // It is not held for ever by an application that asks again and again, or by a peer that takes nothing.
+                self.give_up_splice(place, ETIMEDOUT, host);
+                continue;
+            }
+            if asked.until <= now {
+                self.pass_on_first(place, host);
+            } else if due {
+                for (id, _) in flows.into_iter().zip(resting).filter(|(_, resting)| !resting) {
+                    self.step_one(id, Splicing::Hold(round), host);
+                }
+            }
+            place += 1;
+        }
+    }
+
+    /// Both flows rest: from now on their segments are translated.
+    fn begin_splice(&mut self, now: Micros, place: usize, snapshots: &dyn Snapshots, host: &mut dyn Host) {
+        let flows = self.asking.asked[place].flows;
+        if let Err(errno) = self.may_be_spliced(flows, snapshots, host) {
+            return self.give_up_splice(place, errno, host);
+        }
+        let ends = flows.map(|id| self.end_of(now, id, &snapshots.snapshot(id)));
+        let [Some(a), Some(b)] = ends else { return self.give_up_splice(place, ENOTCONN, host) };
+        let translations = [translation(&a, &b), translation(&b, &a)];
+        if let Err(errno) = host.splice(&translations) {
+            return self.give_up_splice(place, errno, host);
+        }
+        let asked = self.asking.asked.swap_remove(place);
+        self.asking.kept -= asked.bytes();
+        self.note_splice(flows, SpliceState::Begun(flows[0]));
+        self.spliced.insert(now, Running::new(now, flows, translations));
+        self.step(flows, Splicing::Begun, host);
+        host.splice_answered(asked.owner, 0);
+        for (id, port, frame) in asked.kept {
+            if let Some(connection) = self.table.get(id) {
+                host.translate(connection.flow_group, port, frame);
+            }
+        }
+    }
+
+    fn end_of(&self, now: Micros, id: FlowId, snapshot: &FlowSnapshot) -> Option<End> {
+        let connection = self.table.get(id)?;
+        let Phase::Installed(installed) = &connection.phase else { return None };
+        let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
+        Some(End { tuple: connection.tuple, link: installed.link, stamp, snapshot: *snapshot })
+    }
+
+    /// A segment that a flow has not taken, as it is or is to be spliced.
+    pub(super) fn keep_segment(&mut self, id: FlowId, state: SpliceState, arrival: Arrival, host: &mut dyn Host) {
+        let Arrival { port, frame, flow_group, .. } = arrival;
+        if let SpliceState::Begun(_) = state {
+            let flow_group = self.table.get(id).map_or(flow_group, |connection| connection.flow_group);
+            return host.translate(flow_group, port, frame);
+        }
+        let asking = &mut self.asking;
+        let Some(asked) = asking.asked.iter_mut().find(|asked| asked.is_of(id)) else { return };
+        if asked.bytes() + frame.len() > KEPT || asking.kept + frame.len() > KEPT_FOR_ALL {
+            return self.counters.drop(Drop::Held);
+        }
+        asking.kept += frame.len();
+        asked.kept.push((id, port, frame));
+    }
+
+    /// Bytes of segments that are kept.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.asking.kept
+    }
+
+    /// A flow is removed. If it was to be spliced, the other one goes on.
+    pub(super) fn forget_splice(&mut self, id: FlowId, host: &mut dyn Host) {
+        if let Some(place) = self.asking.asked.iter().position(|asked| asked.is_of(id)) {
+            self.give_up_splice(place, ENOTCONN, host);
+        }
+    }
+}
+
+/// One end of a splice.
+struct End {
+    tuple: FourTuple,
+    link: Link,
+    /// The timestamp that we would send now.
+    stamp: u32,
+    snapshot: FlowSnapshot,
+}
+
+/// What `from`'s peer sends becomes what `to`'s peer expects from us.
+fn translation(from: &End, to: &End) -> Translation {
+    let (a, b) = (&from.snapshot, &to.snapshot);
+    let stamps = a.flags & flow_flags::TIMESTAMPS != 0;
+    let stamp = |new: u32, old: u32| if stamps { new.wrapping_sub(old) } else { 0 };
+    Translation {
+        from: from.tuple,
+        to: to.tuple,
+        link: to.link,
+        seq: b.snd_max.bytes_since(a.rcv_nxt),
+        ack: b.rcv_nxt.bytes_since(a.snd_max),
+        tsval: stamp(to.stamp, a.ts_recent),
+        tsecr: stamp(b.ts_recent, from.stamp),
+        shift: a.snd_wscale as i8 - b.rcv_wscale as i8,
+        acked: a.snd_max,
+    }
+}

@@ -1,0 +1,206 @@
+//! Splices: what has become of them is looked at now and then, as nobody tells. Their flows rest until the end.
+
+use super::SlowPath;
+use super::connections::{Phase, SpliceState};
+use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
+use super::host::Host;
+use super::segments::{Arrival, Reply};
+use super::translation::{Forwarded, Translation};
+use crate::counters::Drop;
+use crate::flow::{FlowId, Link};
+use crate::messages::{Splicing, ToFast};
+use crate::seq::Seq;
+use crate::time::Micros;
+use std::collections::{HashMap, VecDeque};
+use towpath_wire::flags;
+
+/// How often splices are looked at, µs, and how many at a time.
+const LOOK_US: u64 = 100_000;
+const LOOKS: usize = 512;
+/// A splice that has ended stays for so long after its last segment, µs: that may have been lost.
+const SETTLED_US: u64 = 2_000_000;
+/// The same after a RST that does not stand exactly where the other peer expects it.
+const DOUBTFUL_US: u64 = 60_000_000;
+/// How far beyond the newest acknowledgement such a RST may stand: by what was sent right before it.
+const RESET_AHEAD: u32 = 1 << 18;
+/// A splice without segments ends after five days (as Linux's connection tracking).
+const IDLE_US: u64 = 5 * 86_400_000_000;
+
+/// All splices, by their first flow.
+#[derive(Default)]
+pub(super) struct Spliced {
+    running: HashMap<FlowId, Running>,
+    /// The order in which they are looked at. Some of them may be over.
+    order: VecDeque<(FlowId, u64)>,
+    /// Numbers of splices: those of flows come again.
+    last: u64,
+    look_at: Micros,
+}
+
+/// A splice.
+pub(super) struct Running {
+    number: u64,
+    flows: [FlowId; 2],
+    translations: [Translation; 2],
+    /// Segments at the last look, and when their number was last another.
+    segments: u64,
+    active_at: Micros,
+    /// The applications were told of its end.
+    told: bool,
+}
+
+impl Running {
+    pub(super) fn new(now: Micros, flows: [FlowId; 2], translations: [Translation; 2]) -> Self {
+        Self { number: 0, flows, translations, segments: 0, active_at: now, told: false }
+    }
+
+    /// What the other peer has acknowledged of each one's bytes, in that one's own numbers.
+    fn heard(&self, seen: &[Forwarded; 2]) -> [Seq; 2] {
+        [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
+    }
+
+    /// Is there a RST that the other peer has taken, after this time without a segment? It takes one that stands exactly where it
+    /// expects the next byte, and nobody can guess that. After one that is near, it may have had bytes that it did not
+    /// acknowledge. Whoever forges such a one needs some 2^14 attempts, and a minute of silence for each.
+    fn is_reset(seen: &[Forwarded; 2], heard: [Seq; 2], idle_us: u64) -> bool {
+        seen.iter().zip(heard).any(|(seen, heard)| {
+            let ahead = seen.rst.map(|rst| rst.bytes_since(heard));
+            let wait_us = ahead.map(|ahead| if ahead == 0 { SETTLED_US } else { DOUBTFUL_US });
+            ahead.is_some_and(|ahead| ahead < RESET_AHEAD) && wait_us.is_some_and(|wait_us| idle_us >= wait_us)
+        })
+    }
+}
+
+impl Spliced {
+    /// When they must be looked at next.
+    pub(super) fn next(&self) -> Option<Micros> {
+        (!self.running.is_empty()).then_some(self.look_at)
+    }
+
+    /// Adds one.
+    pub(super) fn insert(&mut self, now: Micros, mut running: Running) {
+        if self.running.is_empty() {
+            self.look_at = now.after(LOOK_US);
+        }
+        self.last += 1;
+        running.number = self.last;
+        self.order.push_back((running.flows[0], running.number));
+        self.running.insert(running.flows[0], running);
+    }
+}
+
+impl SlowPath {
+    /// Looks what has become of some splices.
+    pub(super) fn look_at_spliced(&mut self, now: Micros, host: &mut dyn Host) {
+        if now < self.spliced.look_at || self.spliced.running.is_empty() {
+            return;
+        }
+        self.spliced.look_at = now.after(LOOK_US);
+        for _ in 0..self.spliced.order.len().min(LOOKS) {
+            let Some((key, number)) = self.spliced.order.pop_front() else { break };
+            let Some(running) = self.spliced.running.remove(&key) else { continue };
+            if running.number != number {
+                // Another one that has the number of a flow which was spliced before.
+                self.spliced.running.insert(key, running);
+            } else if let Some(running) = self.look_at_splice(now, running, host) {
+                self.spliced.order.push_back((key, number));
+                self.spliced.running.insert(key, running);
+            }
+        }
+    }
+
+    /// What has become of a splice; `None` = it is over.
+    fn look_at_splice(&mut self, now: Micros, mut running: Running, host: &mut dyn Host) -> Option<Running> {
+        let seen = running.translations.each_ref().map(|translation| host.forwarded(&translation.from));
+        let [Some(a), Some(b)] = seen else {
+            // Somebody has taken the module away.
+            self.end_splice(&running, Some(ECONNABORTED), true, host);
+            return None;
+        };
+        let segments = a.segments.wrapping_add(b.segments);
+        if segments != running.segments {
+            (running.segments, running.active_at) = (segments, now);
+        }
+        let (seen, idle_us) = ([a, b], now.since(running.active_at));
+        let heard = running.heard(&seen);
+        let is_reset = Running::is_reset(&seen, heard, idle_us);
+        if a.fin == Some(heard[0]) && b.fin == Some(heard[1]) && !running.told {
+            running.told = true;
+            self.step(running.flows, Splicing::Ended(None), host);
+        }
+        match () {
+            () if running.told && idle_us >= SETTLED_US => self.end_splice(&running, None, false, host),
+            () if is_reset => self.end_splice(&running, Some(ECONNRESET), false, host),
+            () if idle_us >= IDLE_US => self.end_splice(&running, Some(ETIMEDOUT), true, host),
+            () => return Some(running),
+        }
+        None
+    }
+
+    /// Ends a splice, for the peers by RST if `rst`, and for the applications by this errno. Both flows are removed.
+    fn end_splice(&mut self, running: &Running, errno: Option<i32>, rst: bool, host: &mut dyn Host) {
+        for (id, translation) in running.flows.into_iter().zip(&running.translations) {
+            let acked = host.forwarded(&translation.from).map_or(translation.acked, |seen| seen.acked);
+            host.unsplice(&translation.from);
+            let Some(connection) = self.table.get_mut(id) else { continue };
+            let Phase::Installed(installed) = &mut connection.phase else { continue };
+            let (flow_group, link) = (connection.flow_group, installed.link);
+            (installed.splice, installed.removing) = (SpliceState::No, true);
+            if rst {
+                self.counters.resets += 1;
+                self.transmit(flow_group, &translation.from, &link, &Reply::bare(acked, Seq(0), flags::RST), host);
+            }
+            if errno.is_some() {
+                host.send(flow_group, ToFast::Splice(id, Splicing::Ended(errno)));
+            }
+            host.send(flow_group, ToFast::Remove(id));
+        }
+    }
+
+    fn splice_of(&self, id: FlowId) -> Option<FlowId> {
+        let Phase::Installed(installed) = &self.table.get(id)?.phase else { return None };
+        if let SpliceState::Begun(key) = installed.splice { Some(key) } else { None }
+    }
+
+    /// Ends the splice of a flow by RST. False: it is not spliced.
+    pub(super) fn cut_splice(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) -> bool {
+        let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.remove(&key)) else { return false };
+        self.end_splice(&running, Some(errno), true, host);
+        true
+    }
+
+    /// The link of a spliced flow has changed: that is where the other one's segments go, over the port that they come from.
+    pub(super) fn relink_splice(&mut self, id: FlowId, link: &Link, host: &mut dyn Host) {
+        let key = self.splice_of(id);
+        let Some(running) = key.and_then(|key| self.spliced.running.get_mut(&key)) else { return };
+        let translation = &mut running.translations[usize::from(running.flows[0] == id)];
+        if (link.port, link.vlan) != (translation.link.port, translation.link.vlan) {
+            self.cut_splice(id, ECONNABORTED, host);
+            return;
+        }
+        translation.link = *link;
+        host.resplice(translation);
+    }
+
+    /// A SYN on a spliced connection. Its peer has begun anew, or somebody forges it: a challenge ACK tells (RFC 5961 §4).
+    pub(super) fn syn_on_splice(&mut self, now: Micros, id: FlowId, arrival: &Arrival, host: &mut dyn Host) {
+        self.counters.drop(Drop::Duplicate);
+        let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.get(&key)) else { return };
+        if running.told {
+            // The peer repeats the SYN, when the connection is gone.
+            let key = running.flows[0];
+            if let Some(running) = self.spliced.running.remove(&key) {
+                self.end_splice(&running, None, false, host);
+            }
+            return;
+        }
+        let side = usize::from(running.flows[1] == id);
+        let seen = running.translations.each_ref().map(|translation| host.forwarded(&translation.from));
+        let [Some(a), Some(b)] = seen else { return };
+        let (seen, heard) = ([a, b], running.heard(&[a, b]));
+        if self.may_challenge(now, None, host) {
+            let ack = Reply::bare(seen[side].acked, heard[side], flags::ACK);
+            self.transmit(arrival.flow_group, &arrival.tuple, &arrival.way_back(), &ack, host);
+        }
+    }
+}

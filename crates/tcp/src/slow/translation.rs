@@ -1,0 +1,40 @@
+//! What becomes of the segments of spliced connections, as the host carries it out.
+
+use crate::flow::{FourTuple, Link};
+use crate::seq::Seq;
+
+/// What becomes of the segments of one connection's peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The connection that they come on, and the one that they go on.
+    pub from: FourTuple,
+    /// See `from`.
+    pub to: FourTuple,
+    /// Their way out.
+    pub link: Link,
+    /// What is added to the sequence number,
+    pub seq: u32,
+    /// to the acknowledgement,
+    pub ack: u32,
+    /// to the timestamp's value
+    pub tsval: u32,
+    /// and to its echo.
+    pub tsecr: u32,
+    /// By how much the window's field is shifted to the left; negative: to the right.
+    pub shift: i8,
+    /// What the peer has acknowledged so far.
+    pub acked: Seq,
+}
+
+/// What has become of the segments of one connection's peer. Sequence numbers are as the peer has sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The number after its FIN.
+    pub fin: Option<Seq>,
+    /// The number of its RST.
+    pub rst: Option<Seq>,
+    /// Its newest acknowledgement.
+    pub acked: Seq,
+    /// How many there were.
+    pub segments: u64,
+}

@@ -1,0 +1,280 @@
+//! Splicing: a proxy under Towpath hands two connections over, and the module `splice` passes their segments on. Client and
+//! server are plain Linux programs on the far side of one veth.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use towpath_system_tests::module::object;
+use towpath_system_tests::namespace::CLIENT;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
+
+/// The proxy's port, and that of the server behind it.
+const PORTS: [u16; 2] = [7000, 7001];
+
+/// `serve DIRECTORY`, or what a client does. A client and the server's thread for it do the same, each in its part. Where a
+/// step waits for a word of the test, a file of that name in the directory gives it.
+const PEERS: &str = r"
+import hashlib, os, socket, struct, sys, threading, time
+what, directory, MB = sys.argv[1], sys.argv[2], 1 << 20
+RESETS = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)
+def told(word): return os.path.exists(os.path.join(directory, word))
+def wait_for(word):
+    while not told(word): time.sleep(0.01)
+def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
+def exact(s, count):
+    got = b''
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        assert more, 'the stream ends early'
+        got += more
+    return got
+def exchange(s, who):
+    # At least 30 MB, and until the test has seen what it waits for.
+    sent, received, count = hashlib.sha256(), hashlib.sha256(), [0, 0]
+    def send():
+        while count[0] < 30 * MB or not told('enough'):
+            block = os.urandom(MB)
+            s.sendall(block); sent.update(block); count[0] += MB
+        s.shutdown(socket.SHUT_WR)
+    sender = threading.Thread(target=send); sender.start()
+    while more := s.recv(1 << 16): received.update(more); count[1] += len(more)
+    sender.join()
+    say(who, count[0], sent.hexdigest(), count[1], received.hexdigest())
+def end_of(s, who):
+    try: say(who, 'saw the end' if s.recv(1) == b'' else 'saw a byte')
+    except ConnectionResetError: say(who, 'was reset')
+def echo(s):
+    block = os.urandom(MB)
+    sender = threading.Thread(target=s.sendall, args=(block,)); sender.start()
+    assert exact(s, MB) == block; sender.join()
+def serve(s):
+    what = exact(s, 8).decode().strip()
+    s.sendall(b'yes')
+    if what == 'exchange': exchange(s, 'server')
+    elif what == 'echoes':
+        while more := s.recv(1 << 16): s.sendall(more)
+        say('server saw the end')
+    elif what == 'half':
+        count = 0
+        while more := s.recv(1 << 16): count += len(more)
+        say('server saw half an end after', count); s.sendall(b'after')
+    elif what == 'resets': exact(s, 3); s.setsockopt(*RESETS)
+    elif what == 'reset': end_of(s, 'server')
+    s.close()
+if what == 'serve':
+    l = socket.create_server(('', 7001), backlog=64); say('ready')
+    while True: threading.Thread(target=serve, args=(l.accept()[0],)).start()
+s = socket.create_connection(('10.77.0.1', 7000), 60); s.settimeout(None)
+s.sendall(what.replace('hurry', 'exchange').ljust(8).encode()); assert exact(s, 3) == b'yes'; say('asked')
+if what == 'hurry': exchange(s, 'client'); sys.exit()
+wait_for('go')
+if what == 'exchange': exchange(s, 'client')
+elif what == 'echoes':
+    echo(s); say('echoed once'); wait_for('more'); echo(s); say('echoed twice')
+elif what == 'half':
+    s.sendall(bytes(MB)); s.shutdown(socket.SHUT_WR)
+    assert exact(s, 5) == b'after'; end_of(s, 'client')
+elif what == 'resets': s.sendall(b'now'); end_of(s, 'client')
+elif what == 'reset': s.setsockopt(*RESETS); s.close()
+";
+
+/// A server, and the proxy before it.
+struct Stage {
+    lab: Lab,
+    service: Service,
+    server: Running,
+    proxy: Running,
+}
+
+impl Stage {
+    /// With the module or without.
+    fn new(has_module: bool) -> Self {
+        require_program("gcc", "gcc");
+        let lab = Lab::new();
+        let service = Service::on_interface(&lab);
+        if has_module {
+            let object = object(&service.scratch, "splice", None);
+            module(&service, &format!("add splice {}", object.display())).run(60).ok();
+        }
+        let scratch = &service.scratch;
+        let mut server = lab.on_client(peers("serve", &service)).start(scratch.path("server.log"));
+        server.wait_for("ready", 30);
+        let program = scratch.path("splice-proxy");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/preload/examples/splice-proxy.c");
+        let compile = Program::line("gcc -O1 -Wall -Wextra -Werror -o").arg(&program);
+        compile.arg(source).run(60).ok();
+        let line = format!("{} {} {CLIENT} {}", program.display(), PORTS[0], PORTS[1]);
+        let mut proxy = lab.on_server(service.accelerated(&line)).start(scratch.path("proxy.log"));
+        proxy.wait_for("ready", 60);
+        Self { lab, service, server, proxy }
+    }
+
+    fn client(&self, what: &str, log: &str) -> Running {
+        let mut client = self.lab.on_client(peers(what, &self.service)).start(self.service.scratch.path(log));
+        client.wait_for("asked", 60);
+        client
+    }
+
+    /// Gives the peers a word for which they wait.
+    fn tell(&self, word: &str) {
+        std::fs::write(self.service.scratch.path(word), "").unwrap();
+    }
+
+    /// Waits until the proxy has handed over so many pairs of connections.
+    fn await_spliced(&mut self, count: usize) {
+        let line = format!("spliced: {count}\n");
+        until("the splicing", 60, || {
+            let output = self.proxy.output();
+            assert!(self.proxy.alive() && !output.contains("copied"), "{output}");
+            output.contains(&line)
+        });
+    }
+
+    /// Payload bytes that the module has passed on from the client and from the server, of all connections that are spliced.
+    fn passed_on(&self) -> [u64; 2] {
+        let json = module(&self.service, "maps splice towpath_splices dump --json").run(60).ok();
+        let dump: Value = serde_json::from_str(&json).unwrap();
+        let ports = PORTS.map(|port| format!("{port:04x}"));
+        let mut sums = [0; 2];
+        for element in dump["elements"].as_array().unwrap() {
+            let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
+            // Two addresses, then the sender's port and the receiver's. The count of bytes ends the value.
+            let from_server = key[16..20] == ports[1];
+            assert!(from_server || key[20..24] == ports[0], "{dump}");
+            let count = u64::from_str_radix(&value[value.len() - 16..], 16).unwrap();
+            sums[usize::from(from_server)] += count.swap_bytes();
+        }
+        sums
+    }
+}
+
+fn peers(what: &str, service: &Service) -> Program {
+    Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0)
+}
+
+fn module(service: &Service, line: &str) -> Program {
+    let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);
+    line.split_whitespace().fold(program, |program, word| program.arg(word))
+}
+
+/// What each end of the exchanges of one side has sent and received, in the order of the other side.
+fn exchanges(output: &str, who: &str) -> BTreeSet<[String; 4]> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix(who));
+    lines
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let of = if who == "server" { [2, 3, 0, 1] } else { [0, 1, 2, 3] };
+            of.map(|at| words[at].to_owned())
+        })
+        .collect()
+}
+
+/// The peers have exchanged so many streams, and each has what the other has sent.
+fn expect_whole(stage: &Stage, clients: &mut [Running]) {
+    clients.iter_mut().for_each(|client| client.wait_end(120));
+    let sent: BTreeSet<_> = clients.iter().flat_map(|client| exchanges(&client.output(), "client")).collect();
+    assert_eq!(sent.len(), clients.len(), "a client has failed");
+    until("the server's ends", 60, || exchanges(&stage.server.output(), "server").len() == clients.len());
+    assert_eq!(exchanges(&stage.server.output(), "server"), sent);
+}
+
+#[test]
+fn thirty_megabytes_each_way_pass_the_spliced_connections_unchanged() {
+    let mut stage = Stage::new(true);
+    let client = stage.client("exchange", "client.log");
+    stage.await_spliced(1);
+    let before = stage.service.segments();
+    stage.tell("enough");
+    stage.tell("go");
+    expect_whole(&stage, &mut [client]);
+    // The other direction's end is the last thing that the proxy sees.
+    stage.proxy.wait_for("over: Success", 60);
+    // 60 MB would be a thousand segments of the greatest size.
+    let carried = stage.service.segments() - before;
+    assert!(carried < 100, "the stack has carried {carried} segments itself");
+}
+
+#[test]
+fn connections_are_spliced_in_the_middle_of_their_streams() {
+    let mut stage = Stage::new(true);
+    let mut clients: Vec<_> = (0..3).map(|number| stage.client("hurry", &format!("client-{number}.log"))).collect();
+    stage.await_spliced(clients.len());
+    stage.tell("enough");
+    expect_whole(&stage, &mut clients);
+}
+
+#[test]
+fn spliced_connections_outlive_their_proxy_and_the_module_counts_their_bytes() {
+    const MB: u64 = 1 << 20;
+    let mut stage = Stage::new(true);
+    let mut client = stage.client("echoes", "client.log");
+    stage.await_spliced(1);
+    stage.tell("go");
+    client.wait_for("echoed once", 60);
+    let counted = stage.passed_on();
+    assert!(counted.iter().all(|bytes| *bytes >= MB), "{counted:?}");
+    stage.proxy.signal(libc::SIGKILL);
+    stage.proxy.wait_end(30);
+    stage.tell("more");
+    client.wait_for("echoed twice", 60);
+    client.wait_end(30);
+    stage.server.wait_for("server saw the end", 60);
+}
+
+#[test]
+fn half_an_end_arrives_alone_and_then_the_other() {
+    let mut stage = Stage::new(true);
+    let mut client = stage.client("half", "client.log");
+    stage.await_spliced(1);
+    stage.tell("go");
+    client.wait_for("client saw the end", 60);
+    assert!(stage.server.output().contains(&format!("server saw half an end after {}\n", 1 << 20)));
+    stage.proxy.wait_for("over: Success", 60);
+}
+
+#[test]
+fn a_reset_arrives_as_a_reset_from_either_side() {
+    let mut stage = Stage::new(true);
+    let mut resetting = stage.client("reset", "resetting.log");
+    let mut waiting = stage.client("resets", "waiting.log");
+    stage.await_spliced(2);
+    stage.tell("go");
+    stage.server.wait_for("server was reset", 60);
+    waiting.wait_for("client was reset", 60);
+    resetting.wait_end(30);
+    until("both ends at the proxy", 60, || stage.proxy.output().matches("over: Connection reset by peer").count() == 2);
+}
+
+#[test]
+fn without_the_module_the_proxy_is_told_so_and_passes_all_on_itself() {
+    let mut stage = Stage::new(false);
+    let client = stage.client("exchange", "client.log");
+    stage.proxy.wait_for("copied: 1, Operation not supported", 60);
+    stage.tell("enough");
+    stage.tell("go");
+    expect_whole(&stage, &mut [client]);
+    stage.proxy.wait_for("over: Success", 60);
+}
+
+#[test]
+fn stacks_that_do_not_splice_say_so_and_no_contract_is_violated() {
+    let script = "import socket
+l = socket.create_server(('127.0.0.1', 0)); pairs = []
+for i in range(2):
+    c = socket.create_connection(l.getsockname()); pairs.append((c, l.accept()[0]))
+(c, one), (other, s) = pairs
+c.sendall(b'unread')
+for with_ in [other, l, one]:
+    try: one.setsockopt(socket.IPPROTO_TCP, 0x5450, with_.fileno()); print('spliced')
+    except OSError as error: print(error.strerror)
+assert one.recv(6) == b'unread'; other.sendall(b'goes on'); assert s.recv(7) == b'goes on'";
+    for service in [Service::embedded(), Service::direct(), Service::kernel()] {
+        let answers = service.accelerated("python3 -c").arg(script).run(60).ok();
+        assert_eq!(answers, "Operation not supported\nOperation not supported\nInvalid argument\n");
+        let status = service.status();
+        let groups = status["flow_groups"].as_array().unwrap();
+        assert!(groups.iter().all(|group| group["contract_violations"] == 0), "{status}");
+    }
+}
