@@ -110,6 +110,11 @@ pub trait Port: Send {
     fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
         gather::commit_whole(self, header, &payload, offload);
     }
+    /// Sends a received super-segment from where it lies, with so many bytes of headers and this frame's length. False: the
+    /// port cannot, and has sent nothing.
+    fn return_super(&mut self, _frame: &RxFrame, _headers: usize, _offload: TxOffload) -> bool {
+        false
+    }
     /// Hands committed frames to the device, with at most one system call, and none while the device is awake.
     fn flush(&mut self);
     /// Becomes readable when frames arrive while the worker sleeps; `None` = the port cannot wake a worker.

@@ -1,5 +1,6 @@
 //! A queue whose frames come by a packet socket. They leave by the queue's AF_XDP socket, whose frames go in batches.
 
+use crate::gather::piece;
 use crate::packet_receiver::PacketReceiver;
 use crate::xsk::XskPort;
 use crate::xsk_socket::XskSocket;
@@ -50,6 +51,18 @@ impl Port for PacketPort {
     }
     fn commit_gathered(&mut self, header: usize, payload: Payload<'_>, offload: TxOffload) {
         self.sender.commit_gathered(header, payload, offload);
+    }
+    fn return_super(&mut self, frame: &RxFrame, headers: usize, offload: TxOffload) -> bool {
+        // The memory for receiving is another socket's.
+        let Self { sender, receiver } = self;
+        let Some((head, payload)) = receiver.bytes_mut(frame).and_then(|bytes| bytes.split_at_mut_checked(headers))
+        else {
+            return false;
+        };
+        let Some(place) = sender.reserve_super().and_then(|buffer| buffer.get_mut(..headers)) else { return false };
+        place.copy_from_slice(head);
+        sender.commit_gathered(headers, [piece(payload), &[], &[]], offload);
+        true
     }
     fn flush(&mut self) {
         self.sender.flush();

@@ -199,6 +199,19 @@ impl ModulePort {
     #[cold]
     fn send_back(&mut self, frame: &RxFrame) {
         let Self { inner, filter } = self;
+        let mut checksum = frame.checksum;
+        let able = inner.capabilities();
+        if frame.handle & OURS == 0
+            && let Some(bytes) = inner.bytes_mut(frame)
+            && send_back::is_super(able, bytes)
+            && let Some((payload, end, offload)) = send_back::ready(able, bytes, checksum)
+        {
+            if inner.return_super(&RxFrame { len: end as u32, ..*frame }, payload, offload) {
+                return;
+            }
+            // It has the pseudo-header's sum now.
+            checksum = RxChecksum::Valid;
+        }
         let bytes = if frame.handle & OURS == 0 {
             // Memory for receiving and for sending is one port's, so it goes by way of ours.
             filter.returned.as_mut().and_then(|buffer| copied(buffer, inner.bytes(frame)))
@@ -207,7 +220,7 @@ impl ModulePort {
             let start = filter.starts[at] as usize;
             filter.held[at].get_mut(start..start + frame.len as usize)
         };
-        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, frame.checksum)) {
+        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum)) {
             filter.ingress.failed();
         }
     }

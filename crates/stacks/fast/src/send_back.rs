@@ -22,11 +22,9 @@ pub fn received(frame: &[u8], checksum: RxChecksum) -> RxChecksum {
 /// A whole checksum goes as it is, so that whoever receives the frame sees what has become of it on all of its way. A
 /// frame that the port has vouched for may have none.
 pub fn send(port: &mut dyn Port, frame: &mut [u8], checksum: RxChecksum) -> bool {
-    let Capabilities { mtu_bytes, tx_checksum, .. } = port.capabilities();
-    let is_tagged = frame.get(ETHERNET_BYTES - 2..ETHERNET_BYTES) == Some(&ETHERTYPE_VLAN.to_be_bytes());
-    let link = ETHERNET_BYTES + if is_tagged { VLAN_BYTES } else { 0 };
-    if frame.len() > link + mtu_bytes as usize {
-        return send_super(port, frame, checksum, link).is_some();
+    let able @ Capabilities { tx_checksum, .. } = port.capabilities();
+    if is_super(able, frame) {
+        return send_super(port, frame, checksum).is_some();
     }
     let mut offload = TxOffload::default();
     if checksum != RxChecksum::Unknown && parse(frame).is_ok() {
@@ -42,9 +40,20 @@ pub fn send(port: &mut dyn Port, frame: &mut [u8], checksum: RxChecksum) -> bool
     true
 }
 
-/// Sends a super-segment, whose Ethernet header has `link` bytes. The port cuts it, and computes the checksums.
-fn send_super(port: &mut dyn Port, frame: &mut [u8], checksum: RxChecksum, link: usize) -> Option<()> {
-    let Capabilities { mtu_bytes, gso_max_bytes, .. } = port.capabilities();
+/// Bytes of the Ethernet header.
+fn link(frame: &[u8]) -> usize {
+    let is_tagged = frame.get(ETHERNET_BYTES - 2..ETHERNET_BYTES) == Some(&ETHERTYPE_VLAN.to_be_bytes());
+    ETHERNET_BYTES + if is_tagged { VLAN_BYTES } else { 0 }
+}
+
+/// Is the frame longer than what the port sends as it is?
+pub fn is_super(able: Capabilities, frame: &[u8]) -> bool {
+    frame.len() > link(frame) + able.mtu_bytes as usize
+}
+
+/// Makes a super-segment ready to be sent: where its payload begins and ends, and how the port cuts it and computes the checksums.
+pub fn ready(able: Capabilities, frame: &mut [u8], checksum: RxChecksum) -> Option<(usize, usize, TxOffload)> {
+    let Capabilities { mtu_bytes, gso_max_bytes, .. } = able;
     let segment = parse(frame).ok()?;
     // A wrong checksum would become a right one.
     if checksum == RxChecksum::Unknown && !checksum_ok(frame, &segment, checksum) {
@@ -52,11 +61,14 @@ fn send_super(port: &mut dyn Port, frame: &mut [u8], checksum: RxChecksum, link:
     }
     let payload = segment.payload_offset as usize;
     let end = payload + segment.payload_len as usize;
-    let gso_bytes = u16::try_from((mtu_bytes as usize + link).checked_sub(payload)?).ok()?;
-    if end > gso_max_bytes as usize || gso_bytes == 0 {
-        return None;
-    }
-    let offload = TxOffload { gso_bytes, ..partial_checksum(frame) };
+    let gso_bytes = u16::try_from((mtu_bytes as usize + link(frame)).checked_sub(payload)?).ok()?;
+    let fits = end <= gso_max_bytes as usize && end <= frame.len() && gso_bytes != 0;
+    fits.then(|| (payload, end, TxOffload { gso_bytes, ..partial_checksum(frame) }))
+}
+
+/// Sends a copy of a super-segment.
+fn send_super(port: &mut dyn Port, frame: &mut [u8], checksum: RxChecksum) -> Option<()> {
+    let (payload, end, offload) = ready(port.capabilities(), frame, checksum)?;
     let (headers, payload) = frame.get_mut(..end)?.split_at_mut(payload);
     port.reserve_super()?.get_mut(..headers.len())?.copy_from_slice(headers);
     port.commit_gathered(headers.len(), [piece(payload), &[], &[]], offload);

@@ -44,6 +44,8 @@ struct Wire {
     told: usize,
     buffer: Vec<u8>,
     sent: Sent,
+    /// It sends received super-segments from where they lie.
+    returns: bool,
 }
 
 impl Port for Wire {
@@ -73,6 +75,14 @@ impl Port for Wire {
         assert!(offload.gso_bytes != 0 || self.able.tx_checksum || !offload.checksum_needed);
         self.sent.lock().unwrap().push((self.buffer[..len].to_vec(), offload));
     }
+    fn return_super(&mut self, frame: &RxFrame, headers: usize, offload: TxOffload) -> bool {
+        if self.returns {
+            let bytes = self.come[frame.handle as usize][..frame.len as usize].to_vec();
+            assert_eq!(usize::from(offload.checksum_start) + 20 + TIMESTAMPS, headers);
+            self.sent.lock().unwrap().push((bytes, offload));
+        }
+        self.returns
+    }
     fn flush(&mut self) {}
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -92,10 +102,22 @@ const CUTS: Capabilities = Capabilities { gso_max_bytes: 65_535 + ETHERNET_BYTES
 
 /// What a port sends after it has received a frame, and how many frames have failed.
 fn back(module: &Attached, able: Capabilities, checksum: RxChecksum, frame: &[u8]) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
+    let copied = back_over(module, able, checksum, frame, false);
+    assert_eq!(copied, back_over(module, able, checksum, frame, true), "with a copy or without");
+    copied
+}
+
+fn back_over(
+    module: &Attached,
+    able: Capabilities,
+    checksum: RxChecksum,
+    frame: &[u8],
+    returns: bool,
+) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
     let before = counts(module)[5];
     let sent = Sent::default();
     let (come, buffer) = (vec![frame.to_vec()], vec![0; 70_000]);
-    let port = Wire { able, come, checksum, told: 0, buffer, sent: Arc::clone(&sent) };
+    let port = Wire { able, come, checksum, told: 0, buffer, sent: Arc::clone(&sent), returns };
     let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
     let mut port = ModulePort::new(Box::new(port), Filter::new(&chains, 0, 1));
     let mut passed = Vec::new();
@@ -208,7 +230,8 @@ fn a_segment_that_was_kept_goes_back_as_if_it_came_now() {
         for module in modules(place) {
             let sent = Sent::default();
             let (checksum, buffer) = (RxChecksum::Unknown, vec![0; 70_000]);
-            let port = Wire { able, come: Vec::new(), checksum, told: 0, buffer, sent: Arc::clone(&sent) };
+            let port =
+                Wire { able, come: Vec::new(), checksum, told: 0, buffer, sent: Arc::clone(&sent), returns: false };
             let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
             let mut port = ModulePort::new(Box::new(port), Filter::new(&chains, 0, 1));
             // More often than there are buffers with room.
