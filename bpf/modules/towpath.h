@@ -19,8 +19,8 @@ struct towpath_frame {
 };
 
 // Two connections that a program has spliced. The stack keeps an element for each direction in a hash that is called
-// `towpath_splices`, and the module makes of each segment of the one a segment of the other. All numbers are in the
-// host's order, but for addresses and ports.
+// `towpath_splices`. The module makes of each segment of the one a segment of the other. All numbers are in the host's
+// order, but for addresses and ports.
 
 // A connection over IPv4 as a received segment names it.
 struct towpath_connection {
@@ -42,9 +42,9 @@ struct towpath_splice {
     __u8 right;  // then to the right. One of them is 0.
     __u8 ended;  // The module sets bit 0 when a FIN has gone on, and bit 1 when a RST has.
     __u8 unused;
-    __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
-    __u32 fin;      // the sequence number after the newest FIN
-    __u32 rst;      // and that of the newest RST.
+    __u32 acked;    // The module keeps the last acknowledgement here, as it came,
+    __u32 fin;      // the sequence number after the last FIN
+    __u32 rst;      // and that of the last RST.
     __u64 segments; // It counts what it has sent on: frames,
     __u64 bytes;    // and their payload.
 };

@@ -110,8 +110,8 @@ pub enum ToSlow {
 /// Steps of a flow that is to be spliced with another one: something else then handles its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Splicing {
-    /// Take no new payload from now on. If nothing of the flow is left to do, it rests: its segments are dropped, and the
-    /// application's words are not looked at. Answered by [`ToSlow::Held`] with this number.
+    /// Take no new payload from now on. If nothing of the flow is left to do, it rests: it takes no segments, and the
+    /// application's words are not looked at. What it does not take comes by [`ToSlow::Segment`]. Answered by [`ToSlow::Held`] with this number.
     Hold(u32),
     /// It rests no more, but takes no new payload.
     Resume,

@@ -423,8 +423,8 @@ impl Host for SlowHost {
     fn unsplice(&mut self, tuple: &FourTuple) {
         self.splices.remove(tuple);
     }
-    fn splice_answered(&mut self, owner: Owner, errno: i32) {
-        self.answer_splice(owner, errno);
+    fn splice_answered(&mut self, owner: Owner, command: u32, errno: i32) {
+        self.answer_splice(owner, command, errno);
     }
     fn soft_error(&mut self, owner: Owner, errno: i32) {
         if let Some((client, slot)) = self.find(owner) {

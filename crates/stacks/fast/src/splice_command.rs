@@ -21,21 +21,21 @@ impl SlowState {
         let asked = match open {
             Some(other) => {
                 let owners = [owner(index, slot), owner(index, other)];
-                self.slow.splice(now, owners, &Readings(&self.table), &mut self.host)
+                self.slow.splice(now, owners, seq, &Readings(&self.table), &mut self.host)
             }
             None => Err(libc::ENOTCONN),
         };
         if let Err(errno) = asked {
-            self.host.answer_splice(owner(index, slot), errno);
+            self.host.answer_splice(owner(index, slot), seq, errno);
         }
     }
 }
 
 impl SlowHost {
-    /// The answer to the newest command of a slot, which has waited for it.
-    pub fn answer_splice(&mut self, owner: Owner, errno: i32) {
-        let Some((client, slot)) = self.find(owner) else { return };
-        let seq = client.slot(slot).command_seq;
-        client.answer_asker(slot, seq, -errno);
+    /// The answer to a command of a slot, for which its application waits.
+    pub fn answer_splice(&mut self, owner: Owner, seq: u32, errno: i32) {
+        if let Some((client, slot)) = self.find(owner) {
+            client.answer_asker(slot, seq, -errno);
+        }
     }
 }

@@ -9,8 +9,8 @@ use crate::flow::{FlowId, FlowSetup, Link, PortId, Window};
 use crate::messages::{ToFast, ToSlow};
 use crate::table::FlowTable;
 use crate::table::bits::{
-    ACK_NOW, ACTIVE, DEAD, KEEPALIVE, PROBE, RECOVER_SET, RECOVERY, REMOVING, RESEND, SACK, TAIL, TIMESTAMPS, TIMING,
-    TRACKED, UNDO, VLAN,
+    ACK_NOW, ACTIVE, DEAD, KEEPALIVE, PROBE, RECOVER_SET, RECOVERY, REMOVING, RESEND, RESTING, SACK, TAIL, TIMESTAMPS,
+    TIMING, TRACKED, UNDO, VLAN,
 };
 use crate::table::stages::{Close, Control, Install, Loss, Post};
 use crate::time::Micros;
@@ -61,7 +61,10 @@ pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now
         | ToFast::Abort { flow, .. } => *flow,
     };
     let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return };
-    if turn.t.has(DEAD) {
+    // A flow that rests may go on, with what has changed meanwhile.
+    let lasts =
+        matches!(message, ToFast::Relink(..) | ToFast::SetMss(..) | ToFast::SetClass(..) | ToFast::SetService { .. });
+    if turn.t.has(DEAD) && !(lasts && turn.t.has(RESTING)) {
         return;
     }
     let loss = Loss::from(by);

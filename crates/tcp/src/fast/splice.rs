@@ -58,8 +58,10 @@ pub(super) fn step(
 #[inline(never)]
 pub(super) fn keep(state: &mut FastState, port: PortId, frames: &impl RxBatch) {
     let FastState { held, outbox, counters, config, .. } = state;
+    // They may be super-segments, and are not to take the places of handshakes.
+    let most = config.slow_segments / 16;
     for frame in held.drain(..) {
-        outbox.pass_to_slow(counters, config.slow_segments, port, frames.bytes(frame as usize));
+        outbox.pass_to_slow(counters, most, port, frames.bytes(frame as usize));
     }
 }
 
@@ -91,9 +93,9 @@ fn hold(receive: Receive, by: Control, turn: &mut FlowTurn<'_>) -> Held {
     Held::Resting
 }
 
-/// The peer is told where we are, as what it has sent meanwhile was dropped.
+/// The peer is told where we are: what it has sent meanwhile was not taken.
 fn resume(receive: Receive, by: Control, turn: &mut FlowTurn<'_>) {
-    if !turn.t.has(RESTING) {
+    if !turn.t.has(RESTING) || turn.t.has(ABORTING) {
         return;
     }
     turn.t.clear(receive, RESTING);

@@ -81,6 +81,7 @@ impl SlowPath {
 
     /// Aborts a flow.
     pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: Option<i32>, host: &mut dyn Host) {
+        self.forget_splice(id, host);
         let Some(installed) = self.table.running(id) else { return };
         let errno = errno.filter(|_| !installed.orphan);
         if let Some(connection) = self.table.get(id) {

@@ -163,8 +163,8 @@ pub trait Host {
     }
     /// The segments of this connection are no longer translated.
     fn unsplice(&mut self, _: &FourTuple) {}
-    /// The answer to a socket's `splice`: 0, or a positive errno.
-    fn splice_answered(&mut self, _: Owner, _errno: i32) {}
+    /// The answer to the `splice` of a socket with this number: 0, or a positive errno.
+    fn splice_answered(&mut self, _: Owner, _command: u32, _errno: i32) {}
     /// A transient error (positive errno) of a connection whose application has asked for such reports.
     fn soft_error(&mut self, _owner: Owner, _errno: i32) {}
     /// An active open has failed with this errno (positive).

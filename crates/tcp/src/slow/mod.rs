@@ -309,7 +309,11 @@ impl SlowPath {
                 self.counters.drop(Drop::Duplicate);
                 host.send(connection.flow_group, ToFast::Challenge(id));
             }
-            Phase::Installed(installed) if installed.splice != SpliceState::No => {
+            // What came to another flow group has not been offered to the flow.
+            Phase::Installed(installed)
+                if installed.is_spliced()
+                    || (installed.splice == SpliceState::Asked && arrival.came_to == Some(connection.flow_group)) =>
+            {
                 let state = installed.splice;
                 self.keep_segment(id, state, arrival, host);
             }

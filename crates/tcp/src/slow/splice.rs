@@ -47,8 +47,9 @@ struct Asked {
     /// What the flows answer counts if it is the answer to this.
     round: u32,
     resting: [bool; 2],
-    /// The socket whose command it is, and its user.
+    /// The socket whose command it is, the command's number, and its user.
     owner: Owner,
+    command: u32,
     user: u32,
     /// The application was told to pass on what is left.
     answered: bool,
@@ -59,6 +60,8 @@ struct Asked {
     retry_us: u64,
     /// Segments that came meanwhile.
     kept: Vec<(FlowId, PortId, Box<[u8]>)>,
+    /// Their bytes.
+    bytes: usize,
 }
 
 impl Asked {
@@ -67,9 +70,6 @@ impl Asked {
     }
     fn is_of(&self, id: FlowId) -> bool {
         self.flows.contains(&id)
-    }
-    fn bytes(&self) -> usize {
-        self.kept.iter().map(|(_, _, frame)| frame.len()).sum()
     }
 }
 
@@ -81,11 +81,12 @@ impl Asking {
 }
 
 impl SlowPath {
-    /// Splices the connections of these sockets. After `Ok` the answer comes by [`Host::splice_answered`].
+    /// Splices the connections of these sockets. After `Ok` the answer comes by [`Host::splice_answered`], with this number.
     pub fn splice(
         &mut self,
         now: Micros,
         owners: [Owner; 2],
+        command: u32,
         snapshots: &dyn Snapshots,
         host: &mut dyn Host,
     ) -> Result<(), i32> {
@@ -103,7 +104,7 @@ impl SlowPath {
             if !same || !asked.answered {
                 return Err(EBUSY);
             }
-            (asked.owner, asked.round, asked.answered) = (owner, round, false);
+            (asked.owner, asked.command, asked.round, asked.answered) = (owner, command, round, false);
             (asked.until, asked.retry_us) = (until.min(asked.over_at), retry_us);
         } else {
             let user = host.user(owner);
@@ -113,10 +114,21 @@ impl SlowPath {
             }
             self.may_be_spliced(flows, snapshots, host)?;
             let (over_at, kept) = (now.after(HOLD_US), Vec::new());
-            let (resting, answered, retry_at) = ([false; 2], false, None);
-            let asked =
-                Asked { flows, round, resting, owner, user, answered, over_at, until, retry_at, retry_us, kept };
-            self.asking.asked.push(asked);
+            self.asking.asked.push(Asked {
+                flows,
+                round,
+                resting: [false; 2],
+                owner,
+                command,
+                user,
+                answered: false,
+                over_at,
+                until,
+                retry_at: None,
+                retry_us,
+                kept,
+                bytes: 0,
+            });
             self.note_splice(flows, SpliceState::Asked);
         }
         self.step(flows, Splicing::Hold(round), host);
@@ -152,7 +164,11 @@ impl SlowPath {
                 return Err(EOPNOTSUPP);
             }
             let (tuple, link) = (connection.tuple, installed.link);
-            let Route::Via { mtu, .. } = host.route(tuple.remote, Some(tuple.local)) else { return Err(EOPNOTSUPP) };
+            let mtu = match host.route(tuple.remote, Some(tuple.local)) {
+                Route::Via { mtu, .. } => mtu,
+                Route::Resolving => return Err(EAGAIN),
+                Route::NotOurs | Route::Unreachable(_) => return Err(EOPNOTSUPP),
+            };
             // As large as what the peer may send, and what may be sent to it.
             let largest = mtu.saturating_sub(installed.path.overhead());
             *end = Some((tuple, link, largest, snapshots.snapshot(id)));
@@ -176,10 +192,6 @@ impl SlowPath {
     fn step_one(&self, id: FlowId, step: Splicing, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         host.send(connection.flow_group, ToFast::Splice(id, step));
-        if let (Splicing::Resume | Splicing::Release, Phase::Installed(installed)) = (step, &connection.phase) {
-            // It may have changed while the flow rested.
-            host.send(connection.flow_group, ToFast::Relink(id, installed.link));
-        }
     }
 
     /// A flow has answered.
@@ -209,16 +221,16 @@ impl SlowPath {
         let asked = &mut self.asking.asked[place];
         (asked.resting, asked.retry_at) = ([false; 2], None);
         (asked.answered, asked.until) = (true, asked.over_at);
-        let (flows, owner) = (asked.flows, asked.owner);
+        let (flows, owner, command) = (asked.flows, asked.owner, asked.command);
         // Their answers to this round may be on their way.
         self.step(flows, Splicing::Resume, host);
-        host.splice_answered(owner, EAGAIN);
+        host.splice_answered(owner, command, EAGAIN);
     }
 
     /// Both flows go on as if nothing had been.
     fn give_up_splice(&mut self, place: usize, errno: i32, host: &mut dyn Host) {
         let asked = self.asking.asked.swap_remove(place);
-        self.asking.kept -= asked.bytes();
+        self.asking.kept -= asked.bytes;
         self.note_splice(asked.flows, SpliceState::No);
         self.step(asked.flows, Splicing::Release, host);
         for (id, port, frame) in asked.kept {
@@ -227,7 +239,7 @@ impl SlowPath {
             }
         }
         if !asked.answered {
-            host.splice_answered(asked.owner, errno);
+            host.splice_answered(asked.owner, asked.command, errno);
         }
     }
 
@@ -270,11 +282,11 @@ impl SlowPath {
             return self.give_up_splice(place, errno, host);
         }
         let asked = self.asking.asked.swap_remove(place);
-        self.asking.kept -= asked.bytes();
+        self.asking.kept -= asked.bytes;
         self.note_splice(flows, SpliceState::Begun(flows[0]));
         self.spliced.insert(now, Running::new(now, flows, translations));
         self.step(flows, Splicing::Begun, host);
-        host.splice_answered(asked.owner, 0);
+        host.splice_answered(asked.owner, asked.command, 0);
         for (id, port, frame) in asked.kept {
             if let Some(connection) = self.table.get(id) {
                 host.translate(connection.flow_group, port, frame);
@@ -298,10 +310,11 @@ impl SlowPath {
         }
         let asking = &mut self.asking;
         let Some(asked) = asking.asked.iter_mut().find(|asked| asked.is_of(id)) else { return };
-        if asked.bytes() + frame.len() > KEPT || asking.kept + frame.len() > KEPT_FOR_ALL {
+        if asked.bytes + frame.len() > KEPT || asking.kept + frame.len() > KEPT_FOR_ALL {
             return self.counters.drop(Drop::Held);
         }
         asking.kept += frame.len();
+        asked.bytes += frame.len();
         asked.kept.push((id, port, frame));
     }
 
@@ -311,8 +324,13 @@ impl SlowPath {
         self.asking.kept
     }
 
-    /// A flow is removed. If it was to be spliced, the other one goes on.
+    /// A flow ends. If it was to be spliced, both go on as before.
     pub(super) fn forget_splice(&mut self, id: FlowId, host: &mut dyn Host) {
+        let is_asked =
+            |phase: &Phase| matches!(phase, Phase::Installed(installed) if installed.splice == SpliceState::Asked);
+        if !self.table.get(id).is_some_and(|connection| is_asked(&connection.phase)) {
+            return;
+        }
         if let Some(place) = self.asking.asked.iter().position(|asked| asked.is_of(id)) {
             self.give_up_splice(place, ENOTCONN, host);
         }

@@ -19,10 +19,10 @@ const LOOK_US: u64 = 100_000;
 const LOOKS: usize = 512;
 /// A splice that has ended stays for so long after its last segment, µs: that may have been lost.
 const SETTLED_US: u64 = 2_000_000;
-/// The same after a RST that does not stand exactly where the other peer expects it.
+/// The same if the end does not stand exactly where the other peer's last acknowledgement does.
 const DOUBTFUL_US: u64 = 60_000_000;
-/// How far beyond the newest acknowledgement such a RST may stand: by what was sent right before it.
-const RESET_AHEAD: u32 = 1 << 18;
+/// How far from it such an end may stand: by what was sent right before it.
+const NEAR: u32 = 1 << 18;
 /// A splice without segments ends after five days (as Linux's connection tracking).
 const IDLE_US: u64 = 5 * 86_400_000_000;
 
@@ -59,6 +59,15 @@ impl Running {
         [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
     }
 
+    /// Have both FINs been acknowledged, after this time without a segment? Each acknowledgement is the last one that has come.
+    /// It may be an old one that was late, so after a minute it is enough that it is near.
+    fn is_closed(seen: &[Forwarded; 2], heard: [Seq; 2], idle_us: u64) -> bool {
+        seen.iter().zip(heard).all(|(seen, heard)| {
+            let off = seen.fin.map(|fin| fin.distance(heard).unsigned_abs());
+            off.is_some_and(|off| off == 0 || (off < NEAR && idle_us >= DOUBTFUL_US))
+        })
+    }
+
     /// Is there a RST that the other peer has taken, after this time without a segment? It takes one that stands exactly where it
     /// expects the next byte, and nobody can guess that. After one that is near, it may have had bytes that it did not
     /// acknowledge. Whoever forges such a one needs some 2^14 attempts, and a minute of silence for each.
@@ -66,7 +75,7 @@ impl Running {
         seen.iter().zip(heard).any(|(seen, heard)| {
             let ahead = seen.rst.map(|rst| rst.bytes_since(heard));
             let wait_us = ahead.map(|ahead| if ahead == 0 { SETTLED_US } else { DOUBTFUL_US });
-            ahead.is_some_and(|ahead| ahead < RESET_AHEAD) && wait_us.is_some_and(|wait_us| idle_us >= wait_us)
+            ahead.is_some_and(|ahead| ahead < NEAR) && wait_us.is_some_and(|wait_us| idle_us >= wait_us)
         })
     }
 }
@@ -80,6 +89,7 @@ impl Spliced {
     /// Adds one.
     pub(super) fn insert(&mut self, now: Micros, mut running: Running) {
         if self.running.is_empty() {
+            self.order.clear();
             self.look_at = now.after(LOOK_US);
         }
         self.last += 1;
@@ -96,15 +106,22 @@ impl SlowPath {
             return;
         }
         self.spliced.look_at = now.after(LOOK_US);
-        for _ in 0..self.spliced.order.len().min(LOOKS) {
+        let mut looks = LOOKS;
+        for _ in 0..self.spliced.order.len() {
             let Some((key, number)) = self.spliced.order.pop_front() else { break };
-            let Some(running) = self.spliced.running.remove(&key) else { continue };
-            if running.number != number {
-                // Another one that has the number of a flow which was spliced before.
-                self.spliced.running.insert(key, running);
-            } else if let Some(running) = self.look_at_splice(now, running, host) {
+            // The number of a flow may be another splice's by now.
+            if self.spliced.running.get(&key).is_none_or(|running| running.number != number) {
+                continue;
+            }
+            if let Some(running) = self.spliced.running.remove(&key)
+                && let Some(running) = self.look_at_splice(now, running, host)
+            {
                 self.spliced.order.push_back((key, number));
                 self.spliced.running.insert(key, running);
+            }
+            looks -= 1;
+            if looks == 0 {
+                break;
             }
         }
     }
@@ -124,7 +141,7 @@ impl SlowPath {
         let (seen, idle_us) = ([a, b], now.since(running.active_at));
         let heard = running.heard(&seen);
         let is_reset = Running::is_reset(&seen, heard, idle_us);
-        if a.fin == Some(heard[0]) && b.fin == Some(heard[1]) && !running.told {
+        if Running::is_closed(&seen, heard, idle_us) && !running.told {
             running.told = true;
             self.step(running.flows, Splicing::Ended(None), host);
         }

@@ -1,7 +1,7 @@
 //! Two connections that are spliced: asked for, translated, and ended.
 
 use super::world::*;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, flow_flags};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, PortId, flow_flags};
 use crate::messages::{Held, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{Forwarded, Route};
@@ -49,7 +49,7 @@ impl Proxy {
     fn ask_for(&mut self, owners: [Owner; 2]) -> Result<(), i32> {
         self.round += 1;
         let Bench { slow, world, readings, now } = &mut self.bench;
-        slow.splice(*now, owners, readings, world)
+        slow.splice(*now, owners, 1, readings, world)
     }
     /// Answers to the newest round.
     fn held(&mut self, side: usize, held: Held) {
@@ -182,7 +182,7 @@ fn only_connections_that_understand_each_other_are_spliced() {
     assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "the other peer may send more");
     proxy.bench.reading(flow).mss = 1448;
     proxy.bench.world.route = Some(Route::Resolving);
-    assert_eq!(proxy.ask(), Err(EOPNOTSUPP));
+    assert_eq!(proxy.ask(), Err(EAGAIN));
     proxy.bench.world.route = None;
     // One that is not installed yet is judged later.
     let there = std::mem::take(proxy.bench.reading(flow));
@@ -325,9 +325,54 @@ fn a_spliced_flow_has_no_timers_and_its_new_link_is_the_translations() {
     assert!(proxy.is_over());
 }
 
-/// A segment of the client with this much payload.
+/// A segment of the client with this much payload, which its flow has not taken.
 fn segment(proxy: &mut Proxy, flags: u8, payload: usize) {
-    proxy.bench.for_server(4001, Peer { seq: 9000, ack: 1, flags, payload, ..Peer::default() });
+    segment_at(proxy, 1, flags, payload);
+}
+
+fn segment_at(proxy: &mut Proxy, flow_group: usize, flags: u8, payload: usize) {
+    let frame = frame((PEER, 4001), (US, 80), Peer { seq: 9000, ack: 1, flags, payload, ..Peer::default() });
+    let Bench { slow, world, now, .. } = &mut proxy.bench;
+    slow.on_message(*now, flow_group, ToSlow::Segment(PortId(1), frame), world);
+}
+
+#[test]
+fn what_comes_to_another_flow_group_is_offered_to_the_flow() {
+    let mut proxy = Proxy::new();
+    proxy.ask().unwrap();
+    segment_at(&mut proxy, 0, flags::ACK, 0);
+    assert!(proxy.bench.messages().contains(&"1:inject 0".into()));
+    assert_eq!(proxy.bench.slow.kept_bytes(), 0);
+}
+
+#[test]
+fn who_cuts_a_connection_that_is_asked_for_resets_its_peer() {
+    let mut proxy = Proxy::new();
+    proxy.ask().unwrap();
+    proxy.held(0, Held::Resting);
+    proxy.steps();
+    let Bench { slow, world, .. } = &mut proxy.bench;
+    assert!(slow.cut(proxy.owners[0], world));
+    assert_eq!(proxy.answers(), [ENOTCONN]);
+    let messages = proxy.bench.messages();
+    let at = |what: &str| messages.iter().position(|message| message.contains(what)).unwrap();
+    assert!(at("release") < at("abort") && at("abort") < at("remove"), "{messages:?}");
+}
+
+#[test]
+fn an_end_is_seen_although_an_old_acknowledgement_came_last() {
+    let mut proxy = Proxy::begun();
+    let numbers = [0, 1].map(|side| proxy.bench.readings.0[&proxy.flows[side]].rcv_nxt.add(1));
+    for (side, fin) in numbers.into_iter().enumerate() {
+        (proxy.seen(side).fin, proxy.seen(side).segments) = (Some(fin), 1);
+    }
+    proxy.acknowledged(0, numbers[0]);
+    proxy.acknowledged(1, numbers[1].sub(1000));
+    proxy.bench.pass_ms(59_000);
+    assert!(proxy.steps().is_empty());
+    proxy.bench.pass_ms(2000);
+    assert_eq!(proxy.steps()[..2], named("ended(none)", &proxy));
+    assert!(proxy.is_over());
 }
 
 #[test]
@@ -369,7 +414,7 @@ fn one_user_leaves_room_for_others() {
     }
     let owners: Vec<_> = flows.iter().map(|flow| bench.world.setups[flow].owner).collect();
     let Bench { slow, world, readings, now } = &mut bench;
-    let asked = owners.chunks(2).map(|pair| slow.splice(*now, [pair[0], pair[1]], readings, world));
+    let asked = owners.chunks(2).map(|pair| slow.splice(*now, [pair[0], pair[1]], 1, readings, world));
     let results: Vec<_> = asked.collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 128);
     assert_eq!(results[129], Err(EBUSY));
@@ -405,7 +450,7 @@ fn many_splices_are_looked_at_in_turn_and_end_one_by_one() {
     for pair in flows.chunks(2) {
         let owners = [0, 1].map(|side| bench.world.setups[&pair[side]].owner);
         let Bench { slow, world, readings, now } = &mut bench;
-        slow.splice(*now, owners, readings, world).unwrap();
+        slow.splice(*now, owners, 1, readings, world).unwrap();
         let round = world.sent.iter().rev().find_map(|(_, message)| match message {
             crate::messages::ToFast::Splice(_, crate::messages::Splicing::Hold(round)) => Some(*round),
             _ => None,

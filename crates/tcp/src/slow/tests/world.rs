@@ -223,7 +223,7 @@ impl Host for World {
     fn unsplice(&mut self, tuple: &FourTuple) {
         self.splices.as_mut().map(|splices| splices.remove(tuple));
     }
-    fn splice_answered(&mut self, owner: Owner, errno: i32) {
+    fn splice_answered(&mut self, owner: Owner, _: u32, errno: i32) {
         self.splice_answers.push((owner, errno));
     }
 }
