@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_fast::module_port::{Filter, ModulePort};
+use towpath_fast::module_port::Filter;
 use towpath_modules::code::Code;
 use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
@@ -88,7 +88,7 @@ fn module(object: &str, code: &Path) -> io::Result<Attached> {
     // and has compiled the code of it. Whoever passes other files runs them by his own rights.
     let module = unsafe { Module::new(&object, 0, 1, Some((code, &[0]))) }.map_err(io::Error::other)?;
     let budget = Arc::new(Budget::new("counted", 100));
-    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget })
+    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget, selector: None })
 }
 
 /// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or
@@ -101,7 +101,7 @@ pub fn run(side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> 
         let mut chains = Chains::default();
         let chain = if side == Side::Ingress { &mut chains.ingress } else { &mut chains.egress };
         chain.push(module(object, code)?);
-        port = Box::new(ModulePort::new(port, Filter::new(&chains, 0, 0)));
+        port = Filter::new(&chains, 0, 0).before(port);
     }
     let (turns, mut received) = (frames.div_ceil(TURN as u64), Vec::with_capacity(TURN));
     let begin = Instant::now();

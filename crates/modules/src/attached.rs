@@ -52,6 +52,8 @@ pub struct Attached {
     pub counts: Arc<Counts>,
     /// The time that it may take.
     pub budget: Arc<Budget>,
+    /// The bit of its selector: it has only frames of those that the selector chooses. `None`: it has all frames.
+    pub selector: Option<u32>,
 }
 
 /// All modules of both hooks, in the order in which they run.
@@ -67,5 +69,9 @@ impl Chains {
     /// Is there no module?
     pub fn is_empty(&self) -> bool {
         self.ingress.is_empty() && self.egress.is_empty()
+    }
+    /// Has a module a selector?
+    pub fn select(&self) -> bool {
+        self.ingress.iter().chain(&self.egress).any(|one| one.selector.is_some())
     }
 }

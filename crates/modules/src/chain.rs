@@ -9,6 +9,11 @@ use std::sync::Arc;
 
 /// How often the clock is asked to know what asking takes.
 const ASKED: usize = 15;
+/// All selectors: each module runs.
+pub const EVERY: u32 = u32::MAX;
+
+/// Says which selectors choose whoever has a frame.
+pub type Whose = dyn Fn(&[u8]) -> u32 + Send + Sync;
 
 /// A chain on one port of one flow group.
 pub struct Chain {
@@ -22,6 +27,8 @@ pub struct Chain {
     clock_ns: u64,
     /// Modules that this chain was the first to detach, and that nobody was told of.
     detached: Vec<Arc<Budget>>,
+    /// For modules with selectors. `None`: no selector chooses anybody.
+    whose: Option<Arc<Whose>>,
 }
 
 /// A module of a chain.
@@ -32,9 +39,16 @@ struct Step {
     passed: u64,
     budget: Arc<Budget>,
     account: Account,
+    /// See [`Attached::selector`].
+    selector: Option<u32>,
 }
 
 impl Step {
+    /// Does it have the frames of connections that these selectors choose?
+    fn is_for(&self, selectors: u32) -> bool {
+        self.selector.is_none_or(|bit| bit & selectors != 0)
+    }
+
     /// Adds what is not in the counts yet.
     fn settle(&mut self, group: usize) {
         let passed = std::mem::take(&mut self.passed);
@@ -57,7 +71,8 @@ impl Chain {
             let mut instance = Instance::new(&one.module, group as u32);
             instance.stands_at(port, group as u32);
             let account = Account::new(&one.budget, begin);
-            Step { instance, counts: Arc::clone(&one.counts), passed: 0, budget: Arc::clone(&one.budget), account }
+            let (counts, budget) = (Arc::clone(&one.counts), Arc::clone(&one.budget));
+            Step { instance, counts, passed: 0, budget, account, selector: one.selector }
         };
         let is_limited = modules.iter().any(|one| one.budget.is_limit());
         let twice = |_| {
@@ -75,6 +90,7 @@ impl Chain {
             clock,
             clock_ns: asked[ASKED / 2],
             detached: Vec::new(),
+            whose: None,
         }
     }
     /// Is there no module?
@@ -86,10 +102,32 @@ impl Chain {
         self.room
     }
 
+    /// Has a module a selector? Then frames are given to [`Chain::run_selected`] or [`Chain::run_selected_in_place`]. The other
+    /// calls run each module, and ask nothing.
+    pub fn selects(&self) -> bool {
+        self.steps.iter().any(|step| step.selector.is_some())
+    }
+    /// Asks this whose frames are.
+    pub fn ask(&mut self, whose: Arc<Whose>) {
+        self.whose = Some(whose);
+    }
+    /// The selectors that choose whoever has a frame.
+    pub fn selectors_of(&self, frame: &[u8]) -> u32 {
+        match &self.whose {
+            _ if !self.selects() => EVERY,
+            Some(whose) => whose(frame),
+            None => 0,
+        }
+    }
+    /// Does a module run on frames of connections that these selectors choose?
+    pub fn is_for(&self, selectors: u32) -> bool {
+        self.steps.iter().any(|step| step.is_for(selectors))
+    }
+
     /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx` or `Drop`.
     pub fn run(&mut self, frame: &mut Frame<'_>) -> Action {
         if self.sampling.is_due() {
-            return self.run_timed(&mut |instance| instance.run(frame) as u32);
+            return self.run_timed(EVERY, &mut |instance| instance.run(frame) as u32);
         }
         for step in &mut self.steps {
             let action = step.instance.run(frame);
@@ -133,16 +171,47 @@ impl Chain {
     #[cold]
     #[inline(never)]
     fn run_timed_in_place(&mut self, bytes: &mut [u8]) -> Action {
-        self.run_timed(&mut |instance| instance.run_in_place(bytes))
+        self.run_timed(EVERY, &mut |instance| instance.run_in_place(bytes))
+    }
+
+    /// [`Chain::run`] of the modules that have frames of connections which these selectors choose.
+    pub fn run_selected(&mut self, frame: &mut Frame<'_>, selectors: u32) -> Action {
+        self.run_those(selectors, &mut |instance| instance.run(frame) as u32)
+    }
+
+    /// [`Chain::run_in_place`] of the modules that have this frame.
+    pub fn run_selected_in_place(&mut self, bytes: &mut [u8]) -> Action {
+        self.run_those(self.selectors_of(bytes), &mut |instance| instance.run_in_place(bytes))
+    }
+
+    fn run_those(&mut self, selectors: u32, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
+        // A frame that no module has is no run, so none is timed for it.
+        if self.is_for(selectors) && self.sampling.is_due() {
+            return self.run_timed(selectors, run);
+        }
+        for step in self.steps.iter_mut().filter(|step| step.is_for(selectors)) {
+            let result = run(&mut step.instance);
+            if result != PASS {
+                return other(step, self.group, self.hook, result);
+            }
+            step.passed += 1;
+        }
+        Action::Pass
     }
 
     /// Runs the modules on a frame and charges each for its time. One that has taken too much leaves the chain.
     #[cold]
     #[inline(never)]
-    fn run_timed(&mut self, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
+    fn run_timed(&mut self, selectors: u32, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
         let (group, hook, runs) = (self.group, self.hook, self.sampling.gap());
         let (mut action, mut all) = (Action::Pass, false);
         for step in &mut self.steps {
+            if !step.is_for(selectors) {
+                // A frame of another costs it nothing. Whether it is suspected still, time decides.
+                let standing = step.account.charge(&step.budget, group, 0, 1, (self.clock)());
+                all |= standing != Standing::Good;
+                continue;
+            }
             let begin = (self.clock)();
             let result = run(&mut step.instance);
             let end = (self.clock)();
@@ -169,9 +238,9 @@ impl Chain {
         action
     }
 
-    /// Takes back that a frame went on: it could not be sent.
-    pub fn failed(&self) {
-        if let Some(step) = self.steps.last() {
+    /// Takes back that a frame went on, of a connection that these selectors choose: it could not be sent.
+    pub fn failed(&self, selectors: u32) {
+        if let Some(step) = self.steps.iter().rfind(|step| step.is_for(selectors)) {
             step.counts.add(self.group, 5, 1);
         }
     }
@@ -238,7 +307,7 @@ mod tests {
 
     fn attached(name: &str, percent: u8) -> Attached {
         let module = Arc::new(Module::interpreted(&Object::null(), 0, 1).unwrap());
-        Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new(name, percent)) }
+        Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new(name, percent)), selector: None }
     }
 
     #[test]
@@ -280,5 +349,45 @@ mod tests {
         let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, slow);
         (0..10_000).for_each(|_| assert_eq!(chain.run_in_place(&mut [0; 64]), Action::Pass));
         assert_eq!(modules[0].budget.overrun(), None);
+    }
+
+    #[test]
+    fn a_module_has_the_frames_of_connections_that_its_selector_chooses() {
+        // The selectors stand in the frame.
+        let whose: Arc<Whose> = Arc::new(|frame| u32::from_ne_bytes([frame[0], frame[1], frame[2], frame[3]]));
+        let frame = |bits: u32| [bits.to_ne_bytes(), [0; 4]].concat();
+        let of = |name, bit| Attached { selector: Some(bit), ..attached(name, 100) };
+        let modules = [of("first", 1), attached("all", 100), of("second", 1 << 31)];
+        for hook in [Hook::Ingress, Hook::Egress] {
+            let mut chain = Chain::new(&modules, hook, 0, 0);
+            assert!(chain.selects() && chain.is_for(0));
+            assert_eq!(chain.selectors_of(&frame(1)), 0, "nobody is asked yet");
+            chain.ask(Arc::clone(&whose));
+            for bits in [0, 1, 1, 1 << 31, 1 | 1 << 31, 2] {
+                assert_eq!(chain.run_selected_in_place(&mut frame(bits)), Action::Pass);
+                assert_eq!(chain.run_selected(&mut Frame::whole(&mut [0; 64]), bits), Action::Pass);
+            }
+        }
+        assert_eq!(modules.each_ref().map(|one| one.counts.sums()[0]), [12, 24, 8]);
+        let alone = Chain::new(&modules[2..], Hook::Ingress, 0, 0);
+        assert!(alone.is_for(1 << 31) && !alone.is_for(1) && alone.is_for(EVERY));
+        // What was not sent is counted where the frame was last.
+        let chain = Chain::new(&modules, Hook::Egress, 0, 0);
+        [1, 0, 1 << 31, EVERY].into_iter().for_each(|bits| chain.failed(bits));
+        assert_eq!(modules.each_ref().map(|one| one.counts.sums()[5]), [0, 2, 2]);
+        assert!(!Chain::new(&modules[1..2], Hook::Ingress, 0, 0).selects());
+    }
+
+    #[test]
+    fn frames_of_others_take_no_time_of_a_module_and_do_not_save_it() {
+        let modules = [Attached { selector: Some(1), ..attached("greedy", 10) }, attached("patient", 100)];
+        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, still);
+        chain.clock = slow;
+        chain.ask(Arc::new(|frame| frame[0].into()));
+        (0..100_000).for_each(|_| assert_eq!(chain.run_selected_in_place(&mut [2; 64]), Action::Pass));
+        assert_eq!((modules[0].counts.sums()[0], modules[0].budget.overrun()), (0, None));
+        (0..100_000).for_each(|at| assert_eq!(chain.run_selected_in_place(&mut [(at % 2) as u8; 64]), Action::Pass));
+        assert!(modules[0].budget.overrun().is_some());
+        assert!(modules[0].counts.sums()[0] < 1000, "{}", modules[0].counts.sums()[0]);
     }
 }

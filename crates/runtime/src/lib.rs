@@ -62,5 +62,5 @@ pub use orphans::{OrphanLimits, Orphans};
 pub use peer_rules::{Block, MAX_PEER_RULES, PeerRule, PeerRules, PeerVerdict};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
 pub use reservation::{Grant, JoinProof, ListenerProof, Proof, Reservation};
-pub use stack::{Movement, PairHandle, Stack, WorkerCount};
+pub use stack::{Movement, PairHandle, Selectors, Stack, WorkerCount};
 pub use status::{ClientStatus, FlowGroupStatus, SocketStatus, Status, WorkerStatus};

@@ -4,7 +4,7 @@ use crate::client_setup::{ClientId, ClientSetup};
 use crate::files::SharedFile;
 use crate::mailbox::Doorbell;
 use crate::reservation::Reservation;
-use crate::stack::PairHandle;
+use crate::stack::{PairHandle, Selectors};
 use crate::status::{SocketStatus, Status};
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ pub enum Request {
     /// Begins (`Some`) or ends a capture in all threads.
     Capture(Option<Taps>, Sender<()>),
     /// See [`crate::Stack::modules`]; `None` = none.
-    Modules(Option<Chains>, Sender<()>),
+    Modules(Option<(Chains, Selectors)>, Sender<()>),
 }
 
 /// Where the threads of a stack leave frames.

@@ -9,6 +9,7 @@ use crate::status::{SocketStatus, Status};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use towpath_modules::Chains;
 use towpath_ring::{Geometry, PairGeometry};
 
@@ -22,6 +23,9 @@ pub struct PairHandle {
     /// The other client.
     pub peer: ClientId,
 }
+
+/// Says which selectors of modules choose a client: their bits ([`towpath_modules::Attached::selector`]).
+pub type Selectors = Arc<dyn Fn(ClientId) -> u32 + Send + Sync>;
 
 /// The result of moving clients to another kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,8 +162,9 @@ pub trait Stack: Send + Sync {
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
     /// Lets frames go through these modules from now on, and through no others. Returns when no thread runs another one.
-    /// No frame is lost by the change.
-    fn modules(&self, _: &Chains) -> io::Result<()> {
+    /// No frame is lost by the change. A module with a selector has only frames of connections and listeners of the clients that
+    /// `selectors` says. They are asked about all when it comes, and then about each new one.
+    fn modules(&self, _: &Chains, _selectors: &Selectors) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// How many flow groups run modules; `None` = this stack has no frames of its own.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
 use towpath_modules::{Attached, Budget, Chains, Counts, Hook, Line, Map, MapKind, Module, Object};
-use towpath_runtime::Stack;
+use towpath_runtime::{Selectors, Stack};
 
 /// Most modules of a service.
 const MOST: usize = 32;
@@ -94,7 +94,7 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     is_free(&all.lock(), name)?;
     let (module, program) = judged(object, program.as_deref(), rows)?;
     let budget = Arc::new(Budget::new(name, *budget));
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget };
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector: None };
     let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached };
     let line = line(&entry);
     let mut modules = all.lock();
@@ -138,7 +138,8 @@ fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
     let runs = |module: &Entry, hook| module.hook == hook && module.attached.budget.overrun().is_none();
     let of = |hook| modules.iter().filter(move |one| runs(one, hook)).map(|module| module.attached.clone());
     let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
-    stack.modules(&chains).map_err(|why| why.to_string())
+    let nobody: Selectors = Arc::new(|_| 0);
+    stack.modules(&chains, &nobody).map_err(|why| why.to_string())
 }
 
 /// [`attach`], and leaves the modules to the next process that serves.

@@ -243,6 +243,7 @@ impl SlowState {
             Ok(()) => {
                 self.host.show_judged(owner);
                 self.host.tell_name(owner, &tuple);
+                self.host.select_listener(owner, tuple.local_end());
                 0
             }
             Err(errno) => {

@@ -15,7 +15,7 @@ use towpath_ring::lines::app_flags;
 use towpath_ring::{Geometry, Region, Slot};
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FlowTable;
-use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, PortId, Window, flow_flags};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window, flow_flags};
 use towpath_tcp::messages::{Held, Splicing, ToFast, ToSlow};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -72,43 +72,48 @@ impl Bench {
         self.flow_group.turn(self.now);
     }
     pub fn install(&mut self, slot: Slot) {
-        let tuple = FourTuple {
-            local: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            local_port: 1,
-            remote: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            remote_port: 2,
-        };
-        let setup = FlowSetup {
-            flow: FLOW,
-            owner: owner(0, slot),
-            tuple,
-            link: Link { port: PortId(0), source: [0; 6], destination: [0; 6], vlan: None },
-            snd_start: Seq(START),
-            rcv_start: Seq(2000),
-            snd_wnd: 60_000,
-            snd_wscale: 0,
-            rcv_wscale: 0,
-            window_scaling: false,
-            mss: 1400,
-            timestamps: false,
-            sack: false,
-            ts_recent: 0,
-            ts_offset: 0,
-            rcv_wnd: 4096,
-            tx_bytes: 4096,
-            rx_bytes: 4096,
-            window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
-            srtt_us: RTT_US,
-            nodelay: true,
-            ecn: Ecn::Off,
-            class: 0,
-            tos: 0,
-            ttl: 64,
-        };
+        let setup = setup(owner(0, slot));
         self.to.send(ToGroup::Tcp(ToFast::Install(Box::new(setup))));
     }
     fn said(&mut self) -> Vec<FromGroup> {
         std::iter::from_fn(|| self.from.pop().ok()).collect()
+    }
+}
+
+/// A flow of this owner.
+pub fn setup(owner: Owner) -> FlowSetup {
+    let tuple = FourTuple {
+        local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        local_port: 1,
+        remote: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        remote_port: 2,
+    };
+    FlowSetup {
+        flow: FLOW,
+        owner,
+        tuple,
+        link: Link { port: PortId(0), source: [0; 6], destination: [0; 6], vlan: None },
+        snd_start: Seq(START),
+        rcv_start: Seq(2000),
+        snd_wnd: 60_000,
+        snd_wscale: 0,
+        rcv_wscale: 0,
+        window_scaling: false,
+        mss: 1400,
+        timestamps: false,
+        sack: false,
+        ts_recent: 0,
+        ts_offset: 0,
+        rcv_wnd: 4096,
+        tx_bytes: 4096,
+        rx_bytes: 4096,
+        window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+        srtt_us: RTT_US,
+        nodelay: true,
+        ecn: Ecn::Off,
+        class: 0,
+        tos: 0,
+        ttl: 64,
     }
 }
 

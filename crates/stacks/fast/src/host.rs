@@ -8,6 +8,7 @@ use crate::messages::ToGroup;
 use crate::owner::{owner, split};
 use crate::pairs::Pairs;
 use crate::random::Random;
+use crate::selection::Selection;
 use crate::slots::{Phase, Queued};
 use crate::splices::Splices;
 use std::collections::BTreeSet;
@@ -68,7 +69,7 @@ pub enum LocalListener {
 }
 
 /// Every flow group's loopback. No kernel sees its segments.
-const LOOPBACK: PortId = PortId(0);
+pub const LOOPBACK: PortId = PortId(0);
 
 /// The slow path's tables.
 pub struct SlowHost {
@@ -92,6 +93,8 @@ pub struct SlowHost {
     pub pairs: Pairs,
     /// The module that translates segments of spliced connections.
     pub splices: Splices,
+    /// Connections and listeners, while there are modules with selectors.
+    pub selection: Option<Selection>,
     /// Told of connections while somebody captures.
     pub watch: Option<Arc<Mutex<Watch>>>,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
@@ -122,6 +125,7 @@ impl SlowHost {
             kernel_listeners: KernelListeners::default(),
             pairs,
             splices: Splices::default(),
+            selection: None,
             watch: None,
             child_congestion,
             now,
@@ -257,6 +261,7 @@ impl Host for SlowHost {
         self.network.steer(tuple, steered);
     }
     fn send_first_syn(&mut self, owner: Owner, tuple: &FourTuple, port: PortId, frame: &[u8]) -> FirstSyn {
+        self.select_connection(owner, tuple);
         if port == LOOPBACK {
             return FirstSyn::ByPort;
         }
@@ -319,6 +324,7 @@ impl Host for SlowHost {
         half_open.is_some_and(|(half_open, left)| half_open > 0 && half_open >= left)
     }
     fn drop_child(&mut self, child: Owner) {
+        self.forget_selected(child);
         let Some((client, slot)) = self.find(child) else { return };
         if client.slot(slot).phase != Phase::Child {
             return;
@@ -347,6 +353,7 @@ impl Host for SlowHost {
         }
         self.owners[flow] = Some(owner);
         self.tell_name(owner, &setup.tuple);
+        self.select_connection(owner, &setup.tuple);
         let (index, _) = split(owner);
         let Some((client, slot)) = self.find(owner) else { return };
         let was = client.slot(slot).phase;
@@ -441,6 +448,7 @@ impl Host for SlowHost {
         self.random.next()
     }
     fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
+        self.forget_selected(owner);
         if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
             *place = None;
         }

@@ -47,6 +47,7 @@ mod requests;
 mod ring_growth;
 mod rings;
 mod route_wait;
+mod selection;
 mod send_back;
 #[cfg(test)]
 mod send_back_tests;

@@ -3,11 +3,16 @@
 //!
 //! Modules have a frame in its place, which costs no copy. A module that moves a frame's ends, or wants to know about it
 //! (`struct towpath_frame`), needs room around it. Its frame is copied into a buffer of ours.
+//!
+//! If a module has a selector, it is looked up first whose each frame is. Such a port is a type of its own, so that without
+//! selectors nothing is asked for them.
 
+use crate::selection::Selected;
 use crate::send_back;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use towpath_modules::module::Action;
-use towpath_modules::{Budget, Chain, Chains, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
+use towpath_modules::{Budget, Chain, Chains, EVERY, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
@@ -72,10 +77,28 @@ impl Filter {
             group: group as u32,
         }
     }
+
+    /// With this table for its modules with selectors. Without a table these have no frames.
+    pub fn select(mut self, selected: Option<&Arc<Selected>>) -> Self {
+        if let Some(selected) = selected {
+            let (received, sent) = (Arc::clone(selected), Arc::clone(selected));
+            self.ingress.ask(Arc::new(move |frame| received.received(frame)));
+            self.egress.ask(Arc::new(move |frame| sent.sent(frame)));
+        }
+        self
+    }
+
+    /// A port with these modules before it.
+    pub fn before(self, port: Box<dyn Port>) -> Box<dyn Port> {
+        match self.ingress.selects() || self.egress.selects() {
+            true => Box::new(ModulePort::<true>::new(port, self)),
+            false => Box::new(ModulePort::<false>::new(port, self)),
+        }
+    }
 }
 
-/// See the module.
-pub struct ModulePort {
+/// See the module. `SELECTS`: a module has a selector.
+struct ModulePort<const SELECTS: bool> {
     inner: Box<dyn Port>,
     filter: Filter,
 }
@@ -90,6 +113,18 @@ fn left(frame: RxFrame, action: Action, done: &mut Vec<RxFrame>, back: &mut Vec<
         done.push(frame)
     }
     false
+}
+
+/// Runs the modules on a frame in its place.
+#[inline(always)]
+fn run_in_place<const SELECTS: bool>(chain: &mut Chain, bytes: &mut [u8]) -> Action {
+    if SELECTS { chain.run_selected_in_place(bytes) } else { chain.run_in_place(bytes) }
+}
+
+/// Runs the modules on a frame with room around it. `selectors` choose whoever has it.
+#[inline(always)]
+fn run<const SELECTS: bool>(chain: &mut Chain, frame: &mut Frame<'_>, selectors: u32) -> Action {
+    if SELECTS { chain.run_selected(frame, selectors) } else { chain.run(frame) }
 }
 
 /// Adds to the counts of a chain after a batch of frames, and says which module was detached.
@@ -127,9 +162,8 @@ fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
     Some(copy)
 }
 
-impl ModulePort {
-    /// Stands before this port.
-    pub fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
+impl<const SELECTS: bool> ModulePort<SELECTS> {
+    fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
         Self { inner, filter }
     }
 
@@ -140,7 +174,7 @@ impl ModulePort {
         } else {
             let Self { inner, filter } = self;
             let Filter { ingress, done, back, .. } = filter;
-            inner.retain_in_place(frames, from, &mut |frame, bytes| match ingress.run_in_place(bytes) {
+            inner.retain_in_place(frames, from, &mut |frame, bytes| match run_in_place::<SELECTS>(ingress, bytes) {
                 Action::Pass => true,
                 action => left(*frame, action, done, back),
             });
@@ -160,7 +194,7 @@ impl ModulePort {
         let Filter { ingress, done, back, .. } = filter;
         inner.retain_in_place(frames, from, &mut |frame, bytes| {
             let checksum = send_back::received(bytes, frame.checksum);
-            match ingress.run_in_place(bytes) {
+            match run_in_place::<SELECTS>(ingress, bytes) {
                 Action::Pass => true,
                 action => left(RxFrame { checksum, ..*frame }, action, done, back),
             }
@@ -172,6 +206,10 @@ impl ModulePort {
         let Self { inner, filter } = self;
         let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
         let bytes = inner.bytes(frame);
+        let selectors = if SELECTS { filter.ingress.selectors_of(bytes) } else { EVERY };
+        if SELECTS && !filter.ingress.is_for(selectors) {
+            return true;
+        }
         if bytes.len() > LARGEST {
             return false;
         }
@@ -179,7 +217,7 @@ impl ModulePort {
         let at = number as usize;
         let checksum = send_back::received(bytes, frame.checksum);
         let mut copy = with_room(&mut filter.held[at], bytes, about);
-        let action = filter.ingress.run(&mut copy);
+        let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
         let (start, len) = (copy.start as u32, copy.length as u32);
         filter.starts[at] = start;
         let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
@@ -221,7 +259,7 @@ impl ModulePort {
             filter.held[at].get_mut(start..start + frame.len as usize)
         };
         if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum)) {
-            filter.ingress.failed();
+            filter.ingress.failed(EVERY);
         }
     }
 
@@ -231,7 +269,7 @@ impl ModulePort {
         let Self { inner, filter } = self;
         let reserved = if offload.gso_bytes == 0 { inner.reserve() } else { inner.reserve_super() };
         let Some(bytes) = reserved.and_then(|buffer| buffer.get_mut(..len)) else { return };
-        if filter.egress.run_in_place(bytes) == Action::Pass {
+        if run_in_place::<SELECTS>(&mut filter.egress, bytes) == Action::Pass {
             inner.commit(len, offload);
         }
     }
@@ -243,21 +281,25 @@ impl ModulePort {
         let is_super = offload.gso_bytes != 0;
         let reserved = if is_super { inner.reserve_super() } else { inner.reserve() };
         let Some(buffer) = reserved.filter(|buffer| len <= buffer.len()) else { return };
+        let selectors = if SELECTS { filter.egress.selectors_of(&buffer[..len]) } else { EVERY };
+        if SELECTS && !filter.egress.is_for(selectors) {
+            return inner.commit(len, offload);
+        }
         if len > LARGEST {
-            return filter.egress.failed();
+            return filter.egress.failed(selectors);
         }
         let (gso_bytes, port, flow_group) = (offload.gso_bytes, filter.port, filter.group);
         let about = TowpathFrame { gso_bytes, egress: true, port, flow_group };
-        let Some(sent) = &mut filter.sent else { return filter.egress.failed() };
+        let Some(sent) = &mut filter.sent else { return filter.egress.failed(selectors) };
         let mut copy = with_room(sent, &buffer[..len], about);
-        if filter.egress.run(&mut copy) != Action::Pass {
+        if run::<SELECTS>(&mut filter.egress, &mut copy, selectors) != Action::Pass {
             return;
         }
         let grown = HEADROOM as i64 - copy.start as i64;
         let start = i64::from(offload.checksum_start) + grown;
         let uses_start = is_super || offload.checksum_needed;
         let Some(buffer) = buffer.get_mut(..copy.length).filter(|_| !uses_start || (14..=255).contains(&start)) else {
-            return filter.egress.failed();
+            return filter.egress.failed(selectors);
         };
         buffer.copy_from_slice(copy.bytes());
         if uses_start {
@@ -268,7 +310,7 @@ impl ModulePort {
     }
 }
 
-impl Port for ModulePort {
+impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
         let growth = if self.filter.egress.wants_room() { GROWTH } else { 0 };
@@ -377,16 +419,17 @@ impl Port for ModulePort {
         let Self { inner, filter } = self;
         // Whoever kept the frame has checked it. The checksum is made new.
         if !filter.ingress.wants_room() {
-            let goes_back = filter.ingress.run_in_place(frame) == Action::Tx;
+            let goes_back = run_in_place::<SELECTS>(&mut filter.ingress, frame) == Action::Tx;
             if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
-                filter.ingress.failed();
+                filter.ingress.failed(EVERY);
             }
         } else if frame.len() <= LARGEST
             && let Some(number) = filter.free.pop()
         {
             let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
             let mut copy = with_room(&mut filter.held[number as usize], frame, about);
-            let goes_back = filter.ingress.run(&mut copy) == Action::Tx;
+            let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
+            let goes_back = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors) == Action::Tx;
             let (start, len) = (copy.start as u32, copy.length as u32);
             filter.starts[number as usize] = start;
             if goes_back {

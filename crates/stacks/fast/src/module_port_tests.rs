@@ -3,6 +3,8 @@
 
 use crate::module_port::Filter;
 use crate::portset::PortSet;
+use crate::selection::tests::{selection, tuple};
+use crate::send_back_tests::segment;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use towpath_capture::{Memory, Reader, Tap, Wish};
@@ -10,7 +12,7 @@ use towpath_modules::{Attached, Budget, Chains, Counts, Insn, Module, Object, Pr
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
-use towpath_tcp::flow::PortId;
+use towpath_tcp::flow::{Owner, PortId};
 
 pub(crate) fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
     Insn { code, dst, src, off, imm }
@@ -20,7 +22,7 @@ pub(crate) fn attached(insns: Vec<Insn>) -> Attached {
     let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
-    Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new("test", 100)) }
+    Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new("test", 100)), selector: None }
 }
 
 /// The verdict is the frame's second byte, and 100 is written to its first.
@@ -191,4 +193,71 @@ fn who_captures_sees_what_is_on_the_wire_and_ports_are_themselves_again() {
     assert_eq!(received(near(&mut set)).len(), 1);
     set.filter(None);
     assert!(set.reserve(PortId(1)).is_some());
+}
+
+/// Frames that come to a connection which the module's selector chooses, those of another one, and frames that are nobody's:
+/// what is left of them after the module, at both hooks.
+fn selected(module: &Attached, v6: bool) -> [Vec<Vec<u8>>; 2] {
+    let module = Attached { selector: Some(2), ..module.clone() };
+    let chains = Chains { ingress: vec![module.clone()], egress: vec![module] };
+    let (frame, _) = segment(v6, None, 10);
+    let (other, _) = segment(!v6, None, 10);
+    let mut table = selection(4);
+    table.connection(Owner(0), &tuple(v6), 2);
+    table.connection(Owner(1), &tuple(v6).reversed(), 2);
+    table.connection(Owner(2), &tuple(!v6), 5);
+    table.connection(Owner(3), &tuple(!v6).reversed(), 5);
+    let (mut set, mut far) = set(&Chains::default());
+    set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port).select(Some(table.table()))).collect()));
+    let all = [&[9; 60][..], &frame, &other, &frame[..14]];
+    all.iter().for_each(|bytes| send(&mut far, bytes));
+    let came = received(near(&mut set));
+    // Buffers come back, whichever way a frame took.
+    for _ in 0..100 {
+        all.iter().for_each(|bytes| send(&mut far, bytes));
+        assert_eq!(received(near(&mut set)), came);
+    }
+    all.iter().for_each(|bytes| send(near(&mut set), bytes));
+    [came, received(&mut far)]
+}
+
+#[test]
+fn a_module_with_a_selector_has_frames_of_the_connections_that_it_chooses_and_no_others() {
+    let drops = || attached(vec![insn(0xb7, 0, 0, 0, 1), insn(0x95, 0, 0, 0, 0)]);
+    for v6 in [false, true] {
+        let ((mut frame, _), (other, _)) = (segment(v6, None, 10), segment(!v6, None, 10));
+        let nobodys = (vec![9; 60], frame[..14].to_vec());
+        let module = drops();
+        let left = vec![nobodys.0.clone(), other.clone(), nobodys.1.clone()];
+        assert_eq!(selected(&module, v6), [left.clone(), left]);
+        assert_eq!(counts(&module), [102, 0, 102, 0, 0, 0]);
+        // One that has a copy with room around it.
+        let module = by_head(0);
+        frame[0] = 7;
+        let left = vec![nobodys.0, frame, other, nobodys.1];
+        assert_eq!(selected(&module, v6), [left.clone(), left]);
+        assert_eq!(counts(&module), [102, 102, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn modules_with_and_without_selectors_stand_in_one_chain() {
+    let (all, some) = (by_byte(), Attached { selector: Some(1), ..by_byte() });
+    let chains = Chains { ingress: vec![some.clone(), all.clone()], egress: vec![all.clone()] };
+    let (mut set, mut far) = set(&Chains::default());
+    let mut table = selection(4);
+    table.connection(Owner(0), &tuple(false), 1);
+    set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port).select(Some(table.table()))).collect()));
+    // The second byte of the segment is a verdict that drops.
+    send(&mut far, &segment(false, None, 10).0);
+    send(&mut far, &frame(2));
+    assert_eq!(received(near(&mut set)).len(), 1);
+    assert_eq!((counts(&some)[0], counts(&all)[0]), (1, 1));
+    send(near(&mut set), &frame(2));
+    assert_eq!((received(&mut far).len(), counts(&all)[0]), (1, 2));
+    // Without a table there is no connection, so such a module has no frame.
+    set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
+    send(&mut far, &segment(false, None, 10).0);
+    assert!(received(near(&mut set)).is_empty());
+    assert_eq!((counts(&some)[0], counts(&all)[0]), (1, 3));
 }

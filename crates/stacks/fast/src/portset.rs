@@ -1,6 +1,6 @@
 //! A flow group's ports, as the protocol sees them.
 
-use crate::module_port::{Filter, ModulePort};
+use crate::module_port::Filter;
 use crate::tapped_port::TappedPort;
 use std::os::fd::BorrowedFd;
 use towpath_capture::Tap;
@@ -38,10 +38,7 @@ impl PortSet {
         let below = |mut port: Box<dyn Port>| if self.filtered { port.inner().unwrap_or(port) } else { port };
         let ports = std::mem::take(&mut self.ports).into_iter().map(below);
         (self.filtered, self.ports) = match filters {
-            Some(filters) => {
-                let filtered = |(port, filter)| -> Box<dyn Port> { Box::new(ModulePort::new(port, filter)) };
-                (true, ports.zip(filters).map(filtered).collect())
-            }
+            Some(filters) => (true, ports.zip(filters).map(|(port, filter)| filter.before(port)).collect()),
             None => (false, ports.collect()),
         };
         self.ask_again();

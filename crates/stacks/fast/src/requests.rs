@@ -45,7 +45,7 @@ impl SlowState {
                 let _ = reply.send(index.and_then(|index| self.host.pair_handle(index, place, pair)));
             }
             Request::Capture(taps, done) => self.capture(taps, &done),
-            Request::Modules(chains, done) => self.modules(chains.as_ref(), &done),
+            Request::Modules(modules, done) => self.modules(modules.as_ref(), &done),
             Request::Cut(ends, reply) => {
                 let _ = reply.send(self.cut_all(ends.into_iter().collect()));
             }

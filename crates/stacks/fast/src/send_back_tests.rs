@@ -1,7 +1,7 @@
 //! Frames that modules send back, over ports with offloads and without.
 #![allow(clippy::unwrap_used)]
 
-use crate::module_port::{Filter, ModulePort};
+use crate::module_port::Filter;
 use crate::module_port_tests::{attached, counts, insn};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -119,7 +119,7 @@ fn back_over(
     let (come, buffer) = (vec![frame.to_vec()], vec![0; 70_000]);
     let port = Wire { able, come, checksum, told: 0, buffer, sent: Arc::clone(&sent), returns };
     let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
-    let mut port = ModulePort::new(Box::new(port), Filter::new(&chains, 0, 1));
+    let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
     let mut passed = Vec::new();
     port.receive(&mut passed, 64);
     assert!(passed.is_empty());
@@ -129,7 +129,7 @@ fn back_over(
 
 /// A segment with timestamps and so much payload, without its checksum. And the place of a byte that a module may change: of the
 /// port, or of the address, which changes the pseudo-header's sum, too.
-fn segment(v6: bool, vlan: Option<u16>, payload: usize) -> (Vec<u8>, i16) {
+pub(crate) fn segment(v6: bool, vlan: Option<u16>, payload: usize) -> (Vec<u8>, i16) {
     let [source, destination] = if v6 { ["fd00::1", "fd00::2"] } else { ["10.0.0.1", "10.0.0.2"] };
     let header = Header {
         source_mac: [2; 6],
@@ -233,7 +233,7 @@ fn a_segment_that_was_kept_goes_back_as_if_it_came_now() {
             let port =
                 Wire { able, come: Vec::new(), checksum, told: 0, buffer, sent: Arc::clone(&sent), returns: false };
             let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
-            let mut port = ModulePort::new(Box::new(port), Filter::new(&chains, 0, 1));
+            let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
             // More often than there are buffers with room.
             for _ in 0..200 {
                 port.translate(&mut frame.clone());

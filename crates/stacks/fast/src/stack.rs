@@ -30,7 +30,8 @@ use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, Orphans, PairHandle, SocketStatus, Stack, Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, Orphans, PairHandle, Selectors, SocketStatus, Stack, Status,
+    WorkerCount,
 };
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
@@ -272,9 +273,9 @@ impl Stack for FastStack {
     fn capture(&self, wish: &Wish) -> io::Result<Box<dyn Capture>> {
         FastCapture::begin(wish, &self.ports, &self.slow, &self.capturing)
     }
-    fn modules(&self, chains: &Chains) -> io::Result<()> {
-        let chains = (!chains.is_empty()).then(|| chains.clone());
-        self.slow.answer::<()>(|done| Request::Modules(chains, done));
+    fn modules(&self, chains: &Chains, selectors: &Selectors) -> io::Result<()> {
+        let modules = (!chains.is_empty()).then(|| (chains.clone(), Arc::clone(selectors)));
+        self.slow.answer::<()>(|done| Request::Modules(modules, done));
         Ok(())
     }
     fn module_rows(&self) -> Option<usize> {

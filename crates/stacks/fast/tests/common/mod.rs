@@ -58,6 +58,12 @@ pub fn bounded(orphans: OrphanLimits) -> FastStack {
     FastStack::start(FastStackConfig { orphans, ..config }, ports, Box::new(TestNetwork::default())).unwrap()
 }
 
+/// The same with this many connections at most.
+pub fn small_stack(max_flows: u32) -> FastStack {
+    let (config, ports) = loopback_only(1);
+    FastStack::start(FastStackConfig { max_flows, ..config }, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
 /// The same with direct connections.
 pub fn direct() -> FastStack {
     let (config, ports) = loopback_only(1);
