@@ -18,6 +18,7 @@ use towpath_service::api::{
   clang -O2 -g -target bpf -c firewall.bpf.c -o firewall.bpf.o
   towpath module add firewall firewall.bpf.o             frames that are received go through it
   towpath module add push vlan.bpf.o --program vlan_push --hook egress --priority 10
+  towpath module add web firewall.bpf.o --app 'user www-data program nginx'
   towpath module stats                                   what became of the frames
   towpath module maps firewall                           its maps
   towpath module maps firewall blocked_ports set 5001 1
@@ -27,6 +28,8 @@ use towpath_service::api::{
 
 A key or value is a number (256, 0x100), an address (10.0.0.1), or hex: and two digits for each byte in their order; a key
 of an lpm_trie is a block (10.0.0.0/8), and a value of a prog_array a program's name. To dump a ringbuf takes its records.
+SELECTOR is WHO of the rules of `towpath policy`; all of its conditions must hold for the process that has registered. The module
+has the frames of the connections and listeners of such programs alone, of those that are open already, too.
 Modules with a lower priority run first. A frame that one drops is not shown to the next. Modules end with the service.
 The first ten lines of a module are in docs/guide/modules.md.")]
 pub struct Arguments {
@@ -59,6 +62,9 @@ enum Action {
         /// Share of a core's time that it may take, in percent. One that takes more is detached, and with 100 it never is
         #[arg(long, value_name = "PERCENT", default_value_t = api::USUAL_BUDGET, value_parser = clap::value_parser!(u8).range(1..=100))]
         budget: u8,
+        /// Only frames of these programs' connections: user, group, program and cgroup, as in rules of `towpath policy`
+        #[arg(long, value_name = "SELECTOR")]
+        app: Option<String>,
     },
     /// List the modules, in the order in which they run
     List,
@@ -110,10 +116,10 @@ enum Act {
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     // A wrong file needs no service.
     let request = match &arguments.action {
-        Action::Add { name, object, program, hook, priority, budget } => {
-            let (name, program, hook) = (name.clone(), program.clone(), hook.clone());
+        Action::Add { name, object, program, hook, priority, budget, app } => {
+            let (name, program, hook, app) = (name.clone(), program.clone(), hook.clone(), app.clone());
             let (priority, budget) = (*priority, *budget);
-            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget })
+            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget, app })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),
@@ -182,15 +188,18 @@ fn added(module: &ModuleLine) -> String {
         "it is interpreted, as the service may not ask the kernel's verifier (CAP_BPF), or makes no code for this processor"
     };
     let copies = if module.copies { "; it has a copy of each frame" } else { "" };
-    format!("module {} runs at {}: {how}{copies}\n", module.name, module.hook)
+    let only = module.app.as_ref().map_or(String::new(), |app| format!(" for {app} only"));
+    format!("module {} runs at {}{only}: {how}{copies}\n", module.name, module.hook)
 }
 
 fn list(modules: &[ModuleLine]) -> String {
     if modules.is_empty() {
         return "no modules\n".into();
     }
-    let mut text =
-        format!("{:<20} {:<8} {:>8} {:>7}  {:<12} {}\n", "NAME", "HOOK", "PRIORITY", "BUDGET", "RUNS", "PROGRAM");
+    let mut text = format!(
+        "{:<20} {:<8} {:>8} {:>7}  {:<12} {:<20} {}\n",
+        "NAME", "HOOK", "PRIORITY", "BUDGET", "RUNS", "PROGRAM", "APP"
+    );
     for module in modules {
         let how = match module {
             ModuleLine { detached: true, .. } => "detached",
@@ -198,7 +207,8 @@ fn list(modules: &[ModuleLine]) -> String {
             _ => "interpreted",
         };
         let ModuleLine { name, hook, priority, budget, program, .. } = module;
-        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8} {budget:>5} %  {how:<12} {program}");
+        let app = module.app.as_deref().unwrap_or("all");
+        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8} {budget:>5} %  {how:<12} {program:<20} {app}");
     }
     text
 }
@@ -210,7 +220,8 @@ fn stats(modules: &[ModuleLine]) -> String {
     let mut text = String::new();
     for module in modules {
         let counts: Vec<_> = module.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        let _ = writeln!(text, "{}: {}", module.name, counts.join(", "));
+        let only = module.app.as_ref().map_or(String::new(), |app| format!(" ({app} only)"));
+        let _ = writeln!(text, "{}{only}: {}", module.name, counts.join(", "));
     }
     text
 }

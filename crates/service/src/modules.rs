@@ -6,9 +6,13 @@ use crate::answer_line::{error, good};
 use crate::api::{
     ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
 };
+use crate::policy::Policy;
+use crate::policy::list::PROGRAM_IS_NO_BOUNDARY;
+use crate::policy::process_filter::ProcessFilter;
 use crate::privileged;
 use inherited::Inherited;
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::words::{self, from_hex, to_hex};
@@ -25,11 +29,13 @@ const MOST_ELEMENTS: usize = 65_536;
 const MOST_LINES: usize = 1024;
 
 /// All modules.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Modules {
     /// In the order in which they run.
     entries: Mutex<Vec<Entry>>,
     successor: Inherited,
+    /// It knows who the clients are.
+    policy: Policy,
 }
 
 #[derive(Clone, Debug)]
@@ -41,9 +47,15 @@ struct Entry {
     hook: Hook,
     program: String,
     attached: Attached,
+    /// The programs whose connections' frames it has. `None`: it has all frames.
+    app: Option<ProcessFilter>,
 }
 
 impl Modules {
+    /// None. Who the clients are, this policy knows.
+    pub fn new(policy: Policy) -> Self {
+        Self { entries: Mutex::default(), successor: Inherited::default(), policy }
+    }
     /// Each change is one step, so a thread that panicked with the lock has left it consistent.
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +87,7 @@ pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> S
 }
 
 fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLine, String> {
-    let NewModule { name, object, program, hook, priority, budget } = new;
+    let NewModule { name, object, program, hook, priority, budget, app } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook.as_str() {
@@ -90,22 +102,34 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     if !(1..=100).contains(budget) {
         return Err(format!("a budget of {budget} % is none: it is the share of a core's time, from 1 to 100"));
     }
+    let app = app.as_deref().map(ProcessFilter::from_str).transpose()?;
+    let names_program = app.as_ref().is_some_and(|app| app.program.is_some());
     // Looked at again below: a module is judged without the lock, as that takes its time.
     is_free(&all.lock(), name)?;
     let (module, program) = judged(object, program.as_deref(), rows)?;
     let budget = Arc::new(Budget::new(name, *budget));
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector: None };
-    let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached };
-    let line = line(&entry);
     let mut modules = all.lock();
     is_free(&modules, name)?;
+    let selector = app.as_ref().map(|_| free_bit(&modules));
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector };
+    let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached, app };
+    let line = line(&entry);
     let mut changed = modules.clone();
     changed.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
     changed.sort_by_key(|module| (module.hook == Hook::Egress, module.added.priority));
     change((all, stack), &mut modules, changed)?;
-    tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, "module added");
+    tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, app = line.app, "module added");
+    if names_program {
+        tracing::info!("modules: {PROGRAM_IS_NO_BOUNDARY}");
+    }
     Ok(line)
+}
+
+/// A bit that no module's selector has. There are as many as modules.
+fn free_bit(modules: &[Entry]) -> u32 {
+    let taken = modules.iter().filter_map(|module| module.attached.selector).fold(0, |all, bit| all | bit);
+    1 << u32::trailing_ones(taken).min(31)
 }
 
 /// The module of an object in hexadecimal digits, after the kernel's verifier has judged it, and its program's name.
@@ -134,17 +158,19 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
 
 /// Has the stack run these modules, but for detached ones. The caller holds the lock, so the last change is in force.
 /// What the stack refuses changes nothing.
-fn attach(stack: &dyn Stack, modules: &[Entry]) -> Result<(), String> {
+fn attach((all, stack): (&Modules, &dyn Stack), modules: &[Entry]) -> Result<(), String> {
     let runs = |module: &Entry, hook| module.hook == hook && module.attached.budget.overrun().is_none();
     let of = |hook| modules.iter().filter(move |one| runs(one, hook)).map(|module| module.attached.clone());
     let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
-    let nobody: Selectors = Arc::new(|_| 0);
-    stack.modules(&chains, &nobody).map_err(|why| why.to_string())
+    let selector = |module: &Entry| Some((module.attached.selector?, module.app.clone()?));
+    let (selectors, policy): (Vec<_>, _) = (modules.iter().filter_map(selector).collect(), all.policy.clone());
+    let selectors: Selectors = Arc::new(move |client| policy.selected_by(client, &selectors));
+    stack.modules(&chains, &selectors).map_err(|why| why.to_string())
 }
 
 /// [`attach`], and leaves the modules to the next process that serves.
 fn change((all, stack): (&Modules, &dyn Stack), modules: &mut Vec<Entry>, changed: Vec<Entry>) -> Result<(), String> {
-    attach(stack, &changed)?;
+    attach((all, stack), &changed)?;
     *modules = changed;
     all.successor.write(modules)
 }
@@ -177,7 +203,7 @@ fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
 }
 
 fn line(entry: &Entry) -> ModuleLine {
-    let Entry { added, hook, program, attached, .. } = entry;
+    let Entry { added, hook, program, attached, app, .. } = entry;
     let map = |map: &Arc<Map>| {
         let spec = map.spec();
         MapLine {
@@ -195,6 +221,7 @@ fn line(entry: &Entry) -> ModuleLine {
         program: program.clone(),
         budget: added.budget,
         detached: attached.budget.overrun().is_some(),
+        app: app.as_ref().map(|app| app.to_string().trim_start().to_owned()),
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),
         counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),

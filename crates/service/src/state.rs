@@ -131,12 +131,13 @@ impl ServiceState {
         let threads = ThreadController::new(settings.cores, stack.workers().most);
         threads.begin(&*stack);
         let registry = Registry::new(settings.geometry.contexts, settings.descriptors);
+        let modules = Modules::new(settings.policy.clone());
         Ok(Self {
             settings,
             threads,
             broker,
             started: Instant::now(),
-            modules: Modules::default(),
+            modules,
             stack,
             registry: Mutex::new(registry),
             client_lines: LogThrottle::new(),

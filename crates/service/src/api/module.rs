@@ -71,6 +71,9 @@ pub struct NewModule {
     /// The share of a core's time that it may take, in percent.
     #[serde(default = "usual_budget")]
     pub budget: u8,
+    /// The programs whose connections' frames it has, in the words of the policy's rules. `None`: it has all frames.
+    #[serde(default)]
+    pub app: Option<String>,
 }
 
 /// What a module has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
@@ -102,6 +105,9 @@ pub struct ModuleLine {
     pub budget: u8,
     /// Has it taken more? Then it runs no more.
     pub detached: bool,
+    /// The programs whose connections' frames it has; `None`: it has all frames.
+    #[serde(default)]
+    pub app: Option<String>,
     /// Is it compiled, or interpreted?
     pub compiled: bool,
     /// Has it a copy of each frame, with room around it?

@@ -3,6 +3,7 @@
 use super::identity::Identity;
 use super::list::{DefaultAction, Entry, RuleList, number};
 use super::namespaces::Namespaces;
+use super::process_filter::ProcessFilter;
 use super::query::{Attempt, Query};
 use super::request::PolicyTotals;
 use super::rule::Denial;
@@ -176,6 +177,17 @@ impl Policy {
         let state = self.lock();
         let first = state.clients.get(&client)?.first()?;
         state.list.limit(&state.list.about(&first.identity)).map(|(_, limit)| limit)
+    }
+
+    /// The bits of those filters that choose a client: by the process that it registered with. One whose program or control
+    /// group is unknown is chosen, as by a rule that denies.
+    pub fn selected_by(&self, client: ClientId, filters: &[(u32, ProcessFilter)]) -> u32 {
+        let state = self.lock();
+        let unknown = Identity { uid: u32::MAX, ..Identity::default() };
+        let known = state.clients.get(&client).and_then(|known| known.first());
+        let identity = known.map_or(&unknown, |known| &known.identity);
+        let chosen = filters.iter().filter(|(_, filter)| filter.matches(identity, true));
+        chosen.fold(0, |bits, (bit, _)| bits | bit)
     }
 
     /// Counts and logs an attempt that a limit has refused.

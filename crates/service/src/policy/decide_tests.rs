@@ -85,6 +85,25 @@ fn a_client_is_under_the_limit_of_its_first_process() {
     assert_eq!(policy.limit(CLIENT), None);
 }
 
+/// So is who has the frames of its connections. Where its program is unknown, a module for a program has them, too.
+#[test]
+fn selectors_choose_a_client_by_its_first_process() {
+    let policy = policy(&[], "allow");
+    let of = |text: &str| text.parse().unwrap();
+    let filters = [(1, of("user 1")), (2, of("user 2")), (4, of("program /bin/2 group 2")), (8, of("user 1 group 2"))];
+    let chosen = |users: &[u32]| {
+        verdict(&policy, users, 25);
+        policy.selected_by(CLIENT, &filters)
+    };
+    assert_eq!((chosen(&[1]), chosen(&[1, 2]), chosen(&[2, 1]), chosen(&[3])), (1, 1, 2 | 4, 0));
+    policy.leave(CLIENT);
+    policy.enter(CLIENT, Identity { program: String::new(), ..user(2) });
+    assert_eq!(policy.selected_by(CLIENT, &filters), 2 | 4);
+    policy.leave(CLIENT);
+    assert_eq!(policy.selected_by(CLIENT, &[(1, of("user 1")), (2, of("program nginx"))]), 2, "nobody knows it");
+    assert_eq!(policy.selected_by(CLIENT, &[]), 0);
+}
+
 #[test]
 fn what_a_limit_refuses_is_counted_under_its_rule_and_in_total() {
     let policy = policy(&["deny connect user 9", "limit user 1 connections 5"], "allow");

@@ -273,6 +273,25 @@ impl FromStr for Entry {
     }
 }
 
+impl FromStr for ProcessFilter {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_LINE {
+            return Err(format!("a selector has at most {MAX_LINE} bytes"));
+        }
+        let (mut words, mut filter) = (Words { left: text.split_whitespace() }, Self::default());
+        while let Some(keyword) = words.left.next() {
+            if !process(keyword, &mut words, &mut filter)? {
+                return Err(format!("{keyword:?} is no keyword here; a selector has user, group, program, cgroup"));
+            }
+        }
+        if filter == Self::default() {
+            return Err("an empty selector; write user, group, program or cgroup, and a value behind it".into());
+        }
+        Ok(filter)
+    }
+}
+
 impl FromStr for DefaultAction {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {

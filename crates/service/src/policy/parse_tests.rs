@@ -188,3 +188,26 @@ fn what_is_wrong_with_a_rule_is_said() {
         assert!(said.contains(error), "{text:?}: {said}");
     }
 }
+
+#[test]
+fn a_selector_has_the_words_of_a_rule_about_processes_and_no_others() {
+    let selector = |text: &str| text.parse::<ProcessFilter>().map(|filter| filter.to_string());
+    for text in ["user 0", "group daemon", "program nginx", "user 0 group 5 program /usr/bin/curl cgroup /system.slice"]
+    {
+        assert_eq!(selector(text).unwrap().trim_start(), text);
+    }
+    assert_eq!(selector("  program nginx\tuser 0 ").unwrap(), " user 0 program nginx");
+    for (text, error) in [
+        ("", "an empty selector; write user, group, program or cgroup"),
+        ("user", "\"user\" needs a value behind it"),
+        ("user no-such-user", "there is no user \"no-such-user\""),
+        ("nginx", "\"nginx\" is no keyword here; a selector has user, group, program, cgroup"),
+        ("user 0 port 80", "\"port\" is no keyword here"),
+        ("user 0 user 1", "\"user\" is there twice"),
+        ("program bin/nginx", "neither a whole path nor a name"),
+    ] {
+        let said = selector(text).unwrap_err();
+        assert!(said.contains(error), "{text:?}: {said}");
+    }
+    assert!(selector(&"user 0 ".repeat(200)).unwrap_err().contains("at most 1024 bytes"));
+}
