@@ -1,6 +1,8 @@
-//! Objects of modules, as clang makes them.
+//! Objects of modules, as clang makes them, and `towpath module`.
 
-use crate::{Program, Scratch, require_program};
+use crate::namespace::SERVER;
+use crate::{Lab, Program, Scratch, Service, bin, require_program};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// A module's object, from a source of this repository or from this text.
@@ -22,4 +24,40 @@ pub fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
     let clang = Program::line("clang -O2 -g -target bpf -mcpu=v3 -idirafter").arg(include).arg("-c").arg(source);
     clang.arg("-o").arg(&object).run(60).ok();
     object
+}
+
+/// `towpath module LINE`.
+pub fn module(service: &Service, line: &str) -> Program {
+    let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);
+    line.split_whitespace().fold(program, |program, word| program.arg(word))
+}
+
+/// The same as JSON.
+pub fn json(service: &Service, line: &str) -> Value {
+    serde_json::from_str(&module(service, line).arg("--json").run(60).ok()).expect("an answer of the service")
+}
+
+/// Counts of a module, all of one moment.
+pub fn counts<const N: usize>(service: &Service, name: &str, of: [&str; N]) -> [u64; N] {
+    let list = json(service, "stats");
+    let found =
+        list["modules"].as_array().expect("an answer of the service").iter().find(|module| module["name"] == name);
+    let found = &found.unwrap_or_else(|| panic!("{name} is not in {list}"))["counts"];
+    of.map(|of| found[of].as_u64().expect("an answer of the service"))
+}
+
+/// A count of a module.
+pub fn count(service: &Service, name: &str, of: &str) -> u64 {
+    counts(service, name, [of])[0]
+}
+
+/// A client that asks on a port, and says whether there is an answer within three seconds.
+pub fn asks(lab: &Lab, port: u16) -> String {
+    let script = format!(
+        "import socket
+try:
+    s = socket.create_connection(('{SERVER}', {port}), 3); s.sendall(b'question'); print(s.recv(100).decode())
+except TimeoutError: print('nothing')"
+    );
+    lab.on_client(Program::line("python3 -c").arg(script)).run(60).ok().trim().to_owned()
 }

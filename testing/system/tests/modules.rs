@@ -3,31 +3,13 @@
 
 use serde_json::Value;
 use std::net::Ipv4Addr;
-use towpath_system_tests::module::object;
+use towpath_system_tests::module::{asks, count, counts, json, module, object};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, bin, until};
 
-fn module(service: &Service, line: &str) -> Program {
-    let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);
-    line.split_whitespace().fold(program, |program, word| program.arg(word))
-}
-
-fn json(service: &Service, line: &str) -> Value {
-    serde_json::from_str(&module(service, line).arg("--json").run(60).ok()).unwrap()
-}
-
-/// Counts of a module, all of one moment.
-fn counts<const N: usize>(service: &Service, name: &str, of: [&str; N]) -> [u64; N] {
-    let list = json(service, "stats");
-    let found = list["modules"].as_array().unwrap().iter().find(|module| module["name"] == name);
-    let found = &found.unwrap_or_else(|| panic!("{name} is not in {list}"))["counts"];
-    of.map(|of| found[of].as_u64().unwrap())
-}
-
-fn count(service: &Service, name: &str, of: &str) -> u64 {
-    counts(service, name, [of])[0]
-}
+/// A user other than root.
+const OTHER: u32 = 23_451;
 
 /// A server on ports 7000 and 7001 that answers, and one on 7002 that says what it has received.
 const SERVE: &str = "
@@ -54,17 +36,6 @@ fn serve(lab: &Lab, service: &Service) -> Running {
     let mut running = program.start(service.scratch.path("server.log"));
     running.wait_for("ready", 30);
     running
-}
-
-/// A client that asks on a port, and says whether there is an answer within three seconds.
-fn asks(lab: &Lab, port: u16) -> String {
-    let script = format!(
-        "import socket
-try:
-    s = socket.create_connection(('{SERVER}', {port}), 3); s.sendall(b'question'); print(s.recv(100).decode())
-except TimeoutError: print('nothing')"
-    );
-    lab.on_client(Program::line("python3 -c").arg(script)).run(60).ok().trim().to_owned()
 }
 
 #[test]
@@ -118,7 +89,8 @@ fn modules_and_their_settings_come_back_when_the_worker_has_died() {
     let service = Service::on_interface(&lab);
     let _server = serve(&lab, &service);
     let firewall = object(&service.scratch, "firewall", None);
-    module(&service, &format!("add other {} --hook egress --priority 7", firewall.display())).run(60).ok();
+    let other = module(&service, &format!("add other {} --hook egress --priority 7", firewall.display()));
+    other.arg("--app").arg("group 7  user 0").run(60).ok();
     module(&service, &format!("add wall {}", firewall.display())).run(60).ok();
     for port in [7000, 7001] {
         module(&service, &format!("maps wall blocked_ports set {port} 1")).run(30).ok();
@@ -137,15 +109,108 @@ fn modules_and_their_settings_come_back_when_the_worker_has_died() {
         until("another worker", 30, || service.running.worker() != dead && lists().code == 0);
         let list: Value = serde_json::from_str(&lists().ok()).unwrap();
         let modules = list["modules"].as_array().unwrap().iter();
-        let said =
-            modules.map(|one| [&one["name"], &one["hook"], &one["priority"], &one["compiled"]].map(Value::to_string));
+        let of = |one: &Value| ["name", "hook", "priority", "compiled", "app"].map(|key| one[key].to_string());
+        let said = modules.map(of);
         let said: Vec<_> = said.map(|words| words.join(" ")).collect();
-        assert_eq!(said, [r#""wall" "ingress" 0 true"#, r#""other" "egress" 7 true"#]);
+        assert_eq!(said, [r#""wall" "ingress" 0 true null"#, r#""other" "egress" 7 true "user 0 group 7""#]);
         assert_eq!(elements(), before);
     }
     // Until the server's listeners have joined, the kernel accepts, whose frames pass no module.
     until("the port to be blocked", 60, || asks(&lab, 7001) == "nothing");
     assert_eq!(asks(&lab, 7000), "answer");
+}
+
+/// Counts frames from or to port 7001 in one place, and all others in the place before.
+const PORTS: &str = "
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } seen
+    SEC(\".maps\");
+SEC(\"xdp\") int ports(struct xdp_md *ctx)
+{
+    __u8 *frame = (void *)(long)ctx->data;
+    if (frame + 38 > (__u8 *)(long)ctx->data_end) return XDP_ABORTED;
+    __u32 from = frame[34] << 8 | frame[35], to = frame[36] << 8 | frame[37], place = from == 7001 || to == 7001;
+    __u64 *frames = bpf_map_lookup_elem(&seen, &place);
+    if (frames) __sync_fetch_and_add(frames, 1);
+    return XDP_PASS;
+}";
+
+#[test]
+fn a_module_for_one_users_programs_sees_only_their_connections_old_and_new() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let user = |id: u32| format!("setpriv --reuid {id} --regid {id} --clear-groups /usr/bin/python3 -u -c");
+    let serve = |id, port: u16| {
+        let script = format!(
+            "import socket, threading
+def talk(c):
+    while c.recv(100): c.sendall(b'answer')
+l = socket.create_server(('', {port})); print('ready', flush=True)
+while True: threading.Thread(target=talk, args=(l.accept()[0],)).start()"
+        );
+        let program = lab.on_server(service.accelerated(&user(id)).arg(script));
+        let mut running = program.start(service.scratch.path(&format!("server-{port}.log")));
+        running.wait_for("ready", 30);
+        running
+    };
+    let _servers = [serve(0, 7000), serve(OTHER, 7001)];
+    // It asks on two connections, which are open before the modules come, whenever it is told to.
+    let talk = format!(
+        "import os, socket, sys, time
+to = {{port: socket.create_connection(('{SERVER}', port), 10) for port in (7000, 7001)}}
+def ask(port): to[port].sendall(b'question'); assert to[port].recv(100) == b'answer'; print('answer', port, flush=True)
+ask(7000); ask(7001); print('open', flush=True)
+for port in (7000, 7001):
+    while not os.path.exists(sys.argv[1] + str(port)): time.sleep(0.01)
+    ask(port); print('again', port, flush=True)
+time.sleep(1000)"
+    );
+    let begin = service.scratch.path("begin");
+    let talk = lab.on_client(Program::line("python3 -u -c").arg(talk).arg(&begin));
+    let mut talks = talk.start(service.scratch.path("talk.log"));
+    talks.wait_for("open", 30);
+    let again = |talks: &mut Running, port: u16| {
+        std::fs::write(format!("{}{port}", begin.display()), "").unwrap();
+        talks.wait_for(&format!("again {port}"), 30);
+    };
+
+    let ports = object(&service.scratch, "ports", Some(PORTS));
+    for hook in ["ingress", "egress"] {
+        let add = module(&service, &format!("add {hook} {} --hook {hook} --json", ports.display()));
+        let added = add.arg("--app").arg(format!("user {OTHER}")).run(60).ok();
+        let added: Value = serde_json::from_str(&added).unwrap();
+        assert_eq!(added["modules"][0]["app"], format!("user {OTHER}"), "{added}");
+    }
+    let seen = |hook: &str| {
+        let seen = json(&service, &format!("maps {hook} seen dump"));
+        [0, 1].map(|place| seen["elements"][place]["numbers"][0].as_u64().unwrap())
+    };
+    again(&mut talks, 7000);
+    assert_eq!((asks(&lab, 7000), seen("ingress"), seen("egress")), ("answer".into(), [0, 0], [0, 0]));
+    again(&mut talks, 7001);
+    let old = ["ingress", "egress"].map(seen);
+    assert!(old.iter().all(|[others, own]| *others == 0 && *own > 0), "{old:?}");
+    // Those of the old connection are an acknowledgement more at most.
+    for _ in 0..3 {
+        assert_eq!(asks(&lab, 7001), "answer");
+    }
+    let new = ["ingress", "egress"].map(seen);
+    assert!(new.iter().zip(&old).all(|(new, old)| new[0] == 0 && new[1] > old[1] + 2), "{old:?} {new:?}");
+
+    let firewall = object(&service.scratch, "firewall", None);
+    module(&service, &format!("add wall {}", firewall.display()))
+        .arg("--app")
+        .arg(format!("user {OTHER}"))
+        .run(60)
+        .ok();
+    for port in [7000, 7001] {
+        module(&service, &format!("maps wall blocked_ports set {port} 1")).run(30).ok();
+    }
+    assert_eq!((asks(&lab, 7000), asks(&lab, 7001)), ("answer".into(), "nothing".into()));
+    assert!(count(&service, "wall", "drop") > 0);
+    let list = module(&service, "list").run(30).ok();
+    assert!(list.lines().any(|line| line.contains("wall") && line.ends_with(&format!(" user {OTHER}"))), "{list}");
+    let stats = module(&service, "stats").run(30).ok();
+    assert!(stats.contains(&format!("wall (user {OTHER} only): runs ")), "{stats}");
 }
 
 #[test]
@@ -259,6 +324,13 @@ fn what_is_no_module_is_refused_with_the_reason() {
     assert!(out.code != 0 && out.err.contains("no ELF object: compile it with `clang"), "{}", out.err);
     assert!(refused("add a /nonexistent").err.contains("No such file"));
     assert!(refused("rm a").err.contains("there is no module \"a\"; the service has none"));
+    let null = object(&service.scratch, "null", Some("SEC(\"xdp\") int f(struct xdp_md *c) { return XDP_PASS; }"));
+    for (selector, why) in
+        [("colour blue", "\"colour\" is no keyword here"), ("user no-such-user", "there is no user"), ("", "an empty")]
+    {
+        let out = module(&service, &format!("add a {}", null.display())).arg("--app").arg(selector).run(60);
+        assert!(out.code != 0 && out.err.contains(why), "{selector:?}: {}", out.err);
+    }
     let cases = [
         (
             "helper",
@@ -285,7 +357,6 @@ fn what_is_no_module_is_refused_with_the_reason() {
     }
     assert_eq!(json(&service, "list")["modules"].as_array().unwrap().len(), 0);
     // Frames within the host.
-    let null = object(&service.scratch, "null", Some("SEC(\"xdp\") int f(struct xdp_md *c) { return XDP_PASS; }"));
     for hook in ["ingress", "egress"] {
         module(&service, &format!("add {hook} {} --hook {hook}", null.display())).run(60).ok();
     }
