@@ -411,7 +411,7 @@ impl Host for SlowHost {
     }
     /// A weight or a rate of its own would have no effect on what passes below the stack.
     fn may_splice(&self, owner: Owner) -> bool {
-        self.splices.is_there() && !self.shaped.contains(&self.class(owner))
+        self.splices.is_for(self.selectors_of(owner).unwrap_or(0)) && !self.shaped.contains(&self.class(owner))
     }
     fn splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
         self.splices.insert(translations)

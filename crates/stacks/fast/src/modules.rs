@@ -66,7 +66,7 @@ impl SlowHost {
     }
 
     /// The selectors that choose the client of an owner, if there are selectors.
-    fn selectors_of(&self, owner: Owner) -> Option<u32> {
+    pub fn selectors_of(&self, owner: Owner) -> Option<u32> {
         let selection = self.selection.as_ref()?;
         Some((selection.selectors)(self.client_of(owner)?))
     }

@@ -29,6 +29,8 @@ struct Translator {
     map: Arc<Map>,
     /// Of its module: one that has taken too much time does not run any more.
     budget: Arc<Budget>,
+    /// Its selector. It can translate only what it sees.
+    selector: Option<u32>,
 }
 
 impl Splices {
@@ -40,7 +42,11 @@ impl Splices {
                 let sizes = (spec.key_size as usize, spec.value_size as usize);
                 spec.name == MAP && spec.kind == MapKind::Hash && sizes == (KEY, VALUE)
             });
-            map.map(|map| Translator { map: Arc::clone(map), budget: Arc::clone(&attached.budget) })
+            map.map(|map| Translator {
+                map: Arc::clone(map),
+                budget: Arc::clone(&attached.budget),
+                selector: attached.selector,
+            })
         };
         Self(chains.into_iter().flat_map(|chains| &chains.ingress).find_map(of_module))
     }
@@ -50,9 +56,10 @@ impl Splices {
         translator.budget.overrun().is_none().then_some(&translator.map)
     }
 
-    /// Is there one, and does it run?
-    pub fn is_there(&self) -> bool {
-        self.map().is_some()
+    /// Is there one that runs, and has it the frames of connections that these selectors choose?
+    pub fn is_for(&self, selectors: u32) -> bool {
+        let sees = |translator: &Translator| translator.selector.is_none_or(|bit| bit & selectors != 0);
+        self.map().is_some() && self.0.as_ref().is_some_and(sees)
     }
 
     /// Enters both directions.
@@ -146,7 +153,7 @@ mod tests {
             programs: Vec::new(),
         };
         let map = Arc::new(Map::new(&spec, 1, |_| None));
-        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)) }))
+        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)), selector: None }))
     }
 
     fn tuple(port: u16) -> FourTuple {
@@ -217,5 +224,13 @@ mod tests {
         assert_eq!(full.insert(&both()), Err(libc::EOPNOTSUPP));
         assert!(full.map().unwrap().elements().is_empty(), "not one direction alone");
         assert_eq!(Splices::of(None).insert(&both()), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_module_with_a_selector_splices_the_connections_that_it_sees() {
+        let all = splices(2);
+        assert!(all.is_for(0) && !Splices::default().is_for(u32::MAX));
+        let some = Splices(all.0.map(|translator| Translator { selector: Some(4), ..translator }));
+        assert!(some.is_for(4) && some.is_for(6) && !some.is_for(3) && !some.is_for(0));
     }
 }
