@@ -20,6 +20,8 @@
 #define OPTION_SACK 5
 #define OPTION_TIMESTAMPS 8
 #define MOST_OPTION_BYTES 40
+// An acknowledgement may be older by so much than one that has overtaken it.
+#define OVERTAKEN (1 << 18)
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -104,7 +106,7 @@ int splice(struct xdp_md *ctx)
     struct ethhdr *eth = data;
     struct iphdr *ip = (void *)(eth + 1);
     struct tcphdr *tcp = (void *)(ip + 1);
-    __u32 headers, length, seq, window;
+    __u32 headers, length, seq, acked, window;
     __u64 sum, sum_of_options = 0;
 
     if ((void *)(tcp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45)
@@ -137,7 +139,10 @@ int splice(struct xdp_md *ctx)
     seq = bpf_ntohl(tcp->seq);
     sum += add(&tcp->seq, splice->seq, 0);
     if (tcp->ack) {
-        splice->acked = bpf_ntohl(tcp->ack_seq);
+        acked = bpf_ntohl(tcp->ack_seq);
+        // Not one that was overtaken. One from far off may be forged, or the stream is there by now.
+        if (splice->acked - acked > OVERTAKEN)
+            splice->acked = acked;
         sum += add(&tcp->ack_seq, splice->ack, 0);
     }
     window = bpf_ntohs(tcp->window) << splice->left >> splice->right;

@@ -42,7 +42,7 @@ struct towpath_splice {
     __u8 right;  // then to the right. One of them is 0.
     __u8 ended;  // The module sets bit 0 when a FIN has gone on, and bit 1 when a RST has.
     __u8 unused;
-    __u32 acked;    // The module keeps the last acknowledgement here, as it came,
+    __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
     __u32 fin;      // the sequence number after the last FIN
     __u32 rst;      // and that of the last RST.
     __u64 segments; // It counts what it has sent on: frames,

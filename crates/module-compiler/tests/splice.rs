@@ -217,7 +217,7 @@ impl Counted {
 
     fn add(&mut self, segment: &Segment) {
         let length = segment.payload.len();
-        if segment.flags & ACK != 0 {
+        if segment.flags & ACK != 0 && self.numbers[0].wrapping_sub(segment.ack) > 1 << 18 {
             self.numbers[0] = segment.ack;
         }
         if segment.flags & FIN != 0 {

@@ -19,7 +19,7 @@ const LOOK_US: u64 = 100_000;
 const LOOKS: usize = 512;
 /// A splice that has ended stays for so long after its last segment, µs: that may have been lost.
 const SETTLED_US: u64 = 2_000_000;
-/// The same if the end does not stand exactly where the other peer's last acknowledgement does.
+/// The same if the end does not stand exactly where the other peer's newest acknowledgement does.
 const DOUBTFUL_US: u64 = 60_000_000;
 /// How far from it such an end may stand: by what was sent right before it.
 const NEAR: u32 = 1 << 18;
@@ -59,8 +59,8 @@ impl Running {
         [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
     }
 
-    /// Have both FINs been acknowledged, after this time without a segment? Each acknowledgement is the last one that has come.
-    /// It may be an old one that was late, so after a minute it is enough that it is near.
+    /// Have both FINs been acknowledged, after this time without a segment? FIN or acknowledgement may be a forged one that came
+    /// last. So after a minute it is enough that they are near.
     fn is_closed(seen: &[Forwarded; 2], heard: [Seq; 2], idle_us: u64) -> bool {
         seen.iter().zip(heard).all(|(seen, heard)| {
             let off = seen.fin.map(|fin| fin.distance(heard).unsigned_abs());

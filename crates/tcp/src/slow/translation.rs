@@ -33,7 +33,7 @@ pub struct Forwarded {
     pub fin: Option<Seq>,
     /// The number of its RST.
     pub rst: Option<Seq>,
-    /// Its last acknowledgement.
+    /// Its newest acknowledgement.
     pub acked: Seq,
     /// How many there were.
     pub segments: u64,

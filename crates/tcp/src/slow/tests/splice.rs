@@ -360,7 +360,7 @@ fn who_cuts_a_connection_that_is_asked_for_resets_its_peer() {
 }
 
 #[test]
-fn an_end_is_seen_although_an_old_acknowledgement_came_last() {
+fn an_end_is_seen_although_a_wrong_acknowledgement_came_last() {
     let mut proxy = Proxy::begun();
     let numbers = [0, 1].map(|side| proxy.bench.readings.0[&proxy.flows[side]].rcv_nxt.add(1));
     for (side, fin) in numbers.into_iter().enumerate() {
