@@ -140,7 +140,7 @@ int splice(struct xdp_md *ctx)
     sum += add(&tcp->seq, splice->seq, 0);
     if (tcp->ack) {
         acked = bpf_ntohl(tcp->ack_seq);
-        // Not one that was overtaken. One from far off may be forged, or the stream is there by now.
+        // One that is a little older was overtaken by the one before it.
         if (splice->acked - acked > OVERTAKEN)
             splice->acked = acked;
         sum += add(&tcp->ack_seq, splice->ack, 0);

@@ -378,7 +378,7 @@ fn malformed_segments_of_a_spliced_connection_are_dropped() {
     ];
     let mut malformed: Vec<Vec<u8>> = options
         .into_iter()
-        // What stands behind is the payload's, so that no end of the frame is in the way.
+        // The payload follows, so that the frame does not end there.
         .map(|options| {
             let mut bytes =
                 Segment { options: vec![], payload: [options, &[0; 40]].concat(), ..segment.clone() }.bytes();

@@ -48,7 +48,7 @@ pub enum Drop {
     BadIcmp,
     /// A SYN that the operator's policy forbids.
     Forbidden,
-    /// Of a connection that is being spliced, and too many to be kept until it is.
+    /// Its connection is held to be spliced, and no more segments of it are kept.
     Held,
 }
 

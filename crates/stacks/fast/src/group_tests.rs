@@ -251,7 +251,7 @@ fn a_group_that_arms_looks_again() {
     bench.flow_group.disarm(false);
 }
 
-/// What an application has written or closed while its flow rested counts when the flow goes on.
+/// An application may write or close while its flow rests. That counts when the flow goes on.
 #[test]
 fn a_flow_that_goes_on_is_looked_at_again() {
     for (closes, releases) in [(false, false), (false, true), (true, false), (true, true)] {

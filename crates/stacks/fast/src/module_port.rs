@@ -155,6 +155,15 @@ fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Fra
     Frame { start: HEADROOM, length, meta: TOWPATH_FRAME_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
 }
 
+/// Runs the modules on a copy of a received frame, in the buffer of this number. Returns what becomes of it, and its length.
+fn run_copy<const SELECTS: bool>(filter: &mut Filter, number: u64, bytes: &[u8], selectors: u32) -> (Action, u32) {
+    let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
+    let mut copy = with_room(&mut filter.held[number as usize], bytes, about);
+    let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
+    filter.starts[number as usize] = copy.start as u32;
+    (action, copy.length as u32)
+}
+
 /// A copy of a frame in this buffer. `None`: it is longer.
 fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
     let copy = buffer.get_mut(..frame.len())?;
@@ -204,7 +213,6 @@ impl<const SELECTS: bool> ModulePort<SELECTS> {
     /// Runs the modules on a received frame with room around it. False: the stack does not get it, and the port gets it back.
     fn received(&mut self, frame: &mut RxFrame) -> bool {
         let Self { inner, filter } = self;
-        let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
         let bytes = inner.bytes(frame);
         let selectors = if SELECTS { filter.ingress.selectors_of(bytes) } else { EVERY };
         if SELECTS && !filter.ingress.is_for(selectors) {
@@ -214,12 +222,8 @@ impl<const SELECTS: bool> ModulePort<SELECTS> {
             return false;
         }
         let Some(number) = filter.free.pop() else { return false };
-        let at = number as usize;
         let checksum = send_back::received(bytes, frame.checksum);
-        let mut copy = with_room(&mut filter.held[at], bytes, about);
-        let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
-        let (start, len) = (copy.start as u32, copy.length as u32);
-        filter.starts[at] = start;
+        let (action, len) = run_copy::<SELECTS>(filter, number, bytes, selectors);
         let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
         match action {
             Action::Pass => {
@@ -426,13 +430,9 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
         } else if frame.len() <= LARGEST
             && let Some(number) = filter.free.pop()
         {
-            let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
-            let mut copy = with_room(&mut filter.held[number as usize], frame, about);
             let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
-            let goes_back = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors) == Action::Tx;
-            let (start, len) = (copy.start as u32, copy.length as u32);
-            filter.starts[number as usize] = start;
-            if goes_back {
+            let (action, len) = run_copy::<SELECTS>(filter, number, frame, selectors);
+            if action == Action::Tx {
                 self.send_back(&RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid });
             }
             self.filter.free.push(number);

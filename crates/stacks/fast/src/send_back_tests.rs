@@ -100,7 +100,7 @@ const SUMS: Capabilities = Capabilities { tx_checksum: true, ..NOTHING };
 /// As the ports of interfaces are.
 const CUTS: Capabilities = Capabilities { gso_max_bytes: 65_535 + ETHERNET_BYTES as u32, ..NOTHING };
 
-/// What a port sends after it has received a frame, and how many frames have failed.
+/// Frames that a port sends after it has received one, and how many have failed.
 fn back(module: &Attached, able: Capabilities, checksum: RxChecksum, frame: &[u8]) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
     let copied = back_over(module, able, checksum, frame, false);
     assert_eq!(copied, back_over(module, able, checksum, frame, true), "with a copy or without");
@@ -164,7 +164,7 @@ fn modules(place: i16) -> [Attached; 2] {
     [changes(place), changes_with_room(place)]
 }
 
-/// What a device makes of a frame whose checksum it is asked for.
+/// The frame with the checksum that a device computes for it.
 fn completed(frame: &[u8], offload: TxOffload) -> Vec<u8> {
     assert!(offload.checksum_needed && has_partial_checksum(frame));
     let mut frame = frame.to_vec();

@@ -309,7 +309,7 @@ impl SlowPath {
                 self.counters.drop(Drop::Duplicate);
                 host.send(connection.flow_group, ToFast::Challenge(id));
             }
-            // What came to another flow group has not been offered to the flow.
+            // The flow has not taken it. A segment that came to another flow group was not offered to it.
             Phase::Installed(installed)
                 if installed.is_spliced()
                     || (installed.splice == SpliceState::Asked && arrival.came_to == Some(connection.flow_group)) =>

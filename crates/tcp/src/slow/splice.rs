@@ -8,7 +8,6 @@ use super::connections::{Phase, SpliceState};
 use super::errno::{EAGAIN, EBUSY, EINVAL, ENOTCONN, EOPNOTSUPP, ETIMEDOUT};
 use super::host::{Host, Route};
 use super::segments::Arrival;
-use super::spliced::Running;
 use super::translation::Translation;
 use super::{SlowPath, Snapshots};
 use crate::counters::Drop;
@@ -112,8 +111,7 @@ impl SlowPath {
             if asked.len() >= MOST_ASKED || of_user >= MOST_OF_USER {
                 return Err(EBUSY);
             }
-            self.may_be_spliced(flows, snapshots, host)?;
-            let (over_at, kept) = (now.after(HOLD_US), Vec::new());
+            self.ends(now, flows, snapshots, host)?;
             self.asking.asked.push(Asked {
                 flows,
                 round,
@@ -122,11 +120,11 @@ impl SlowPath {
                 command,
                 user,
                 answered: false,
-                over_at,
+                over_at: now.after(HOLD_US),
                 until,
                 retry_at: None,
                 retry_us,
-                kept,
+                kept: Vec::new(),
                 bytes: 0,
             });
             self.note_splice(flows, SpliceState::Asked);
@@ -145,42 +143,44 @@ impl SlowPath {
         }
     }
 
-    /// Whatever one peer sends must be something that the other one understands. A flow that is not installed yet is judged
-    /// when it rests.
-    fn may_be_spliced(
+    /// Both ends, if whatever one peer sends is something that the other one understands. A flow that is not installed yet is
+    /// judged when it rests.
+    fn ends(
         &mut self,
+        now: Micros,
         flows: [FlowId; 2],
         snapshots: &dyn Snapshots,
         host: &mut dyn Host,
-    ) -> Result<(), i32> {
-        let mut ends = [None; 2];
-        for (id, end) in flows.into_iter().zip(&mut ends) {
-            let Some(connection) = self.table.get(id) else { return Err(ENOTCONN) };
-            let Phase::Installed(installed) = &connection.phase else { return Err(ENOTCONN) };
-            if installed.removing || installed.is_spliced() {
-                return Err(ENOTCONN);
-            }
-            if !host.may_splice(connection.owner) {
-                return Err(EOPNOTSUPP);
-            }
-            let (tuple, link) = (connection.tuple, installed.link);
-            let mtu = match host.route(tuple.remote, Some(tuple.local)) {
-                Route::Via { mtu, .. } => mtu,
-                Route::Resolving => return Err(EAGAIN),
-                Route::NotOurs | Route::Unreachable(_) => return Err(EOPNOTSUPP),
-            };
-            // As large as what the peer may send, and what may be sent to it.
-            let largest = mtu.saturating_sub(installed.path.overhead());
-            *end = Some((tuple, link, largest, snapshots.snapshot(id)));
-        }
-        let [Some(a), Some(b)] = ends else { return Err(ENOTCONN) };
+    ) -> Result<[End; 2], i32> {
+        let [a, b] = flows.map(|id| self.end_of(now, id, snapshots.snapshot(id), host));
+        let (a, b) = (a?, b?);
         // Both ends of one connection would send each other their own segments.
-        let v4 = a.0.local.is_ipv4() && b.0.local.is_ipv4() && a.0 != b.0.reversed();
-        let plain = a.1.port == b.1.port && a.1.vlan.is_none() && b.1.vlan.is_none();
-        let installed = a.3.mss != 0 && b.3.mss != 0;
-        let fits = a.2 <= b.3.mss && b.2 <= a.3.mss;
-        let alike = (a.3.flags ^ b.3.flags) & ALIKE == 0;
-        if v4 && plain && (!installed || (fits && alike)) { Ok(()) } else { Err(EOPNOTSUPP) }
+        let v4 = a.tuple.local.is_ipv4() && b.tuple.local.is_ipv4() && a.tuple != b.tuple.reversed();
+        let plain = a.link.port == b.link.port && a.link.vlan.is_none() && b.link.vlan.is_none();
+        let installed = a.snapshot.mss != 0 && b.snapshot.mss != 0;
+        let fits = a.largest <= b.snapshot.mss && b.largest <= a.snapshot.mss;
+        let alike = (a.snapshot.flags ^ b.snapshot.flags) & ALIKE == 0;
+        if v4 && plain && (!installed || (fits && alike)) { Ok([a, b]) } else { Err(EOPNOTSUPP) }
+    }
+
+    fn end_of(&self, now: Micros, id: FlowId, snapshot: FlowSnapshot, host: &mut dyn Host) -> Result<End, i32> {
+        let Some(connection) = self.table.get(id) else { return Err(ENOTCONN) };
+        let Phase::Installed(installed) = &connection.phase else { return Err(ENOTCONN) };
+        if installed.removing || installed.is_spliced() {
+            return Err(ENOTCONN);
+        }
+        if !host.may_splice(connection.owner) {
+            return Err(EOPNOTSUPP);
+        }
+        let (tuple, link) = (connection.tuple, installed.link);
+        let mtu = match host.route(tuple.remote, Some(tuple.local)) {
+            Route::Via { mtu, .. } => mtu,
+            Route::Resolving => return Err(EAGAIN),
+            Route::NotOurs | Route::Unreachable(_) => return Err(EOPNOTSUPP),
+        };
+        let largest = mtu.saturating_sub(installed.path.overhead());
+        let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
+        Ok(End { tuple, link, largest, stamp, snapshot })
     }
 
     pub(super) fn step(&self, flows: [FlowId; 2], step: Splicing, host: &mut dyn Host) {
@@ -272,19 +272,17 @@ impl SlowPath {
     /// Both flows rest: from now on their segments are translated.
     fn begin_splice(&mut self, now: Micros, place: usize, snapshots: &dyn Snapshots, host: &mut dyn Host) {
         let flows = self.asking.asked[place].flows;
-        if let Err(errno) = self.may_be_spliced(flows, snapshots, host) {
-            return self.give_up_splice(place, errno, host);
-        }
-        let ends = flows.map(|id| self.end_of(now, id, &snapshots.snapshot(id)));
-        let [Some(a), Some(b)] = ends else { return self.give_up_splice(place, ENOTCONN, host) };
-        let translations = [translation(&a, &b), translation(&b, &a)];
-        if let Err(errno) = host.splice(&translations) {
-            return self.give_up_splice(place, errno, host);
-        }
+        let ends = self.ends(now, flows, snapshots, host);
+        let translations = ends.map(|[a, b]| [translation(&a, &b), translation(&b, &a)]);
+        let begun = translations.and_then(|both| host.splice(&both).map(|()| both));
+        let translations = match begun {
+            Ok(translations) => translations,
+            Err(errno) => return self.give_up_splice(place, errno, host),
+        };
         let asked = self.asking.asked.swap_remove(place);
         self.asking.kept -= asked.bytes;
         self.note_splice(flows, SpliceState::Begun(flows[0]));
-        self.spliced.insert(now, Running::new(now, flows, translations));
+        self.spliced.insert(now, flows, translations);
         self.step(flows, Splicing::Begun, host);
         host.splice_answered(asked.owner, asked.command, 0);
         for (id, port, frame) in asked.kept {
@@ -292,13 +290,6 @@ impl SlowPath {
                 host.translate(connection.flow_group, port, frame);
             }
         }
-    }
-
-    fn end_of(&self, now: Micros, id: FlowId, snapshot: &FlowSnapshot) -> Option<End> {
-        let connection = self.table.get(id)?;
-        let Phase::Installed(installed) = &connection.phase else { return None };
-        let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
-        Some(End { tuple: connection.tuple, link: installed.link, stamp, snapshot: *snapshot })
     }
 
     /// A segment that a flow has not taken, as it is or is to be spliced.
@@ -341,6 +332,8 @@ impl SlowPath {
 struct End {
     tuple: FourTuple,
     link: Link,
+    /// The most payload that the peer may send in one packet.
+    largest: u16,
     /// The timestamp that we would send now.
     stamp: u32,
     snapshot: FlowSnapshot,

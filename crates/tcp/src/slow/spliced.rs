@@ -38,7 +38,7 @@ pub(super) struct Spliced {
 }
 
 /// A splice.
-pub(super) struct Running {
+struct Running {
     number: u64,
     flows: [FlowId; 2],
     translations: [Translation; 2],
@@ -50,11 +50,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(now: Micros, flows: [FlowId; 2], translations: [Translation; 2]) -> Self {
-        Self { number: 0, flows, translations, segments: 0, active_at: now, told: false }
-    }
-
-    /// What the other peer has acknowledged of each one's bytes, in that one's own numbers.
+    /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them.
     fn heard(&self, seen: &[Forwarded; 2]) -> [Seq; 2] {
         [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
     }
@@ -87,15 +83,15 @@ impl Spliced {
     }
 
     /// Adds one.
-    pub(super) fn insert(&mut self, now: Micros, mut running: Running) {
+    pub(super) fn insert(&mut self, now: Micros, flows: [FlowId; 2], translations: [Translation; 2]) {
         if self.running.is_empty() {
             self.order.clear();
             self.look_at = now.after(LOOK_US);
         }
         self.last += 1;
-        running.number = self.last;
-        self.order.push_back((running.flows[0], running.number));
-        self.running.insert(running.flows[0], running);
+        let (key, number) = (flows[0], self.last);
+        self.order.push_back((key, number));
+        self.running.insert(key, Running { number, flows, translations, segments: 0, active_at: now, told: false });
     }
 }
 

@@ -87,7 +87,7 @@ impl Proxy {
     fn is_over(&self) -> bool {
         self.bench.world.splices.as_ref().unwrap().is_empty()
     }
-    /// What the other peer acknowledges when it has this one's bytes up to `seq`.
+    /// The other peer acknowledges this one's bytes up to `seq`.
     fn acknowledged(&mut self, side: usize, seq: Seq) {
         let delta = self.bench.world.splices.as_ref().unwrap()[&self.tuple(side)].0.seq;
         self.seen(1 - side).acked = seq.add(delta);
