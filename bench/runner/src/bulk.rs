@@ -16,7 +16,7 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
             continue;
         }
         let seconds = options.seconds.ceil() as u64;
-        rows.extend(compare(&pair, options.rounds, shape, &server, |pair| {
+        rows.extend(compare(&pair, options.rounds, shape, &server, |pair, _| {
             let line = format!("iperf3 -4 -c {SERVER} -p 9002 -t {seconds} -J{reverse}");
             let words: Vec<&str> = line.split_whitespace().collect();
             let output = pair.command(Side::Client, &words).output()?;

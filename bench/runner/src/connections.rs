@@ -21,7 +21,7 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
         if !options.wants(shape) {
             continue;
         }
-        rows.extend(compare(&pair, options.rounds, shape, &server, |pair| {
+        rows.extend(compare(&pair, options.rounds, shape, &server, |pair, _| {
             let mut client = pair.command(Side::Client, &[rpc.as_os_str(), "short".as_ref(), address.as_ref()]);
             client.args(["--at-once", &at_once.to_string(), "--seconds", &options.seconds.to_string()]);
             let report = json_report(&client.output()?, "the client")?;

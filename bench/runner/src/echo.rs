@@ -25,7 +25,7 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
         if !options.wants(shape) {
             continue;
         }
-        rows.extend(compare(&pair, options.rounds, shape, &server, |pair| {
+        rows.extend(compare(&pair, options.rounds, shape, &server, |pair, _| {
             let mut client = pair.command(Side::Client, &[rpc.as_os_str(), "client".as_ref(), address.as_ref()]);
             client.args(["--connections", &connections.to_string(), "--depth", &depth.to_string()]);
             client.args(["--seconds", &options.seconds.to_string()]);

@@ -24,7 +24,7 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
             continue;
         }
         let requests = (per_second * options.seconds) as u64;
-        rows.extend(compare(&pair, options.rounds, shape, &server, |pair| {
+        rows.extend(compare(&pair, options.rounds, shape, &server, |pair, _| {
             let line = format!(
                 "redis-benchmark -h {SERVER} -p 9001 -t {test} -c {connections} -P {depth} -n {requests} --csv"
             );

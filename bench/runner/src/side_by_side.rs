@@ -88,13 +88,13 @@ pub struct Server<'a> {
     pub ready: &'a str,
 }
 
-/// Runs `load` against the server over Linux and Towpath in turn and makes the two rows of `shape`.
+/// Runs `load` against the server over Linux and Towpath in turn and makes the two rows of `shape`. `load` is told the stack.
 pub fn compare(
     pair: &VethPair,
     rounds: usize,
     shape: &str,
     server: &Server<'_>,
-    mut load: impl FnMut(&VethPair) -> io::Result<Measured>,
+    mut load: impl FnMut(&VethPair, &str) -> io::Result<Measured>,
 ) -> io::Result<Vec<Row>> {
     let mut runs: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for round in 0..rounds.max(1) {
@@ -121,7 +121,7 @@ fn one(
     pair: &VethPair,
     stack: &str,
     server: &Server<'_>,
-    load: &mut impl FnMut(&VethPair) -> io::Result<Measured>,
+    load: &mut impl FnMut(&VethPair, &str) -> io::Result<Measured>,
 ) -> io::Result<Round> {
     // The service (and its program, which may change the veth's offloads) exists only while it is measured.
     let service = if stack == "towpath" { Some(pair.serve()?) } else { None };
@@ -134,7 +134,7 @@ fn one(
     let pids: Vec<u32> =
         std::iter::once(application.pid()).chain(service.as_ref().map(|(process, _)| process.pid())).collect();
     let (busy, tasks) = (cpu_busy_ns(SERVER_CPU)?, tasks_ns(&pids));
-    let measured = load(pair)?;
+    let measured = load(pair, stack)?;
     let (busy, tasks) = (cpu_busy_ns(SERVER_CPU)? - busy, tasks_ns(&pids) - tasks);
     drop(application);
     Ok(Round {

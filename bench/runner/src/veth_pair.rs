@@ -193,15 +193,7 @@ impl VethPair {
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
         command.arg("1").args(self.configuration());
-        let (service, socket) = self.serving("service", command)?;
-        if let Some(object) = &self.module {
-            let words = [exe.as_os_str(), "module".as_ref(), "--socket".as_ref(), socket.as_os_str()];
-            let output = self.command(Side::Server, &words).args(["add", "measured"]).arg(object).output()?;
-            if !output.status.success() {
-                return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-            }
-        }
-        Ok((service, socket))
+        self.serving_frames(command)
     }
 
     /// Starts `towpath serve` on the server side's interface and these CPUs, with a number or a range of cores.
@@ -220,7 +212,21 @@ impl VethPair {
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
         let mut command = self.command_among(Side::Server, cpus, &words);
         command.args(arguments).args(self.configuration());
-        self.serving("service", command)
+        self.serving_frames(command)
+    }
+
+    /// Starts a service whose stack has frames of its own, and adds the module.
+    fn serving_frames(&self, command: Command) -> io::Result<(Process, PathBuf)> {
+        let (service, socket) = self.serving("service", command)?;
+        if let Some(object) = &self.module {
+            let exe = towpath()?;
+            let words = [exe.as_os_str(), "module".as_ref(), "--socket".as_ref(), socket.as_os_str()];
+            let output = self.command(Side::Server, &words).args(["add", "measured"]).arg(object).output()?;
+            if !output.status.success() {
+                return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            }
+        }
+        Ok((service, socket))
     }
 
     /// Starts `towpath kernel-stack` on the server side's network, on this CPU or on all.

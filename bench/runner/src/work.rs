@@ -24,7 +24,7 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
         let words = ["worker", &address, "--bytes", &size, "--cycles", &work];
         let words = std::iter::once(rpc.clone().into()).chain(words.map(Into::into)).collect();
         let server = Server { words, ready: "ready" };
-        rows.extend(compare(&pair, options.rounds, &shape, &server, |pair| {
+        rows.extend(compare(&pair, options.rounds, &shape, &server, |pair, _| {
             // One write holds many requests, so that the client is not the limit.
             let mut client = pair.command(Side::Client, &[rpc.as_os_str(), "sends".as_ref(), address.as_ref()]);
             client.args(["--bytes", "65536", "--seconds", &options.seconds.to_string()]);
