@@ -450,8 +450,7 @@ assert s.recv(100).decode() == hashlib.sha256(data).hexdigest(); print('whole')"
     assert_eq!(again["modules"][0]["detached"], false);
 }
 
-/// A client that has an answer, says its port and the numbers of what it sends and receives next, and by how much a window that
-/// it means is shifted in a received segment. Once the file is there, it sends 8 MB, and all of it is to come back.
+/// A client says its port when it has an answer, with the next sequence numbers of both directions, and its window scale. Once the file is there, it sends 8 MB, and all of it is to come back.
 const SPLICED: &str = "
 import os, socket, struct, sys, threading, time
 s = socket.create_connection((sys.argv[1], 7000), 10); s.sendall(b'question'); assert s.recv(100) == b'answer'

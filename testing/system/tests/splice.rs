@@ -159,7 +159,7 @@ fn module(service: &Service, line: &str) -> Program {
     line.split_whitespace().fold(program, |program, word| program.arg(word))
 }
 
-/// What each end of the exchanges of one side has sent and received, in the order of the other side.
+/// The exchanges of one side: bytes and hashes of both directions, as the other side has them.
 fn exchanges(output: &str, who: &str) -> BTreeSet<[String; 4]> {
     let lines = output.lines().filter_map(|line| line.strip_prefix(who));
     lines
