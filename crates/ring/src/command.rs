@@ -12,8 +12,8 @@ pub mod op {
     /// Listens on `local_addr:local_port`. A bound kernel socket proves that the client has the port
     /// ([`crate::control::Request::Reserve`]).
     pub const LISTEN: u32 = 2;
-    /// Brings the information line of a connection up to date. The only command for a slot in use, and for slots that
-    /// the stack has allocated; `AppLine::generation` must be the slot's.
+    /// Brings the information line of a connection up to date. It is for a slot in use, also one that the stack has allocated;
+    /// `AppLine::generation` must be the slot's.
     pub const REFRESH: u32 = 3;
     /// Sends a part of a file. Like `REFRESH`, this and the next two are for established connections; see
     /// [`crate::sideband`].
