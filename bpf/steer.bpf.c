@@ -21,7 +21,7 @@
 // Where packet sockets receive instead of AF_XDP sockets, `towpath_steer` is on no interface, and two programs have the same
 // rules. `towpath_receive` is the filter of the packet sockets: each sees all frames, and takes ours. `towpath_drop` is on
 // the interface's tcx ingress hook, which a frame reaches after the packet sockets. It drops ours, so that the kernel does
-// not see them.
+// not see them. Segments of spliced connections it sends on (forward.bpf.h), and the filter does not take them.
 //
 // `towpath_listen` is attached to listening sockets of the kernel. It takes first SYNs of those in `accelerated` that came
 // over a served interface, while the service lives and has room. The kernel has judged such a SYN by all its rules, and
@@ -40,6 +40,7 @@
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "forward.bpf.h"
 #include "own.bpf.h"
 #include "tables.bpf.h"
 #include "take.bpf.h"
@@ -89,7 +90,7 @@ static __always_inline int is_error6(struct ipv6hdr *ip, void *end)
 static __always_inline int has_segment(__u32 *value, void *half_opens, void *flow, int first_syn)
 {
     if (first_syn)
-        return value && *value == ACTIVE;
+        return value && *value & ACTIVE;
     if (value)
         return 1;
     __u64 *until = bpf_map_lookup_elem(half_opens, flow);
@@ -124,7 +125,11 @@ static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
         return 0;
 
     struct flow flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return all || is_ours_by(bpf_map_lookup_elem(&flows, &flow), &half_open, &seen, &flow, (void *)ports, end);
+    __u32 *value = bpf_map_lookup_elem(&flows, &flow);
+    struct tcphdr *tcp = (void *)ports;
+    if ((void *)(tcp + 1) <= end && goes_on(value, ip, tcp))
+        return GOES_ON;
+    return all || is_ours_by(value, &half_open, &seen, &flow, tcp, end);
 }
 
 static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
@@ -155,7 +160,7 @@ __attribute__((noinline)) __u32 place_of(__u32 interface)
     return place;
 }
 
-// `place`: of the interface.
+// `place`: of the interface. GOES_ON: it is of a spliced connection, and packet sockets do not take it.
 static __always_inline int is_ours(void *data, void *end, __u32 place)
 {
     struct ethhdr *ethernet = data;
@@ -259,12 +264,13 @@ int towpath_drop(struct __sk_buff *skb)
     __u32 wanted = skb->len < MOST_HEADERS ? skb->len : MOST_HEADERS;
     if (skb->data_end - skb->data < wanted)
         bpf_skb_pull_data(skb, wanted);
-    if (!is_ours((void *)(long)skb->data, (void *)(long)skb->data_end, place_of(skb->ifindex))) {
+    int ours = is_ours((void *)(long)skb->data, (void *)(long)skb->data_end, place_of(skb->ifindex));
+    if (!ours) {
         count(PASSED);
         return NEXT;
     }
     count(STEERED);
-    return DROP;
+    return ours == GOES_ON ? send_on(skb) : DROP;
 }
 
 static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
@@ -296,7 +302,8 @@ static __always_inline int receives4(struct __sk_buff *skb)
     if (ip.protocol != IPPROTO_TCP || !load(skb, ETH_HLEN + ip.ihl * 4, &tcp, sizeof tcp))
         return 0;
     struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return has_segment(bpf_map_lookup_elem(&flows, &flow), &half_open, &flow, is_first_syn(&tcp));
+    __u32 *value = bpf_map_lookup_elem(&flows, &flow);
+    return !goes_on(value, &ip, &tcp) && has_segment(value, &half_open, &flow, is_first_syn(&tcp));
 }
 
 static __always_inline int receives6(struct __sk_buff *skb)

@@ -53,8 +53,10 @@ struct icmp {
 enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
 // In a setting beside the VLAN's number.
 #define ALL_TCP (1u << 31)
-// Values of `flows`: who sent the first SYN.
-enum { ACTIVE = 1, PASSIVE };
+// Values of `flows`: who sent the first SYN. SPLICED is in a value beside it.
+enum { ACTIVE = 1, PASSIVE = 2, SPLICED = 4 };
+// Of a segment, beside whether it is ours: see `goes_on`.
+enum { GOES_ON = 2 };
 // Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
 // Results of `towpath_drop` and `towpath_own`: TCX_NEXT and TCX_DROP, which older headers lack.

@@ -47,4 +47,7 @@ struct towpath_splice {
     __u32 rst;      // and that of the last RST.
     __u64 segments; // It counts what it has sent on: frames,
     __u64 bytes;    // and their payload.
+    // The same for what the kernel has sent on without the module. The stack keeps it.
+    __u64 kernel_segments;
+    __u64 kernel_bytes;
 };

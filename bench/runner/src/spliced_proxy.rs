@@ -8,16 +8,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The proxy, and the module with its header.
+/// The proxy, and the module with its headers.
 const PROXY: &str = include_str!("../../../crates/preload/examples/splice-proxy.c");
 const MODULE: &str = include_str!("../../../bpf/modules/splice.bpf.c");
-const HEADER: &str = include_str!("../../../bpf/modules/towpath.h");
+const HEADERS: [(&str, &str); 2] = [
+    ("towpath.h", include_str!("../../../bpf/modules/towpath.h")),
+    ("splice.h", include_str!("../../../bpf/modules/splice.h")),
+];
 
 /// Client and server of iperf3 share the client's CPU, and the proxy has the server's. A request is a byte here.
 pub fn run(options: &Options) -> io::Result<Vec<Row>> {
     let pair = VethPair::new()?.with_port(options.port.as_deref())?;
     let dir = pair.dir().to_owned();
-    std::fs::write(dir.join("towpath.h"), HEADER)?;
+    HEADERS.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))?;
     let pair = pair.with_module(clang("splice", MODULE, &dir)?);
     let line = format!("iperf3 -s -4 -B {CLIENT} -p 9002 --forceflush");
     let words: Vec<&str> = line.split_whitespace().collect();

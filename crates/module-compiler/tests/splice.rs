@@ -1,9 +1,14 @@
-//! `splice.bpf.c`: each segment becomes one of the other connection, with checksums that a full computation gives, too.
+//! `splice.bpf.c`: each segment becomes one of the other connection, with checksums that a full computation gives, too. The
+//! kernel's program that sends segments on without the module (`bpf/forward.bpf.h`) makes the same of them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
+use aya::maps::{HashMap, MapData};
+use aya::programs::SchedClassifier;
+use aya::{Ebpf, include_bytes_aligned};
 use common::{MOST_BYTES, compiled, frames, interpreted, may_verify, object_file};
+use std::os::fd::{AsFd, OwnedFd};
 use towpath_modules::verify::{Accepted, test_run, update_map};
 use towpath_modules::{Action, Frame, Instance, Object};
 use towpath_rng::Rng;
@@ -42,7 +47,7 @@ impl Splice {
 
     fn value(&self) -> Vec<u8> {
         let numbers = [self.seq, self.ack, self.tsval, self.tsecr].map(u32::to_ne_bytes).concat();
-        [&self.to[..], &self.macs, &numbers, &[self.left, self.right], &[0; 30]].concat()
+        [&self.to[..], &self.macs, &numbers, &[self.left, self.right], &[0; 46]].concat()
     }
 }
 
@@ -232,6 +237,54 @@ impl Counted {
     }
 }
 
+/// The kernel's program that sends segments on.
+struct Forwarder {
+    _object: Ebpf,
+    program: OwnedFd,
+    flows: HashMap<MapData, Connection, u32>,
+    splices: HashMap<MapData, Connection, [u8; 88]>,
+}
+
+impl Forwarder {
+    /// A connection that the other side has begun, and that is spliced.
+    const PASSIVE_AND_SPLICED: u32 = 2 | 4;
+    /// `TC_ACT_SHOT`, `TC_ACT_REDIRECT`.
+    const DROP: u32 = 2;
+    const REDIRECT: u32 = 7;
+
+    fn new() -> Self {
+        let mut object = Ebpf::load(include_bytes_aligned!("../../../bpf/steer.bpf.o")).unwrap();
+        let program: &mut SchedClassifier = object.program_mut("towpath_drop").unwrap().try_into().unwrap();
+        program.load().unwrap();
+        let program = program.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+        let flows = HashMap::try_from(object.take_map("flows").unwrap()).unwrap();
+        let splices = HashMap::try_from(object.take_map("splices").unwrap()).unwrap();
+        Self { _object: object, program, flows, splices }
+    }
+
+    fn set(&mut self, key: &Connection, by: &Splice) {
+        self.splices.insert(key, <[u8; 88]>::try_from(by.value()).unwrap(), 0).unwrap();
+        self.flows.insert(key, Self::PASSIVE_AND_SPLICED, 0).unwrap();
+    }
+
+    /// Segments that end a connection are the stack's: it is dropped behind the stack's sockets. `counted`: of the others.
+    fn expect(&self, segment: &Segment, by: &Splice, counted: &mut Counted) {
+        let goes_on = segment.flags & (SYN | FIN | RST) == 0;
+        let (bytes, expected) = (segment.bytes(), segment.spliced(by).bytes());
+        if bytes.len() >= MOST_BYTES {
+            return;
+        }
+        let (verdict, after) = test_run(&self.program, &bytes).unwrap();
+        if goes_on {
+            assert_eq!((verdict, &after), (Self::REDIRECT, &expected), "{bytes:02x?}");
+            counted.add(segment);
+        } else {
+            assert_eq!((verdict, &after), (Self::DROP, &bytes), "{bytes:02x?}");
+        }
+        assert_eq!(Counted::of(&self.splices.get(&segment.connection, 0).unwrap()), *counted);
+    }
+}
+
 /// The module everywhere that it can run. Each has a map of its own.
 struct Everywhere {
     kernel: Option<Accepted>,
@@ -317,6 +370,22 @@ fn each_segment_becomes_one_of_the_other_connection() {
 }
 
 #[test]
+fn the_kernel_makes_the_same_of_what_begins_and_ends_nothing() {
+    if !may_verify() {
+        return;
+    }
+    let (mut forwarder, mut rng) = (Forwarder::new(), Rng::new(23));
+    for _ in 0..frames() / 30 {
+        let (key, by) = (connection(&mut rng), Splice::random(&mut rng));
+        forwarder.set(&key, &by);
+        let mut counted = Counted::default();
+        for _ in 0..30 {
+            forwarder.expect(&Segment::random(&mut rng, key, 1500), &by, &mut counted);
+        }
+    }
+}
+
+#[test]
 fn the_largest_super_segment_goes_on() {
     let Some(mut everywhere) = Everywhere::new() else { return };
     let mut rng = Rng::new(22);
@@ -392,8 +461,13 @@ fn malformed_segments_of_a_spliced_connection_are_dropped() {
         bytes[place] = byte;
         malformed.push(bytes);
     }
+    let mut forwarder = may_verify().then(Forwarder::new);
+    forwarder.iter_mut().for_each(|forwarder| forwarder.set(&key, &by));
     for bytes in malformed {
         assert_eq!(everywhere.run(&bytes).0, Action::Drop, "{bytes:02x?}");
+        if let Some(forwarder) = &forwarder {
+            assert_eq!(test_run(&forwarder.program, &bytes).unwrap(), (Forwarder::DROP, bytes));
+        }
     }
     assert_eq!(everywhere.counted(&key), Counted::default());
 }

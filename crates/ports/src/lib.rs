@@ -3,6 +3,7 @@
 mod assembly;
 pub mod attachment;
 pub mod first_syn;
+pub mod forward;
 pub mod gather;
 mod ingress;
 mod interface;

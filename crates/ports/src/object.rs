@@ -14,7 +14,7 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o
 const FILTER: &str = "towpath_listen";
 
 /// The maps that the process that serves uses. It gets their descriptors in this order.
-pub const MAPS: [&str; 17] = [
+pub const MAPS: [&str; 18] = [
     "flows",
     "flows6",
     "half_open",
@@ -32,6 +32,7 @@ pub const MAPS: [&str; 17] = [
     "refused_by",
     "refused_at",
     "addresses",
+    "splices",
 ];
 
 /// Why a program could not be loaded.

@@ -3,12 +3,13 @@
 
 pub use crate::attachment::SteerMode;
 use crate::attachment::{Attachment, Description, PLACES, Parts};
+use crate::forward::{Forwarding, Splice, gone};
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::listening::{Listening, monotonic};
 use crate::object::{LoadError, Maps};
 use crate::peer_filter::removed;
 pub use crate::steer_error::SteerError;
-use crate::steer_error::{explain, os_error};
+use crate::steer_error::explain;
 use crate::strays::Strays;
 use crate::xsk::XskPort;
 use crate::xsk_socket::XskSocket;
@@ -71,6 +72,7 @@ pub struct Steering {
     program_ids: [u32; 2],
     flows: HashMap<MapData, FlowKey, u32>,
     flows6: HashMap<MapData, FlowKey6, u32>,
+    forwarding: Forwarding,
     half_open: HashMap<MapData, FlowKey, u64>,
     half_open6: HashMap<MapData, FlowKey6, u64>,
     listening: Listening,
@@ -118,6 +120,7 @@ impl Steering {
                 program_ids: description.programs,
                 flows: maps.take("flows")?,
                 flows6: maps.take("flows6")?,
+                forwarding: Forwarding::over(&mut maps)?,
                 half_open: maps.take("half_open")?,
                 half_open6: maps.take("half_open6")?,
                 settings: maps.take("settings")?,
@@ -261,6 +264,27 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "steering a half-open connection", &e))
     }
 
+    /// Has the kernel send on what comes from the peer of a steered connection over IPv4. It does so where packet sockets receive.
+    /// Segments that begin or end a connection are ours all the same.
+    pub fn forward(&mut self, local: SocketAddr, remote: SocketAddr, splice: &Splice) -> Result<(), SteerError> {
+        let Key::V4(key) = Key::of(local, remote) else { return Ok(()) };
+        let result = self.forwarding.begin(&mut self.flows, &key, splice);
+        result.map_err(|e| explain(&self.interface, "splicing a connection", &e))
+    }
+
+    /// From now on all is ours again. Returns the element as it was at last.
+    pub fn end_forwarding(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<Option<Splice>, SteerError> {
+        let Key::V4(key) = Key::of(local, remote) else { return Ok(None) };
+        let result = self.forwarding.end(&mut self.flows, &key);
+        result.map_err(|e| explain(&self.interface, "ending a splice", &e))
+    }
+
+    /// The element of such a connection, with what the kernel has counted.
+    pub fn forwarded(&self, local: SocketAddr, remote: SocketAddr) -> Option<Splice> {
+        let Key::V4(key) = Key::of(local, remote) else { return None };
+        self.forwarding.get(&key)
+    }
+
     /// The program's counters.
     pub fn stats(&self) -> Result<SteerStats, SteerError> {
         let sum = |index| self.stats.get(&index, 0).map(|cpus| cpus.iter().sum());
@@ -287,12 +311,8 @@ impl std::fmt::Debug for Steering {
 
 fn change<K: aya::Pod>(map: &mut HashMap<MapData, K, u32>, key: &K, ours: Option<Segments>) -> Result<(), MapError> {
     match ours {
-        Some(Segments::All) => return map.insert(key, ACTIVE, 0),
-        Some(Segments::ButFirstSyns) => return map.insert(key, PASSIVE, 0),
-        None => {}
-    }
-    match map.remove(key) {
-        Err(error) if os_error(&error) == Some(libc::ENOENT) || matches!(error, MapError::KeyNotFound) => Ok(()),
-        other => other,
+        Some(Segments::All) => map.insert(key, ACTIVE, 0),
+        Some(Segments::ButFirstSyns) => map.insert(key, PASSIVE, 0),
+        None => gone(map.remove(key)),
     }
 }

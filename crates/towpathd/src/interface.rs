@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use towpath_fast::SynCounts;
 use towpath_ports::Port;
+use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
@@ -124,10 +125,13 @@ struct Each {
 /// Of steering that fails, for example because a table is full: clients decide how often.
 static LINES: LogThrottle = LogThrottle::new();
 
+fn ends(tuple: &FourTuple) -> (SocketAddr, SocketAddr) {
+    (SocketAddr::new(tuple.local, tuple.local_port), SocketAddr::new(tuple.remote, tuple.remote_port))
+}
+
 impl Steer for Interfaces {
     fn flow(&mut self, tuple: &FourTuple, steered: Steered) {
-        let local = SocketAddr::new(tuple.local, tuple.local_port);
-        let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
+        let (local, remote) = ends(tuple);
         let result = match steered {
             Steered::No => self.steering.steer_flow(local, remote, None),
             Steered::Kernels => self
@@ -143,6 +147,32 @@ impl Steer for Interfaces {
         {
             tracing::warn!(%error, "a connection is not steered");
         }
+    }
+
+    fn forward(&mut self, tuple: &FourTuple, splice: &Splice) {
+        let (local, remote) = ends(tuple);
+        if let Err(error) = self.steering.forward(local, remote, splice)
+            && LINES.allows()
+        {
+            tracing::warn!(%error, "the kernel does not send on the segments of a spliced connection; the module does");
+        }
+    }
+
+    fn end_forwarding(&mut self, tuple: &FourTuple) -> Option<Splice> {
+        let (local, remote) = ends(tuple);
+        let ended = self.steering.end_forwarding(local, remote);
+        ended
+            .inspect_err(|error| {
+                if LINES.allows() {
+                    tracing::warn!(%error, "the kernel sends on segments")
+                }
+            })
+            .ok()?
+    }
+
+    fn forwarded(&self, tuple: &FourTuple) -> Option<Splice> {
+        let (local, remote) = ends(tuple);
+        self.steering.forwarded(local, remote)
     }
 
     fn listening(&mut self) -> Option<&mut Listening> {

@@ -72,7 +72,9 @@ if what == 'hurry': exchange(s, 'client'); sys.exit()
 wait_for('go')
 if what == 'exchange': exchange(s, 'client')
 elif what == 'echoes':
-    echo(s); say('echoed once'); wait_for('more'); echo(s); say('echoed twice')
+    echo(s); say('echoed once')
+    for word in 'more', 'captured', 'again': wait_for(word); echo(s); say('echoed', word)
+    wait_for('end')
 elif what == 'half':
     s.sendall(bytes(MB)); s.shutdown(socket.SHUT_WR)
     assert exact(s, 5) == b'after'; end_of(s, 'client')
@@ -132,22 +134,31 @@ impl Stage {
         });
     }
 
-    /// Payload bytes that the module has passed on from the client and from the server, of all connections that are spliced.
-    fn passed_on(&self) -> [u64; 2] {
+    /// Payload bytes from the client and from the server that have been sent on, of all connections that are spliced.
+    fn sent_on(&self, by: By) -> [u64; 2] {
         let json = module(&self.service, "maps splice towpath_splices dump --json").run(60).ok();
         let dump: Value = serde_json::from_str(&json).unwrap();
         let ports = PORTS.map(|port| format!("{port:04x}"));
         let mut sums = [0; 2];
         for element in dump["elements"].as_array().unwrap() {
             let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
-            // Two addresses, then the sender's port and the receiver's. The count of bytes ends the value.
+            // Two addresses, then the sender's port and the receiver's. The value ends with what the module has counted,
+            // frames and bytes, and then the kernel.
             let from_server = key[16..20] == ports[1];
             assert!(from_server || key[20..24] == ports[0], "{dump}");
-            let count = u64::from_str_radix(&value[value.len() - 16..], 16).unwrap();
+            let at = value.len() - if by == By::Kernel { 16 } else { 48 };
+            let count = u64::from_str_radix(&value[at..at + 16], 16).unwrap();
             sums[usize::from(from_server)] += count.swap_bytes();
         }
         sums
     }
+}
+
+/// Who sends segments on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Module,
+    Kernel,
 }
 
 fn peers(what: &str, service: &Service) -> Program {
@@ -206,19 +217,56 @@ fn connections_are_spliced_in_the_middle_of_their_streams() {
 }
 
 #[test]
-fn spliced_connections_outlive_their_proxy_and_the_module_counts_their_bytes() {
+fn spliced_connections_outlive_their_proxy() {
+    let mut stage = Stage::new(true);
+    let mut client = stage.client("echoes", "client.log");
+    stage.await_spliced(1);
+    stage.tell("go");
+    client.wait_for("echoed once", 60);
+    stage.proxy.signal(libc::SIGKILL);
+    stage.proxy.wait_end(30);
+    ["more", "captured", "again", "end"].iter().for_each(|word| stage.tell(word));
+    client.wait_for("echoed again", 60);
+    client.wait_end(30);
+    stage.server.wait_for("server saw the end", 60);
+}
+
+#[test]
+fn the_kernel_sends_segments_on_but_while_another_module_or_a_capture_is_to_see_them() {
     const MB: u64 = 1 << 20;
     let mut stage = Stage::new(true);
     let mut client = stage.client("echoes", "client.log");
     stage.await_spliced(1);
     stage.tell("go");
     client.wait_for("echoed once", 60);
-    let counted = stage.passed_on();
-    assert!(counted.iter().all(|bytes| *bytes >= MB), "{counted:?}");
-    stage.proxy.signal(libc::SIGKILL);
-    stage.proxy.wait_end(30);
-    stage.tell("more");
-    client.wait_for("echoed twice", 60);
+    until("the kernel's counts", 60, || stage.sent_on(By::Kernel).iter().all(|bytes| *bytes >= MB));
+    // All of an echo pass by the module.
+    let echo_by_module = |stage: &Stage, client: &mut Running, word: &str| {
+        let before = stage.sent_on(By::Module);
+        stage.tell(word);
+        client.wait_for(&format!("echoed {word}"), 60);
+        let after = stage.sent_on(By::Module);
+        assert!(after.iter().zip(before).all(|(after, before)| after - before >= MB), "{before:?}, {after:?}");
+    };
+    let first = object(&stage.service.scratch, "first", Some("SEC(\"xdp\") int first(void *ctx) { return XDP_PASS; }"));
+    module(&stage.service, &format!("add first {} --priority -1", first.display())).run(60).ok();
+    echo_by_module(&stage, &mut client, "more");
+    module(&stage.service, "rm first").run(60).ok();
+    let file = stage.service.scratch.path("capture.pcapng");
+    let capture = Program::new(&[bin("towpath")]).arg("capture").arg("--socket").arg(&stage.service.socket);
+    let mut capture = capture.arg("-w").arg(&file).start(stage.service.scratch.path("capture.log"));
+    // The head of the file is written when the service captures.
+    until("the capture", 30, || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    echo_by_module(&stage, &mut client, "captured");
+    capture.signal(libc::SIGINT);
+    capture.wait_end(30);
+    let of_kernel = stage.sent_on(By::Kernel);
+    stage.tell("again");
+    client.wait_for("echoed again", 60);
+    until("more of the kernel's counts", 60, || {
+        stage.sent_on(By::Kernel).iter().zip(of_kernel).all(|(after, before)| after - before >= MB)
+    });
+    stage.tell("end");
     client.wait_end(30);
     stage.server.wait_for("server saw the end", 60);
 }

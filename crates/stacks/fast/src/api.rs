@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use towpath_ports::Port;
+use towpath_ports::forward::Splice;
 use towpath_runtime::{OrphanLimits, PeerRule};
 use towpath_tcp::flow::{FourTuple, PortId};
 
@@ -88,6 +89,17 @@ pub trait Network: Send {
     fn is_local(&self, addr: IpAddr) -> bool;
     /// Steers packets of this tuple to us from now on, or no longer.
     fn steer(&mut self, tuple: &FourTuple, steered: towpath_tcp::slow::Steered);
+    /// Has the kernel send on the segments that come on this connection, without us, if it can. Those that begin or end a
+    /// connection come to us all the same.
+    fn forward(&mut self, _tuple: &FourTuple, _splice: &Splice) {}
+    /// All come to us again. Returns the element as it was at last.
+    fn end_forwarding(&mut self, _tuple: &FourTuple) -> Option<Splice> {
+        None
+    }
+    /// The element of such a connection, with what the kernel has counted.
+    fn forwarded(&self, _tuple: &FourTuple) -> Option<Splice> {
+        None
+    }
     /// Do the host's rules judge the first SYNs of active opens? Only while a command has no answer yet can the kernel take
     /// its socket over, so such a command waits a moment for its route.
     fn judges_first_syns(&self) -> bool {

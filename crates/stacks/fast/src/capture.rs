@@ -84,6 +84,8 @@ impl SlowState {
             None => (self.host.flow_groups.iter().map(|_| None).collect(), None),
         };
         self.host.watch = watch;
+        // A capture sees what the kernel does not send on by itself.
+        self.slow.change_splices(&mut self.host);
         self.name_all();
         for (group, taps) in self.host.flow_groups.iter_mut().zip::<Vec<Option<Vec<Tap>>>>(ports) {
             group.to.send(ToGroup::Capture { taps, done: done.clone() });

@@ -414,13 +414,13 @@ impl Host for SlowHost {
         self.splices.is_for(self.selectors_of(owner).unwrap_or(0)) && !self.shaped.contains(&self.class(owner))
     }
     fn splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
-        self.splices.insert(translations)
+        self.begin_splice(translations)
     }
     fn resplice(&mut self, translation: &Translation) {
-        self.splices.relink(translation);
+        self.change_splice(translation);
     }
     fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
-        self.splices.forwarded(tuple)
+        self.look_at_splice(tuple)
     }
     fn translate(&mut self, flow_group: usize, port: PortId, frame: Box<[u8]>) {
         if let Some(link) = self.flow_groups.get_mut(flow_group) {
@@ -428,7 +428,7 @@ impl Host for SlowHost {
         }
     }
     fn unsplice(&mut self, tuple: &FourTuple) {
-        self.splices.remove(tuple);
+        self.end_splice(tuple);
     }
     fn splice_answered(&mut self, owner: Owner, command: u32, errno: i32) {
         self.answer_splice(owner, command, errno);

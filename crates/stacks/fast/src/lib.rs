@@ -17,6 +17,7 @@ mod departure;
 mod direct;
 mod direct_end;
 mod flood_notice;
+mod forwarding;
 mod group;
 #[cfg(test)]
 mod group_tests;

@@ -20,6 +20,7 @@ impl SlowState {
     pub fn modules(&mut self, modules: Option<&(Chains, Selectors)>, done: &mpsc::Sender<()>) {
         let chains = modules.map(|(chains, _)| chains);
         self.host.splices = Splices::of(chains);
+        self.slow.change_splices(&mut self.host);
         self.select(modules);
         let table = self.host.selection.as_ref().map(|selection| Arc::clone(selection.table()));
         for (group, link) in self.host.flow_groups.iter_mut().enumerate() {

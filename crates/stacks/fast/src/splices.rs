@@ -1,11 +1,12 @@
 //! The map of the module that translates segments of spliced connections.
 //!
 //! Its elements are `struct towpath_splice` of `bpf/modules/towpath.h`, one for each connection whose peer's segments
-//! are translated.
+//! are translated. If nothing would see them before the module, the kernel has a copy and sends them on by itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use towpath_modules::{Attached, Budget, Chains, Map, MapKind};
+use towpath_ports::forward::Splice;
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::seq::Seq;
 use towpath_tcp::slow::{Forwarded, Translation};
@@ -14,9 +15,13 @@ use towpath_tcp::slow::{Forwarded, Translation};
 const MAP: &str = "towpath_splices";
 /// Bytes of a key and of a value.
 const KEY: usize = 12;
-const VALUE: usize = 72;
-/// Where the Ethernet addresses stand in a value.
+const VALUE: usize = size_of::<Splice>();
+/// Where the Ethernet addresses stand in a value, the newest acknowledgement, and what has gone on: by the module, and by the
+/// kernel.
 const LINK_AT: usize = 12;
+const ACKED_AT: usize = 44;
+const COUNTS_AT: usize = 56;
+const KERNEL_COUNTS_AT: usize = 72;
 /// Bits of `ended`.
 const FIN: u8 = 1;
 const RST: u8 = 2;
@@ -31,12 +36,14 @@ struct Translator {
     budget: Arc<Budget>,
     /// Its selector. It can translate only what it sees.
     selector: Option<u32>,
+    /// No module sees a frame before it.
+    is_first: bool,
 }
 
 impl Splices {
     /// The module among these.
     pub fn of(chains: Option<&Chains>) -> Self {
-        let of_module = |attached: &Attached| {
+        let of_module = |(place, attached): (usize, &Attached)| {
             let map = attached.module.maps().iter().find(|map| {
                 let spec = map.spec();
                 let sizes = (spec.key_size as usize, spec.value_size as usize);
@@ -46,9 +53,10 @@ impl Splices {
                 map: Arc::clone(map),
                 budget: Arc::clone(&attached.budget),
                 selector: attached.selector,
+                is_first: place == 0,
             })
         };
-        Self(chains.into_iter().flat_map(|chains| &chains.ingress).find_map(of_module))
+        Self(chains.into_iter().flat_map(|chains| &chains.ingress).enumerate().find_map(of_module))
     }
 
     fn map(&self) -> Option<&Map> {
@@ -89,14 +97,38 @@ impl Splices {
         if !self.map()?.get(&key(tuple)?, &mut value) {
             return None;
         }
-        let number = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
         let ended = value[42];
         Some(Forwarded {
-            acked: Seq(number(44)),
-            fin: (ended & FIN != 0).then(|| Seq(number(48))),
-            rst: (ended & RST != 0).then(|| Seq(number(52))),
-            segments: u64::from(number(56)) | u64::from(number(60)) << 32,
+            acked: Seq(number(&value, ACKED_AT)),
+            fin: (ended & FIN != 0).then(|| Seq(number(&value, 48))),
+            rst: (ended & RST != 0).then(|| Seq(number(&value, 52))),
+            segments: count(&value, COUNTS_AT).wrapping_add(count(&value, KERNEL_COUNTS_AT)),
         })
+    }
+
+    /// The kernel's copy of an element; `None`: it is to have none.
+    pub fn for_kernel(&self, tuple: &FourTuple) -> Option<Splice> {
+        let map = self.map().filter(|_| self.0.as_ref().is_some_and(|translator| translator.is_first))?;
+        let mut value = [0; VALUE];
+        if !map.get(&key(tuple)?, &mut value) {
+            return None;
+        }
+        value.copy_within(KERNEL_COUNTS_AT.., COUNTS_AT);
+        Some(value)
+    }
+
+    /// Takes over what the kernel has noted in its copy.
+    pub fn note(&self, tuple: &FourTuple, copy: &Splice) {
+        let (Some(map), Some(key)) = (self.map(), key(tuple)) else { return };
+        let mut value = [0; VALUE];
+        if !map.get(&key, &mut value) {
+            return;
+        }
+        map.put(&key, KERNEL_COUNTS_AT, &copy[COUNTS_AT..KERNEL_COUNTS_AT]);
+        let [ours, kernels] = [&value, copy].map(|value| Seq(number(value, ACKED_AT)));
+        if kernels.after(ours) {
+            map.put(&key, ACKED_AT, &copy[ACKED_AT..ACKED_AT + 4]);
+        }
     }
 
     /// Removes a direction.
@@ -105,6 +137,14 @@ impl Splices {
             let _ = translator.map.remove(&key);
         }
     }
+}
+
+fn number(value: &Splice, at: usize) -> u32 {
+    u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]])
+}
+
+fn count(value: &Splice, at: usize) -> u64 {
+    u64::from(number(value, at)) | u64::from(number(value, at + 4)) << 32
 }
 
 /// The connection as a received segment names it: `struct towpath_connection`.
@@ -125,7 +165,7 @@ fn value(translation: &Translation) -> Option<[u8; VALUE]> {
     value[..KEY].copy_from_slice(&key(to)?);
     value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
     value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
-    for (at, number) in [(24, *seq), (28, *ack), (32, *tsval), (36, *tsecr), (44, acked.0)] {
+    for (at, number) in [(24, *seq), (28, *ack), (32, *tsval), (36, *tsecr), (ACKED_AT, acked.0)] {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
     (value[40], value[41]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
@@ -153,7 +193,7 @@ mod tests {
             programs: Vec::new(),
         };
         let map = Arc::new(Map::new(&spec, 1, |_| None));
-        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)), selector: None }))
+        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)), selector: None, is_first: true }))
     }
 
     fn tuple(port: u16) -> FourTuple {
@@ -216,6 +256,26 @@ mod tests {
         assert!(map.get(&key, &mut value) && value[12..18] == [9; 6]);
         splices.remove(&tuple(4000));
         assert_eq!(splices.forwarded(&tuple(4000)), None);
+    }
+
+    #[test]
+    fn the_kernels_copy_counts_from_where_it_was_and_what_it_notes_is_taken_over() {
+        let splices = splices(8);
+        splices.insert(&both()).unwrap();
+        let mut copy = splices.for_kernel(&tuple(4000)).unwrap();
+        assert_eq!(copy[..COUNTS_AT], value(&both()[0]).unwrap()[..COUNTS_AT]);
+        copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&9u32.to_ne_bytes());
+        copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
+        splices.note(&tuple(4000), &copy);
+        // An older acknowledgement changes nothing.
+        copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&8u32.to_ne_bytes());
+        splices.note(&tuple(4000), &copy);
+        let seen = Forwarded { acked: Seq(9), segments: 5, ..Forwarded::default() };
+        assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
+        let again = splices.for_kernel(&tuple(4000)).unwrap();
+        assert_eq!((number(&again, ACKED_AT), count(&again, COUNTS_AT)), (9, 5));
+        let behind = Splices(splices.0.map(|translator| Translator { is_first: false, ..translator }));
+        assert_eq!(behind.for_kernel(&tuple(4000)), None, "another module sees the frames first");
     }
 
     #[test]

@@ -195,6 +195,11 @@ impl SlowPath {
         host.resplice(translation);
     }
 
+    /// How the host translates has changed.
+    pub fn change_splices(&mut self, host: &mut dyn Host) {
+        self.spliced.running.values().flat_map(|running| &running.translations).for_each(|one| host.resplice(one));
+    }
+
     /// A SYN on a spliced connection. Its peer has begun anew, or somebody forges it: a challenge ACK tells (RFC 5961 §4).
     pub(super) fn syn_on_splice(&mut self, now: Micros, id: FlowId, arrival: &Arrival, host: &mut dyn Host) {
         self.counters.drop(Drop::Duplicate);

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 pub use steer::Steer;
 use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, SynsWait, TakenSyn};
+use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
@@ -241,6 +242,20 @@ impl Network for HostNetwork {
         if let Some(steer) = &mut self.steer {
             steer.flow(tuple, steered);
         }
+    }
+
+    fn forward(&mut self, tuple: &FourTuple, splice: &Splice) {
+        if let Some(steer) = &mut self.steer {
+            steer.forward(tuple, splice);
+        }
+    }
+
+    fn end_forwarding(&mut self, tuple: &FourTuple) -> Option<Splice> {
+        self.steer.as_mut()?.end_forwarding(tuple)
+    }
+
+    fn forwarded(&self, tuple: &FourTuple) -> Option<Splice> {
+        self.steer.as_ref()?.forwarded(tuple)
     }
 
     fn namespace(&self) -> Option<u64> {

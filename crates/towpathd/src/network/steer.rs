@@ -5,6 +5,7 @@ use rustix::fd::BorrowedFd;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use towpath_fast::SynCounts;
+use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::SteerError;
 use towpath_tcp::flow::FourTuple;
@@ -14,6 +15,16 @@ use towpath_tcp::slow::Steered;
 pub trait Steer: Send {
     /// Begins, changes or ends the steering of a connection.
     fn flow(&mut self, tuple: &FourTuple, steered: Steered);
+    /// Has the kernel send on what comes on a steered connection.
+    fn forward(&mut self, _tuple: &FourTuple, _splice: &Splice) {}
+    /// All is ours again. Returns the element as it was at last.
+    fn end_forwarding(&mut self, _tuple: &FourTuple) -> Option<Splice> {
+        None
+    }
+    /// The element of such a connection, with what the kernel has counted.
+    fn forwarded(&self, _tuple: &FourTuple) -> Option<Splice> {
+        None
+    }
     /// The filter for listening sockets.
     fn listening(&mut self) -> Option<&mut Listening>;
     /// Takes first SYNs that come over this device of an interface; `None`: the kernel has no device, so all TCP is steered.

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// How a segment of one connection becomes a segment of another. The module `splice` does it in the stack, and the kernel's
+// part of Towpath (forward.bpf.h) without it.
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "towpath.h"
+
+#define OPTION_END 0
+#define OPTION_NOP 1
+#define OPTION_SACK 5
+#define OPTION_TIMESTAMPS 8
+#define MOST_OPTION_BYTES 40
+// An acknowledgement may be older by so much than one that has overtaken it.
+#define OVERTAKEN (1 << 18)
+
+// What sums gain by a translation. They have not been folded.
+struct gains {
+    __u64 addresses; // The sum of the pseudo-header,
+    __u64 segment;   // and that of the segment itself.
+};
+
+// What a sum of 16-bit words gains where one number takes another's place. It has not been folded.
+static __always_inline __u64 change(__u32 from, __u32 to)
+{
+    return (__u64)(__u32)~from + to;
+}
+
+// A checksum, once the sum below it has gained this.
+static __always_inline __sum16 corrected(__sum16 check, __u64 gained)
+{
+    gained += (__u16)~check;
+    for (int i = 0; i < 4; i++)
+        gained = (gained & 0xffff) + (gained >> 16);
+    return ~gained;
+}
+
+// Adds to a number of the header, and returns what the sum gains. A word that begins at an odd place has its bytes swapped.
+static __always_inline __u64 add(void *at, __u32 by, __u32 odd)
+{
+    __be32 *number = at, before = *number;
+    *number = bpf_htonl(bpf_ntohl(before) + by);
+    return change(before, *number) << (odd * 8);
+}
+
+// Translates the options, and adds to the sum. Fails if they are malformed.
+static __always_inline int options(struct tcphdr *tcp, void *end, struct towpath_splice *splice, __u64 *sum)
+{
+    // Counted from the header's end, the place is never a constant: the verifier would follow each one by itself.
+    __u32 bytes = tcp->doff * 4, left = bytes - sizeof(*tcp), edges = 0;
+
+    for (int i = 0; i < MOST_OPTION_BYTES && left; i++) {
+        // The compiler would leave the mask out, by which the verifier knows a bound.
+        asm volatile("" : "+r"(left));
+        left &= 63;
+        __u8 *option = (void *)tcp + (bytes - left & 63);
+        __u32 step = 1;
+        if (edges) { // So many of a SACK option are to come.
+            if ((void *)(option + 4) > end)
+                return -1;
+            *sum += add(option, splice->ack, left & 1);
+            edges--;
+            step = 4;
+        } else {
+            if ((void *)(option + 1) > end)
+                return -1;
+            if (*option == OPTION_END)
+                return 0;
+            if (*option != OPTION_NOP) {
+                if ((void *)(option + 2) > end || option[1] < 2 || option[1] > left)
+                    return -1;
+                step = option[1];
+            }
+            if (*option == OPTION_SACK) {
+                if (step % 8 != 2)
+                    return -1;
+                edges = step / 4;
+                step = 2;
+            } else if (*option == OPTION_TIMESTAMPS) {
+                if (step != 10 || (void *)(option + 10) > end)
+                    return -1;
+                *sum += add(option + 2, splice->tsval, left & 1);
+                if (tcp->ack && *(__be32 *)(option + 6))
+                    *sum += add(option + 6, splice->tsecr, left & 1);
+            }
+        }
+        left -= step;
+    }
+    return 0;
+}
+
+// Translates a segment without IP options but for its checksum, and counts it. `bytes`: of the frame. Fails if the segment is
+// malformed, or has been sent on too often.
+static __always_inline int translate(struct ethhdr *eth, void *end, __u32 bytes, struct towpath_splice *splice,
+                                     struct gains *gains)
+{
+    struct iphdr *ip = (void *)(eth + 1);
+    struct tcphdr *tcp = (void *)(ip + 1);
+    __u32 headers = sizeof(*ip) + tcp->doff * 4, length = bpf_ntohs(ip->tot_len), seq, acked, window;
+
+    // As a router: a segment that goes round in circles comes to an end.
+    if (tcp->doff < 5 || length < headers || sizeof(*eth) + length > bytes || ip->ttl <= 1)
+        return -1;
+    gains->segment = 0;
+    if (options(tcp, end, splice, &gains->segment))
+        return -1;
+
+    __builtin_memcpy(__builtin_assume_aligned(eth, 2), splice->dmac, 2 * ETH_ALEN);
+    // Segments of the other connection are received from `saddr`, so they are sent to it.
+    gains->addresses = change(ip->saddr, splice->to.daddr) + change(ip->daddr, splice->to.saddr);
+    ip->check = corrected(ip->check, gains->addresses + change(bpf_htons(1 << 8), 0));
+    ip->ttl--;
+    ip->saddr = splice->to.daddr;
+    ip->daddr = splice->to.saddr;
+    gains->segment += change(tcp->source, splice->to.dport) + change(tcp->dest, splice->to.sport);
+    tcp->source = splice->to.dport;
+    tcp->dest = splice->to.sport;
+    seq = bpf_ntohl(tcp->seq);
+    gains->segment += add(&tcp->seq, splice->seq, 0);
+    if (tcp->ack) {
+        acked = bpf_ntohl(tcp->ack_seq);
+        // One that is a little older was overtaken by the one before it.
+        if (splice->acked - acked > OVERTAKEN)
+            splice->acked = acked;
+        gains->segment += add(&tcp->ack_seq, splice->ack, 0);
+    }
+    window = bpf_ntohs(tcp->window) << splice->left >> splice->right;
+    window = bpf_htons(window > 0xffff ? 0xffff : window);
+    gains->segment += change(tcp->window, window);
+    tcp->window = window;
+
+    // The segments of one connection come one after the other, so the counts need no atomic addition.
+    splice->segments++;
+    splice->bytes += length - headers;
+    if (tcp->fin) {
+        splice->fin = seq + length - headers + 1;
+        splice->ended |= 1;
+    }
+    if (tcp->rst) {
+        splice->rst = seq;
+        splice->ended |= 2;
+    }
+    return 0;
+}

@@ -1,0 +1,48 @@
+//! Spliced connections: what the module is told, and the kernel while it sends segments on without the module.
+
+use crate::host::SlowHost;
+use towpath_tcp::flow::FourTuple;
+use towpath_tcp::slow::{Forwarded, Translation};
+
+/// Both maps have each element: that of the module, and the kernel's while it sends segments on by itself.
+impl SlowHost {
+    pub fn begin_splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
+        self.splices.insert(translations)?;
+        translations.iter().for_each(|translation| self.forward(&translation.from));
+        Ok(())
+    }
+
+    /// Another link, or another way: the kernel's copy is made anew.
+    pub fn change_splice(&mut self, translation: &Translation) {
+        self.end_forwarding(&translation.from);
+        self.splices.relink(translation);
+        self.forward(&translation.from);
+    }
+
+    pub fn look_at_splice(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
+        if let Some(copy) = self.network.forwarded(tuple) {
+            self.splices.note(tuple, &copy);
+        }
+        self.splices.forwarded(tuple)
+    }
+
+    pub fn end_splice(&mut self, tuple: &FourTuple) {
+        self.end_forwarding(tuple);
+        self.splices.remove(tuple);
+    }
+
+    /// Has the kernel send on what comes on a connection, but while somebody captures: he would not see it.
+    fn forward(&mut self, tuple: &FourTuple) {
+        if self.watch.is_none()
+            && let Some(copy) = self.splices.for_kernel(tuple)
+        {
+            self.network.forward(tuple, &copy);
+        }
+    }
+
+    fn end_forwarding(&mut self, tuple: &FourTuple) {
+        if let Some(copy) = self.network.end_forwarding(tuple) {
+            self.splices.note(tuple, &copy);
+        }
+    }
+}
