@@ -1,12 +1,14 @@
 //! `towpath module`: programs of the operator in the data path.
 
 use crate::locate::{NoService, Which};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_service::api::{
-    self, AskError, Command, Elements, MAX_COMMAND_BYTES, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLines,
+    self, AskError, Command, Elements, MAX_COMMAND_BYTES, MapOf, ModuleLine, ModuleList, ModuleRequest, NewModule,
+    PinLine, PinList, TraceLines,
 };
 
 /// Adds programs of your own to the data path of the fast stack: XDP objects as clang compiles them.
@@ -23,6 +25,10 @@ use towpath_service::api::{
   towpath module maps firewall                           its maps
   towpath module maps firewall blocked_ports set 5001 1
   towpath module maps firewall dropped dump
+  towpath module maps firewall dropped pin               keep the map beyond the module
+  towpath module add newer newer.bpf.o --map dropped=dropped
+  towpath module maps --pin dropped dump                 whether a module uses it or not
+  towpath module pins                                    the maps that are kept
   towpath module trace firewall --follow                 what it prints by bpf_printk
   towpath module rm firewall
 
@@ -65,19 +71,33 @@ enum Action {
         /// Only frames of these programs' connections: user, group, program and cgroup, as in rules of `towpath policy`
         #[arg(long, value_name = "SELECTOR")]
         app: Option<String>,
+        /// A map of the module is the one with this pin, and no new one. May be given several times
+        #[arg(long, value_name = "MAP=PIN", value_parser = map_and_pin)]
+        map: Vec<(String, String)>,
     },
     /// List the modules, in the order in which they run
     List,
     /// Count what became of their frames
     Stats,
-    /// List the maps of a module, or show and change one
+    /// List the maps of a module, or show, change and pin one
     Maps {
         /// The module
-        name: String,
+        #[arg(required_unless_present = "pin")]
+        name: Option<String>,
         /// The map
         map: Option<String>,
+        /// The map with this pin, whether a module uses it or not
+        #[arg(long, conflicts_with_all = ["name", "map"])]
+        pin: Option<String>,
         #[command(subcommand)]
         act: Option<Act>,
+    },
+    /// List the pins: maps that are kept beyond their modules
+    Pins,
+    /// Remove a pin. Its map goes with the last module that uses it
+    Unpin {
+        /// The pin
+        pin: String,
     },
     /// Take the lines that a module has printed by bpf_printk
     Trace {
@@ -110,19 +130,32 @@ enum Act {
         /// The key
         key: String,
     },
+    /// Keep the map beyond the module, for modules that are added later
+    Pin {
+        /// The pin's name, if not the map's
+        #[arg(long = "as", value_name = "PIN")]
+        name: Option<String>,
+    },
+}
+
+fn map_and_pin(text: &str) -> Result<(String, String), String> {
+    let (map, pin) = text.split_once('=').ok_or("write MAP=PIN: the map's name in the object, and that of the pin")?;
+    Ok((map.into(), pin.into()))
 }
 
 /// Asks the service.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     // A wrong file needs no service.
     let request = match &arguments.action {
-        Action::Add { name, object, program, hook, priority, budget, app } => {
+        Action::Add { name, object, program, hook, priority, budget, app, map } => {
             let (name, program, hook, app) = (name.clone(), program.clone(), hook.clone(), app.clone());
-            let (priority, budget) = (*priority, *budget);
-            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget, app })
+            let (priority, budget, maps) = (*priority, *budget, each_once(map)?);
+            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget, app, maps })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
-        Action::Maps { name, map, act } => maps(name, map.as_deref(), act.as_ref()),
+        Action::Maps { name, map, pin, act } => maps((name.as_deref(), map.as_deref()), pin.as_deref(), act.as_ref())?,
+        Action::Pins => ModuleRequest::Pins,
+        Action::Unpin { pin } => ModuleRequest::Unpin { pin: pin.clone() },
         Action::Trace { name, .. } => ModuleRequest::Trace { name: name.clone() },
         Action::Rm { name } => ModuleRequest::Remove { name: name.clone() },
     };
@@ -136,6 +169,10 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         let elements: Elements = api::ask(&socket, Command::Module(request))?;
         return Ok(if arguments.json { json(&elements) } else { element_lines(&elements) });
     }
+    if matches!(request, ModuleRequest::Pin { .. } | ModuleRequest::Pins | ModuleRequest::Unpin { .. }) {
+        let pins: PinList = api::ask(&socket, Command::Module(request.clone()))?;
+        return Ok(if arguments.json { json(&pins) } else { pin_answer(&request, &pins.pins) });
+    }
     let ModuleList { modules } = api::ask(&socket, Command::Module(request))?;
     if arguments.json {
         return Ok(json(&ModuleList { modules }));
@@ -144,8 +181,10 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         Action::Add { .. } => modules.iter().map(added).collect(),
         Action::Stats => stats(&modules),
         Action::Maps { .. } => map_lines(&modules),
-        Action::Rm { name } => format!("module {name} is removed\n"),
-        Action::List | Action::Trace { .. } => list(&modules),
+        Action::Rm { name } => {
+            modules.iter().fold(format!("module {name} is removed\n"), |text, one| text + &pinned(one))
+        }
+        _ => list(&modules),
     })
 }
 
@@ -171,14 +210,44 @@ pub fn read(object: &std::path::Path) -> Result<String, AskError> {
     }))
 }
 
-fn maps(name: &str, map: Option<&str>, act: Option<&Act>) -> ModuleRequest {
-    let name = name.to_owned();
-    let Some(map) = map.map(str::to_owned) else { return ModuleRequest::List { name: Some(name) } };
-    match act {
-        None | Some(Act::Dump) => ModuleRequest::Dump { name, map },
-        Some(Act::Set { key, value }) => ModuleRequest::Set { name, map, key: key.clone(), value: value.clone() },
-        Some(Act::Delete { key }) => ModuleRequest::Delete { name, map, key: key.clone() },
+/// Each map is one pin's.
+fn each_once(maps: &[(String, String)]) -> Result<BTreeMap<String, String>, AskError> {
+    let mut all = BTreeMap::new();
+    for (map, pin) in maps {
+        if all.insert(map.clone(), pin.clone()).is_some() {
+            return Err(AskError::Refused(format!("--map {map}={pin}: {map} is given twice, and is one map")));
+        }
     }
+    Ok(all)
+}
+
+fn maps(
+    (name, map): (Option<&str>, Option<&str>),
+    pin: Option<&str>,
+    act: Option<&Act>,
+) -> Result<ModuleRequest, AskError> {
+    let of = match (name.map(str::to_owned), map.map(str::to_owned), pin) {
+        (_, _, Some(pin)) => MapOf::Pin { pin: pin.into() },
+        (Some(name), Some(map), None) => MapOf::Module { name, map },
+        (name, ..) if act.is_none() => return Ok(ModuleRequest::List { name }),
+        (name, ..) => {
+            let name = name.unwrap_or_default();
+            return Err(AskError::Refused(format!("which map? `towpath module maps {name}` lists those of {name}")));
+        }
+    };
+    Ok(match (act, of) {
+        (None | Some(Act::Dump), of) => ModuleRequest::Dump { of },
+        (Some(Act::Set { key, value }), of) => ModuleRequest::Set { of, key: key.clone(), value: value.clone() },
+        (Some(Act::Delete { key }), of) => ModuleRequest::Delete { of, key: key.clone() },
+        (Some(Act::Pin { name: pin }), MapOf::Module { name, map }) => {
+            ModuleRequest::Pin { name, map, pin: pin.clone() }
+        }
+        (Some(Act::Pin { .. }), MapOf::Pin { pin }) => {
+            return Err(AskError::Refused(format!(
+                "{pin} is a pin already: `towpath module maps NAME MAP pin` pins a map of a module"
+            )));
+        }
+    })
 }
 
 fn added(module: &ModuleLine) -> String {
@@ -189,7 +258,13 @@ fn added(module: &ModuleLine) -> String {
     };
     let copies = if module.copies { "; it has a copy of each frame" } else { "" };
     let only = module.app.as_ref().map_or(String::new(), |app| format!(" for {app} only"));
-    format!("module {} runs at {}{only}: {how}{copies}\n", module.name, module.hook)
+    format!("module {} runs at {}{only}: {how}{copies}\n{}", module.name, module.hook, pinned(module))
+}
+
+/// Which of its maps are there without it.
+fn pinned(module: &ModuleLine) -> String {
+    let line = |map: &api::MapLine| Some(format!("map {} is kept: its pin is {}\n", map.name, map.pin.as_deref()?));
+    module.maps.iter().filter_map(line).collect()
 }
 
 fn list(modules: &[ModuleLine]) -> String {
@@ -261,10 +336,43 @@ fn trace_lines(lines: &TraceLines) -> String {
 }
 
 fn map_lines(modules: &[ModuleLine]) -> String {
-    let mut text = format!("{:<20} {:<14} {:>8} {:>8} {:>12}\n", "NAME", "TYPE", "KEY", "VALUE", "ENTRIES");
+    let mut text = format!("{:<20} {:<14} {:>8} {:>8} {:>12}  {}\n", "NAME", "TYPE", "KEY", "VALUE", "ENTRIES", "PIN");
     for map in modules.iter().flat_map(|module| &module.maps) {
-        let api::MapLine { name, kind, key_size, value_size, max_entries } = map;
-        let _ = writeln!(text, "{name:<20} {kind:<14} {key_size:>8} {value_size:>8} {max_entries:>12}");
+        let api::MapLine { name, kind, key_size, value_size, max_entries, pin } = map;
+        let pin = pin.as_deref().unwrap_or("none");
+        let _ = writeln!(text, "{name:<20} {kind:<14} {key_size:>8} {value_size:>8} {max_entries:>12}  {pin}");
+    }
+    text
+}
+
+fn pin_answer(request: &ModuleRequest, pins: &[PinLine]) -> String {
+    match (request, pins) {
+        (ModuleRequest::Pin { map, .. }, [pin, ..]) => format!("map {map} is kept: its pin is {}\n", pin.name),
+        (ModuleRequest::Unpin { .. }, [pin, ..]) if pin.modules.is_empty() => {
+            format!("pin {} is removed, and its map\n", pin.name)
+        }
+        (ModuleRequest::Unpin { .. }, [pin, ..]) => {
+            format!(
+                "pin {} is removed; its map ends with the modules that use it: {}\n",
+                pin.name,
+                pin.modules.join(", ")
+            )
+        }
+        (_, []) => "no pins\n".into(),
+        _ => pin_lines(pins),
+    }
+}
+
+fn pin_lines(pins: &[PinLine]) -> String {
+    let mut text = format!(
+        "{:<20} {:<14} {:>8} {:>8} {:>12} {:>12}  {}\n",
+        "PIN", "TYPE", "KEY", "VALUE", "ENTRIES", "BYTES", "MODULES"
+    );
+    for pin in pins {
+        let PinLine { name, kind, key_size, value_size, max_entries, bytes, modules } = pin;
+        let modules = if modules.is_empty() { "none".into() } else { modules.join(", ") };
+        let sizes = format!("{key_size:>8} {value_size:>8} {max_entries:>12} {bytes:>12}");
+        let _ = writeln!(text, "{name:<20} {kind:<14} {sizes}  {modules}");
     }
     text
 }

@@ -19,6 +19,8 @@ pub struct Definition {
     pub flags: u32,
     /// Where the list of its first values begins, from the definition's start.
     pub values: Option<u32>,
+    /// How it is pinned: a number of libbpf.
+    pub pinning: u32,
     /// A member that means nothing to us.
     pub unknown: Option<String>,
 }
@@ -145,8 +147,7 @@ impl<'a> Btf<'a> {
                 "value" => map.value_size = self.size_of(self.pointed(kind)?, 0)?,
                 // A list of pointers: of programs, or of maps.
                 "values" => map.values = Some(u32_at(member, 8)? / 8),
-                // Pinning is the loader's business, and asks nothing of a map.
-                "pinning" => {}
+                "pinning" => map.pinning = self.number(kind)?,
                 other => map.unknown = Some(other.into()),
             }
         }

@@ -46,6 +46,14 @@ pub enum LoadError {
         /// What is wrong.
         why: String,
     },
+    /// A map that was given in the place of a new one is not as the object defines it.
+    #[error("map {map} cannot be the pinned one: {why}")]
+    Given {
+        /// Its name.
+        map: String,
+        /// What is wrong.
+        why: String,
+    },
     /// Its maps together are too large.
     #[error("its maps would take {bytes} bytes for {groups} flow groups, more than {most}: give them fewer entries")]
     Memory {

@@ -7,7 +7,7 @@ use crate::helpers;
 use crate::insn;
 use crate::interpreter::{Fault, Interpreter};
 use crate::map::Map;
-use crate::object::{Object, ProgramSpec};
+use crate::object::{MapSpec, Object, ProgramSpec};
 use crate::run::{Frame, MapRef, Run};
 use crate::trace::Trace;
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub struct Module {
     /// The program that frames are given to.
     main: usize,
     maps: Vec<Arc<Map>>,
+    /// Their names in its programs. One that was given may have another name.
+    map_names: Vec<String>,
     refs: Vec<MapRef>,
     /// Compiled code, and its functions. Without, programs are interpreted.
     code: Option<Code>,
@@ -59,7 +61,7 @@ pub struct Module {
     trace: Option<Box<Trace>>,
 }
 
-// SAFETY: the pointers are to the module's own maps, which are shared.
+// SAFETY: the pointers are to maps that the module keeps, which are shared.
 unsafe impl Send for Module {}
 // SAFETY: see above.
 unsafe impl Sync for Module {}
@@ -77,11 +79,35 @@ impl Module {
         groups: usize,
         compiled: Option<(Code, &[u32])>,
     ) -> Result<Self, LoadError> {
+        // SAFETY: as promised by the caller.
+        unsafe { Self::with_maps(object, main, groups, compiled, &[]) }
+    }
+
+    /// The same with these maps, by number, in the place of new ones. They are for as many flow groups.
+    ///
+    /// # Safety
+    /// That of [`Self::new`]. Whether a map that is given is as the object defines it, for which the judgement is, is looked at
+    /// here.
+    pub unsafe fn with_maps(
+        object: &Object,
+        main: usize,
+        groups: usize,
+        compiled: Option<(Code, &[u32])>,
+        given: &[Option<Arc<Map>>],
+    ) -> Result<Self, LoadError> {
         let needs: Result<Vec<_>, _> =
             object.programs.iter().map(|program| check::check(program, object.maps.len())).collect();
         object.fits(groups)?;
         let place = |name: &str| object.programs.iter().position(|program| program.name == name);
-        let maps: Vec<_> = object.maps.iter().map(|spec| Arc::new(Map::new(spec, groups, place))).collect();
+        let map = |(number, spec): (usize, &MapSpec)| match given.get(number).cloned().flatten() {
+            None => Ok(Arc::new(Map::new(spec, groups, place))),
+            Some(map) => {
+                let alone = spec.own_alone().or_else(|| map.spec().own_alone());
+                let why = alone.map(str::to_owned).or_else(|| spec.differs(map.spec()));
+                why.map_or(Ok(map), |why| Err(LoadError::Given { map: spec.name.clone(), why }))
+            }
+        };
+        let maps: Vec<_> = object.maps.iter().enumerate().map(map).collect::<Result<_, _>>()?;
         let reference = |map: &Arc<Map>| MapRef { map: Arc::as_ptr(map), values: map.first_value() };
         let all: usize = object.programs.iter().map(|program| program.functions.len()).sum();
         let functions = match &compiled {
@@ -96,6 +122,7 @@ impl Module {
             main: main.min(object.programs.len().saturating_sub(1)),
             refs: maps.iter().map(reference).collect(),
             maps,
+            map_names: object.maps.iter().map(|spec| spec.name.clone()).collect(),
             code: compiled.map(|(code, _)| code),
             functions,
             trace: object.programs.iter().any(prints).then(Box::default),
@@ -116,6 +143,10 @@ impl Module {
     /// Its maps.
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
+    }
+    /// The same with their names in its programs.
+    pub fn named_maps(&self) -> impl Iterator<Item = (&str, &Arc<Map>)> {
+        self.map_names.iter().map(String::as_str).zip(&self.maps)
     }
     /// Its programs' names.
     pub fn programs(&self) -> impl Iterator<Item = &str> {

@@ -79,6 +79,8 @@ pub struct MapSpec {
     pub read_only: bool,
     /// Of a [`MapKind::ProgArray`]: programs by their place.
     pub programs: Vec<(u32, String)>,
+    /// It asks to be pinned under its own name, or to be the map that is (`LIBBPF_PIN_BY_NAME`).
+    pub pinned: bool,
 }
 
 /// A program with all functions that it calls.
@@ -109,14 +111,25 @@ pub struct Object {
 const MAX_INSNS: usize = 1 << 16;
 /// Most maps of an object (the kernel: 64 in a program).
 const MAX_MAPS: usize = 64;
+/// What a definition's `pinning` says to have it pinned.
+const PIN_BY_NAME: u32 = 1;
 /// Bytes of an element beside its key and values, about.
 const ELEMENT: u64 = 16;
 /// Most bytes that all maps of a module take.
 pub const MAX_MAP_BYTES: u64 = 1 << 30;
 
 impl MapSpec {
+    /// A map of these sizes. The kind is the kernel's number.
+    pub fn new(name: &str, kind: u32, sizes: [u32; 3], flags: u32) -> Result<Self, LoadError> {
+        let [key_size, value_size, entries] = sizes;
+        checked(&Definition { name: name.into(), kind, key_size, value_size, entries, flags, ..Definition::default() })
+    }
+
     /// Bytes that it takes for this many flow groups.
     pub fn bytes(&self, groups: usize) -> u64 {
+        if self.kind == MapKind::RingBuf {
+            return 2 * u64::from(self.entries);
+        }
         let copies = if self.kind.is_per_cpu() { groups as u64 } else { 1 };
         let each = u64::from(self.key_size) + u64::from(self.value_size).saturating_mul(copies) + ELEMENT;
         each.saturating_mul(self.entries.into())
@@ -222,7 +235,7 @@ fn defined_maps(elf: &Elf<'_>) -> Result<Vec<(Place, MapSpec)>, LoadError> {
 }
 
 fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
-    let Definition { name, kind, key_size, value_size, entries, flags, unknown, .. } = definition.clone();
+    let Definition { name, kind, key_size, value_size, entries, flags, pinning, unknown, .. } = definition.clone();
     let fail = |why: String| Err(LoadError::Map { map: name.clone(), why });
     if let Some(member) = unknown {
         return fail(format!("modules know nothing of \"{member}\""));
@@ -242,11 +255,15 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
         initial: Vec::new(),
         read_only: false,
         programs: Vec::new(),
+        pinned: pinning == PIN_BY_NAME,
     };
     let bytes = spec.bytes(1);
     let ring = kind == MapKind::RingBuf;
     let by_number = matches!(kind, MapKind::Array | MapKind::PerCpuArray | MapKind::ProgArray);
     match () {
+        () if pinning > PIN_BY_NAME => {
+            fail(format!("its pinning is {pinning}, and modules know LIBBPF_PIN_NONE (0) and LIBBPF_PIN_BY_NAME (1)"))
+        }
         () if entries == 0 => fail("it has no max_entries".into()),
         () if bytes > MAX_MAP_BYTES => fail(format!("it would take {bytes} bytes, more than {MAX_MAP_BYTES}")),
         () if ring && (key_size, value_size) != (0, 0) => fail("a ring buffer has no keys and values".into()),
@@ -350,6 +367,7 @@ fn variables(elf: &Elf<'_>, maps: &mut Vec<(Place, MapSpec)>) -> Result<BTreeMap
             initial,
             read_only: named(".rodata"),
             programs: Vec::new(),
+            pinned: false,
         };
         found.insert(number, maps.len());
         // No symbol of `.maps` stands there.

@@ -90,6 +90,7 @@ mod tests {
             initial: Vec::new(),
             read_only: false,
             programs: Vec::new(),
+            pinned: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Maps: values, and those with a copy for each flow group.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use towpath_modules::{LoadError, Map, MapKind, MapSpec, Module, Object};
 
 const KINDS: [MapKind; 3] = [MapKind::PerCpuArray, MapKind::PerCpuHash, MapKind::LruPerCpuHash];
@@ -17,6 +18,7 @@ fn spec(kind: MapKind) -> MapSpec {
         initial: Vec::new(),
         read_only: false,
         programs: Vec::new(),
+        pinned: false,
     }
 }
 
@@ -112,4 +114,61 @@ fn a_value_is_read_and_changed_in_part_by_whoever_has_its_key() {
     assert_eq!(value, [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 1, 2]);
     assert!(!map.put(&key, 11, &[1, 2]) && !map.put(&key, usize::MAX, &[1]), "beyond its end");
     assert!(!map.put(&key[..3], 0, &[1]) && !map.get(&key, &mut [0; 11]), "of another length");
+}
+
+/// A module of an object with this map alone, which is given.
+fn sharing(spec: &MapSpec, given: &Arc<Map>) -> Result<Module, LoadError> {
+    let object = Object { maps: vec![spec.clone()], ..Object::null() };
+    // SAFETY: nothing is compiled.
+    unsafe { Module::with_maps(&object, 0, 2, None, &[Some(Arc::clone(given))]) }
+}
+
+#[test]
+fn modules_have_a_map_in_common_under_the_names_that_each_gives_it() {
+    for kind in KINDS {
+        let map = Arc::new(Map::new(&spec(kind), 2, |_| None));
+        let modules = ["one", "two"].map(|name| sharing(&MapSpec { name: name.into(), ..spec(kind) }, &map).unwrap());
+        modules[0].maps()[0].set(&5u32.to_ne_bytes(), &[7; 12]).unwrap();
+        assert_eq!([0, 1].map(|group| value(&modules[1].maps()[0], 5, group)), [Some([7; 12]); 2], "{kind:?}");
+        let names = modules.each_ref().map(|module| module.named_maps().next().unwrap().0);
+        assert_eq!(names, ["one", "two"]);
+        drop(modules);
+        assert_eq!((value(&map, 5, 1), Arc::strong_count(&map)), (Some([7; 12]), 1), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_map_that_is_not_as_the_object_defines_it_is_refused_with_each_difference() {
+    let map = Arc::new(Map::new(&spec(MapKind::Hash), 2, |_| None));
+    let why = |spec: MapSpec| sharing(&spec, &map).unwrap_err().to_string();
+    let own = || spec(MapKind::Hash);
+    for (other, difference) in [
+        (MapSpec { kind: MapKind::LruHash, ..own() }, "it is a hash, and not a lru_hash"),
+        (MapSpec { key_size: 8, ..own() }, "its key size is 4, and not 8"),
+        (MapSpec { value_size: 8, ..own() }, "its value size is 12, and not 8"),
+        (MapSpec { entries: 9, flags: 1, ..own() }, "its max_entries is 8, and not 9; its flags is 0, and not 1"),
+    ] {
+        assert_eq!(why(other), format!("map own cannot be the pinned one: {difference}"));
+    }
+    assert!(sharing(&MapSpec { pinned: true, ..own() }, &map).is_ok(), "who asks for it says nothing of its shape");
+}
+
+#[test]
+fn constants_variables_programs_and_the_stacks_own_maps_are_their_modules_alone() {
+    let own = || MapSpec { entries: 1, ..spec(MapKind::Array) };
+    for (spec, why) in [
+        (MapSpec { read_only: true, initial: vec![1; 12], ..own() }, "it is constants of the program"),
+        (MapSpec { initial: vec![0; 12], ..own() }, "it is variables of the program"),
+        (MapSpec { kind: MapKind::ProgArray, value_size: 4, ..own() }, "a prog_array names programs of its own module"),
+        (MapSpec { name: "towpath_splices".into(), ..own() }, "the stack writes to it"),
+    ] {
+        let said = spec.own_alone().unwrap();
+        assert!(said.starts_with(why), "{said}");
+        // Neither as what is given, nor in the place of what is.
+        let map = Arc::new(Map::new(&spec, 2, |_| None));
+        assert!(sharing(&MapSpec { name: "own".into(), ..own() }, &map).is_err());
+        let map = Arc::new(Map::new(&MapSpec { name: "own".into(), initial: Vec::new(), ..spec.clone() }, 2, |_| None));
+        assert!(sharing(&spec, &map).is_err());
+    }
+    assert_eq!(own().own_alone(), None);
 }

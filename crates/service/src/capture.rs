@@ -2,7 +2,7 @@
 
 use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest};
-use crate::modules::judged;
+use crate::modules::Judged;
 use crate::state::ServiceState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -39,7 +39,8 @@ fn begin(state: &ServiceState, request: &CaptureRequest) -> Result<Box<dyn Captu
     let filter = match (&instructions[..], &request.module) {
         ([], None) => None,
         ([], Some(module)) => {
-            let (module, _) = judged(&module.object, module.program.as_deref(), 1)?;
+            // Its maps are its own, pinned or not: it counts what is captured, and no module's frames.
+            let module = Judged::new(&module.object, module.program.as_deref())?.module(1, &[])?;
             Some(Filter::Module(Arc::new(module)))
         }
         (some, None) => {

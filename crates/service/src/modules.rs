@@ -1,49 +1,61 @@
 //! The modules that frames go through.
 
+mod elements;
 mod inherited;
+mod pins;
+mod shared;
 
 use crate::answer_line::{error, good};
-use crate::api::{
-    ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
-};
+use crate::api::{MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, PinList, TraceLine, TraceLines};
 use crate::policy::Policy;
 use crate::policy::list::PROGRAM_IS_NO_BOUNDARY;
 use crate::policy::process_filter::ProcessFilter;
 use crate::privileged;
+use elements::{delete, dump, set};
 use inherited::Inherited;
+use shared::{SharedMap, pin_of};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
-use towpath_modules::words::{self, from_hex, to_hex};
-use towpath_modules::{Attached, Budget, Chains, Counts, Hook, Line, Map, MapKind, Module, Object};
+use towpath_modules::code::Code;
+use towpath_modules::words::from_hex;
+use towpath_modules::{Attached, Budget, Chains, Counts, Hook, Line, Map, Module, Object};
 use towpath_runtime::{Selectors, Stack};
 
 /// Most modules of a service.
 const MOST: usize = 32;
 /// Most letters of a name.
 const LONGEST_NAME: usize = 64;
-/// Most elements and records that one answer has.
-const MOST_ELEMENTS: usize = 65_536;
 /// Most lines of a trace that one answer has.
 const MOST_LINES: usize = 1024;
 
 /// All modules.
 #[derive(Debug)]
 pub struct Modules {
-    /// In the order in which they run.
-    entries: Mutex<Vec<Entry>>,
+    state: Mutex<State>,
     successor: Inherited,
     /// It knows who the clients are.
     policy: Policy,
 }
 
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// In the order in which they run.
+    entries: Vec<Entry>,
+    /// Maps that are not a module's own.
+    shared: Vec<SharedMap>,
+}
+
+/// Elements of a map that were set, by key: the key and the value in words.
+type Settings = BTreeMap<Vec<u8>, (String, String)>;
+
 #[derive(Clone, Debug)]
 struct Entry {
     /// How it was added.
     added: Arc<NewModule>,
-    /// Elements that were set since, by map and key: the key and the value in words.
-    settings: BTreeMap<(String, Vec<u8>), (String, String)>,
+    /// Elements of its own maps that were set since, by map.
+    settings: BTreeMap<String, Settings>,
     hook: Hook,
     program: String,
     attached: Attached,
@@ -54,11 +66,11 @@ struct Entry {
 impl Modules {
     /// None. Who the clients are, this policy knows.
     pub fn new(policy: Policy) -> Self {
-        Self { entries: Mutex::default(), successor: Inherited::default(), policy }
+        Self { state: Mutex::default(), successor: Inherited::default(), policy }
     }
     /// Each change is one step, so a thread that panicked with the lock has left it consistent.
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,28 +78,36 @@ impl Modules {
 pub fn serve(modules: &Modules, stack: &dyn Stack, request: &ModuleRequest) -> String {
     match request {
         ModuleRequest::Add(new) => {
-            add((modules, stack), new).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
+            add((modules, stack), new, None).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
         ModuleRequest::List { name } => list(modules, name.as_deref()).map_or_else(error, |list| good(&list)),
         ModuleRequest::Remove { name } => {
             remove((modules, stack), name).map_or_else(error, |line| good(&ModuleList { modules: vec![line] }))
         }
-        ModuleRequest::Dump { name, map } => {
-            let found = find(&modules.lock(), name, map).map(|(_, _, map)| map);
-            found.and_then(|map| dump(&map)).map_or_else(error, |elements| good(&elements))
-        }
+        ModuleRequest::Dump { of } => dump(modules, of).map_or_else(error, |elements| good(&elements)),
         ModuleRequest::Trace { name } => trace(modules, name).map_or_else(error, |lines| good(&lines)),
-        ModuleRequest::Set { name, map, key, value } => {
-            set(modules, (name, map), key, value).map_or_else(error, |elements| good(&elements))
+        ModuleRequest::Set { of, key, value } => {
+            set(modules, of, key, value).map_or_else(error, |elements| good(&elements))
         }
-        ModuleRequest::Delete { name, map, key } => {
-            delete(modules, (name, map), key).map_or_else(error, |elements| good(&elements))
+        ModuleRequest::Delete { of, key } => delete(modules, of, key).map_or_else(error, |elements| good(&elements)),
+        ModuleRequest::Pin { name, map, pin } => {
+            let pinned = pins::pin(modules, (name, map), pin.as_deref());
+            pinned.map_or_else(error, |line| good(&PinList { pins: vec![line] }))
+        }
+        ModuleRequest::Pins => good(&pins::list(modules)),
+        ModuleRequest::Unpin { pin } => {
+            pins::unpin(modules, pin).map_or_else(error, |line| good(&PinList { pins: vec![line] }))
         }
     }
 }
 
-fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLine, String> {
-    let NewModule { name, object, program, hook, priority, budget, app } = new;
+/// Adds a module. With `left` it is one of the last worker process, which had these maps in common with others, by name.
+fn add(
+    (all, stack): (&Modules, &dyn Stack),
+    new: &NewModule,
+    left: Option<&BTreeMap<String, Arc<Map>>>,
+) -> Result<ModuleLine, String> {
+    let NewModule { name, object, program, hook, priority, budget, app, maps: _ } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook.as_str() {
@@ -95,8 +115,7 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
         "egress" => Hook::Egress,
         other => return Err(format!("there is no hook {other:?}: modules stand at ingress or egress")),
     };
-    let letters = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if name.is_empty() || name.len() > LONGEST_NAME || !letters(name) {
+    if !is_name(name) {
         return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
     if !(1..=100).contains(budget) {
@@ -105,25 +124,39 @@ fn add((all, stack): (&Modules, &dyn Stack), new: &NewModule) -> Result<ModuleLi
     let app = app.as_deref().map(ProcessFilter::from_str).transpose()?;
     let names_program = app.as_ref().is_some_and(|app| app.program.is_some());
     // Looked at again below: a module is judged without the lock, as that takes its time.
-    is_free(&all.lock(), name)?;
-    let (module, program) = judged(object, program.as_deref(), rows)?;
+    is_free(&all.lock().entries, name)?;
+    let judged = Judged::new(object, program.as_deref())?;
+    let program = judged.program().to_owned();
     let budget = Arc::new(Budget::new(name, *budget));
-    let mut modules = all.lock();
-    is_free(&modules, name)?;
-    let selector = app.as_ref().map(|_| free_bit(&modules));
+    let mut state = all.lock();
+    is_free(&state.entries, name)?;
+    let given = match left {
+        Some(left) => judged.object.maps.iter().map(|map| left.get(&map.name).cloned()).collect(),
+        None => pins::given(&state, &judged.object, (new, rows))?,
+    };
+    let module = judged.module(rows, &given)?;
+    let mut changed = state.clone();
+    if left.is_none() {
+        pins::pin_by_name(&mut changed.shared, &module);
+    }
+    let selector = app.as_ref().map(|_| free_bit(&state.entries));
     let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector };
     let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached, app };
-    let line = line(&entry);
-    let mut changed = modules.clone();
-    changed.push(entry);
+    let line = line(&entry, &changed.shared);
+    changed.entries.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
-    changed.sort_by_key(|module| (module.hook == Hook::Egress, module.added.priority));
-    change((all, stack), &mut modules, changed)?;
+    changed.entries.sort_by_key(|module| (module.hook == Hook::Egress, module.added.priority));
+    change((all, stack), &mut state, changed)?;
     tracing::info!(name, hook = line.hook, priority, compiled = line.compiled, app = line.app, "module added");
     if names_program {
         tracing::info!("modules: {PROGRAM_IS_NO_BOUNDARY}");
     }
     Ok(line)
+}
+
+fn is_name(name: &str) -> bool {
+    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    letters && (1..=LONGEST_NAME).contains(&name.len())
 }
 
 /// A bit that no module's selector has. There are as many as modules.
@@ -132,18 +165,36 @@ fn free_bit(modules: &[Entry]) -> u32 {
     1 << u32::trailing_ones(taken).min(31)
 }
 
-/// The module of an object in hexadecimal digits, after the kernel's verifier has judged it, and its program's name.
-pub(crate) fn judged(object: &str, program: Option<&str>, rows: usize) -> Result<(Module, String), String> {
-    let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
-    let object = Object::parse(&file).map_err(|why| why.to_string())?;
-    let main = object.program(program).map_err(|why| why.to_string())?;
-    let compiled = privileged::prepare_module(&file, &object)?;
-    let (code, functions) = compiled.unzip();
-    let compiled = code.zip(functions.as_deref());
-    // SAFETY: the broker, or this process without one, has had the kernel's verifier accept all programs of this same file, and
-    // has compiled them.
-    let module = unsafe { Module::new(&object, main, rows, compiled) }.map_err(|why| why.to_string())?;
-    Ok((module, object.programs[main].name.clone()))
+/// An object after the kernel's verifier has judged it.
+pub(crate) struct Judged {
+    object: Object,
+    main: usize,
+    /// Its code and the offsets of its functions. `None`: it is to be interpreted.
+    compiled: Option<(Code, Vec<u32>)>,
+}
+
+impl Judged {
+    /// Has this object, in hexadecimal digits, judged.
+    pub(crate) fn new(object: &str, program: Option<&str>) -> Result<Self, String> {
+        let file = from_hex(object).ok_or("the object is not in hexadecimal digits")?;
+        let object = Object::parse(&file).map_err(|why| why.to_string())?;
+        let main = object.program(program).map_err(|why| why.to_string())?;
+        let compiled = privileged::prepare_module(&file, &object)?;
+        Ok(Self { object, main, compiled })
+    }
+
+    fn program(&self) -> &str {
+        &self.object.programs[self.main].name
+    }
+
+    /// The module, which has the maps that are given, by number, and new ones else.
+    pub(crate) fn module(self, rows: usize, given: &[Option<Arc<Map>>]) -> Result<Module, String> {
+        let (code, functions) = self.compiled.unzip();
+        let compiled = code.zip(functions.as_deref());
+        // SAFETY: the broker, or this process without one, has had the kernel's verifier accept all programs of this same file,
+        // and has compiled them.
+        unsafe { Module::with_maps(&self.object, self.main, rows, compiled, given) }.map_err(|why| why.to_string())
+    }
 }
 
 fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
@@ -169,10 +220,10 @@ fn attach((all, stack): (&Modules, &dyn Stack), modules: &[Entry]) -> Result<(),
 }
 
 /// [`attach`], and leaves the modules to the next process that serves.
-fn change((all, stack): (&Modules, &dyn Stack), modules: &mut Vec<Entry>, changed: Vec<Entry>) -> Result<(), String> {
-    attach((all, stack), &changed)?;
-    *modules = changed;
-    all.successor.write(modules)
+fn change((all, stack): (&Modules, &dyn Stack), state: &mut State, changed: State) -> Result<(), String> {
+    attach((all, stack), &changed.entries)?;
+    *state = changed;
+    all.successor.write(state)
 }
 
 fn unknown(modules: &[Entry], name: &str) -> String {
@@ -182,36 +233,38 @@ fn unknown(modules: &[Entry], name: &str) -> String {
 }
 
 fn remove((all, stack): (&Modules, &dyn Stack), name: &str) -> Result<ModuleLine, String> {
-    let mut modules = all.lock();
-    let place = modules.iter().position(|module| module.added.name == name);
-    let place = place.ok_or_else(|| unknown(&modules, name))?;
-    let mut changed = modules.clone();
-    let removed = changed.remove(place);
-    change((all, stack), &mut modules, changed)?;
+    let mut state = all.lock();
+    let place = state.entries.iter().position(|module| module.added.name == name);
+    let place = place.ok_or_else(|| unknown(&state.entries, name))?;
+    let mut changed = state.clone();
+    let removed = line(&changed.entries.remove(place), &changed.shared);
+    pins::forget_unused(&mut changed);
+    change((all, stack), &mut state, changed)?;
     tracing::info!(name, "module removed");
-    Ok(line(&removed))
+    Ok(removed)
 }
 
 fn list(all: &Modules, name: Option<&str>) -> Result<ModuleList, String> {
-    let modules = all.lock();
-    let chosen: Vec<_> =
-        modules.iter().filter(|one| name.is_none_or(|name| one.added.name == name)).map(line).collect();
+    let state = all.lock();
+    let chosen = state.entries.iter().filter(|one| name.is_none_or(|name| one.added.name == name));
+    let chosen: Vec<_> = chosen.map(|one| line(one, &state.shared)).collect();
     match name.filter(|_| chosen.is_empty()) {
-        Some(name) => Err(unknown(&modules, name)),
+        Some(name) => Err(unknown(&state.entries, name)),
         None => Ok(ModuleList { modules: chosen }),
     }
 }
 
-fn line(entry: &Entry) -> ModuleLine {
+fn line(entry: &Entry, shared: &[SharedMap]) -> ModuleLine {
     let Entry { added, hook, program, attached, app, .. } = entry;
-    let map = |map: &Arc<Map>| {
+    let map = |(name, map): (&str, &Arc<Map>)| {
         let spec = map.spec();
         MapLine {
-            name: spec.name.clone(),
+            name: name.into(),
             kind: spec.kind.name().into(),
             key_size: spec.key_size,
             value_size: spec.value_size,
             max_entries: spec.entries,
+            pin: pin_of(shared, map),
         }
     };
     ModuleLine {
@@ -225,103 +278,18 @@ fn line(entry: &Entry) -> ModuleLine {
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),
         counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),
-        maps: attached.module.maps().iter().map(map).collect(),
+        maps: attached.module.named_maps().map(map).collect(),
     }
 }
 
 fn trace(all: &Modules, name: &str) -> Result<TraceLines, String> {
     let module = {
-        let modules = all.lock();
-        let entry = modules.iter().find(|module| module.added.name == name).ok_or_else(|| unknown(&modules, name))?;
+        let modules = &all.lock().entries;
+        let entry = modules.iter().find(|module| module.added.name == name).ok_or_else(|| unknown(modules, name))?;
         Arc::clone(&entry.attached.module)
     };
     let trace = module.trace().ok_or_else(|| format!("module {name} prints nothing: it does not call bpf_printk"))?;
     let (lines, lost) = trace.take(MOST_LINES);
     let line = |Line { time_ns, flow_group, text }| TraceLine { time_ns, flow_group, text };
     Ok(TraceLines { lines: lines.into_iter().map(line).collect(), lost })
-}
-
-/// A map of a module, and the module's place.
-fn find(modules: &[Entry], name: &str, map: &str) -> Result<(usize, Arc<Module>, Arc<Map>), String> {
-    let place = modules.iter().position(|module| module.added.name == name);
-    let place = place.ok_or_else(|| unknown(modules, name))?;
-    let module = Arc::clone(&modules[place].attached.module);
-    match module.maps().iter().find(|known| known.spec().name == map).cloned() {
-        Some(map) => Ok((place, module, map)),
-        None => {
-            let names: Vec<_> = module.maps().iter().map(|map| map.spec().name.as_str()).collect();
-            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-            Err(format!("module {name} has no map {map:?}; it has {names}"))
-        }
-    }
-}
-
-fn elements(map: &Map, elements: Vec<ElementLine>) -> Elements {
-    Elements { map: map.spec().name.clone(), kind: map.spec().kind.name().into(), elements }
-}
-
-fn element(map: &Map, key: &[u8], values: &[Vec<u8>]) -> ElementLine {
-    let number = |value: &Vec<u8>| {
-        let mut bytes = [0; 8];
-        bytes.get_mut(..value.len())?.copy_from_slice(value);
-        Some(u64::from_le_bytes(bytes))
-    };
-    let numbers: Option<Vec<u64>> = values.iter().map(number).collect();
-    let are_numbers = matches!(map.spec().value_size, 1 | 2 | 4 | 8) && map.spec().kind != MapKind::RingBuf;
-    let values = values.iter().map(|value| to_hex(value)).collect();
-    ElementLine { key: to_hex(key), values, numbers: numbers.filter(|_| are_numbers).unwrap_or_default() }
-}
-
-fn dump(map: &Map) -> Result<Elements, String> {
-    if map.spec().kind != MapKind::RingBuf && map.spec().entries as usize > MOST_ELEMENTS {
-        return Err(format!("a map of more than {MOST_ELEMENTS} elements is not shown as a whole"));
-    }
-    let all = map.elements();
-    Ok(elements(map, all.iter().take(MOST_ELEMENTS).map(|(key, values)| element(map, key, values)).collect()))
-}
-
-fn set(all: &Modules, (name, map): (&str, &str), key: &str, value: &str) -> Result<Elements, String> {
-    let mut modules = all.lock();
-    let (place, module, map) = find(&modules, name, map)?;
-    let bytes = words::key(key, map.spec())?;
-    let line = set_element(&module, &map, &bytes, value)?;
-    let known = (map.spec().name.clone(), bytes);
-    modules[place].settings.insert(known, (key.into(), value.into()));
-    all.successor.write(&modules)?;
-    Ok(elements(&map, vec![line]))
-}
-
-fn set_element(module: &Module, map: &Map, key: &[u8], value: &str) -> Result<ElementLine, String> {
-    if map.spec().kind == MapKind::ProgArray {
-        let program = module.programs().position(|program| program == value);
-        let program = program.ok_or_else(|| format!("there is no program {value:?} in this module"))?;
-        let place = key.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-        return match map.set_program(place, Some(program)) {
-            true => Ok(element(map, key, &[(program as u32 + 1).to_ne_bytes().to_vec()])),
-            false => Err(format!("place {place} is beyond the end")),
-        };
-    }
-    let value = words::value(value, map.spec())?;
-    match map.set(key, &value) {
-        Ok(()) => Ok(element(map, key, &[value])),
-        Err(libc::E2BIG | libc::ENOSPC) => Err(format!("the map has room for {} elements", map.spec().entries)),
-        Err(libc::EPERM) => Err("these are constants of the program, which nobody changes".into()),
-        Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
-    }
-}
-
-fn delete(all: &Modules, (name, map): (&str, &str), key: &str) -> Result<Elements, String> {
-    let mut modules = all.lock();
-    let (place, _, map) = find(&modules, name, map)?;
-    let key = words::key(key, map.spec())?;
-    match map.remove(&key) {
-        Ok(()) => {
-            modules[place].settings.remove(&(map.spec().name.clone(), key));
-            all.successor.write(&modules)?;
-            Ok(elements(&map, Vec::new()))
-        }
-        Err(libc::ENOENT) => Err("the map has no such element".into()),
-        Err(libc::EINVAL) => Err(format!("nothing is deleted from a {}", map.spec().kind.name())),
-        Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
-    }
 }

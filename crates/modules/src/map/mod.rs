@@ -77,6 +77,20 @@ impl Map {
         &self.spec
     }
 
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.spec.bytes(self.copies())
+    }
+
+    /// Copies of each value.
+    fn copies(&self) -> usize {
+        match &self.body {
+            Body::Array { copies, .. } => *copies,
+            Body::Hash(hash) => hash.copies() as usize,
+            Body::Lpm(_) | Body::Ring(_) | Body::Programs(_) => 1,
+        }
+    }
+
     /// Where its first value is, which programs name as variables.
     pub fn first_value(&self) -> *mut u8 {
         match &self.body {
@@ -221,12 +235,7 @@ impl Map {
         if (key.len(), value.len()) != lengths || self.spec.read_only {
             return Err(if self.spec.read_only { libc::EPERM } else { libc::EINVAL });
         }
-        let copies = match &self.body {
-            Body::Array { copies, .. } => *copies as u32,
-            Body::Hash(hash) => hash.copies(),
-            _ => 1,
-        };
-        for group in 0..copies {
+        for group in 0..self.copies() as u32 {
             // SAFETY: key and value have the bytes of this map's, as was looked at.
             let done = unsafe { self.update(key.as_ptr(), value.as_ptr(), ANY, group) };
             if done != 0 {

@@ -16,8 +16,8 @@ mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
 pub use module::{
-    ElementLine, Elements, MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, TraceLine, TraceLines,
-    USUAL_BUDGET,
+    ElementLine, Elements, MapLine, MapOf, ModuleLine, ModuleList, ModuleRequest, NewModule, PinLine, PinList,
+    TraceLine, TraceLines, USUAL_BUDGET,
 };
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};

@@ -1,6 +1,7 @@
 //! Commands about modules, and their answers.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use towpath_runtime::named_counts::NamedCounts;
 
 /// What is asked about modules.
@@ -22,10 +23,9 @@ pub enum ModuleRequest {
     },
     /// The elements of a map: [`Elements`].
     Dump {
-        /// The module.
-        name: String,
         /// The map.
-        map: String,
+        #[serde(flatten)]
+        of: MapOf,
     },
     /// Takes the lines that a module has printed since they were taken last: [`TraceLines`].
     Trace {
@@ -34,10 +34,9 @@ pub enum ModuleRequest {
     },
     /// Sets an element. The answer is [`Elements`] with it alone.
     Set {
-        /// The module.
-        name: String,
         /// The map.
-        map: String,
+        #[serde(flatten)]
+        of: MapOf,
         /// The key, in words.
         key: String,
         /// The value, in words.
@@ -45,12 +44,46 @@ pub enum ModuleRequest {
     },
     /// Removes an element. The answer is [`Elements`] with none.
     Delete {
+        /// The map.
+        #[serde(flatten)]
+        of: MapOf,
+        /// The key, in words.
+        key: String,
+    },
+    /// Keeps a map beyond its module. The answer is [`PinList`] with it alone.
+    Pin {
         /// The module.
         name: String,
         /// The map.
         map: String,
-        /// The key, in words.
-        key: String,
+        /// The pin's name. `None`: the map's.
+        #[serde(default)]
+        pin: Option<String>,
+    },
+    /// All pins: [`PinList`].
+    Pins,
+    /// Removes a pin. The answer is [`PinList`] with it alone, as it was.
+    Unpin {
+        /// Its name.
+        pin: String,
+    },
+}
+
+/// Which map is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MapOf {
+    /// A module's.
+    Module {
+        /// The module.
+        name: String,
+        /// The map.
+        map: String,
+    },
+    /// A pinned one, whether a module uses it or not.
+    Pin {
+        /// The pin.
+        pin: String,
     },
 }
 
@@ -74,6 +107,9 @@ pub struct NewModule {
     /// The programs whose connections' frames it has, in the words of the policy's rules. `None`: it has all frames.
     #[serde(default)]
     pub app: Option<String>,
+    /// Its maps that are pinned ones: by their names in the object, those of the pins.
+    #[serde(default)]
+    pub maps: BTreeMap<String, String>,
 }
 
 /// What a module has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
@@ -131,6 +167,35 @@ pub struct MapLine {
     pub value_size: u32,
     /// Most elements.
     pub max_entries: u32,
+    /// Its pin; `None`: it ends with the module.
+    #[serde(default)]
+    pub pin: Option<String>,
+}
+
+/// Pins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinList {
+    /// By their names.
+    pub pins: Vec<PinLine>,
+}
+
+/// A pinned map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinLine {
+    /// The pin's name.
+    pub name: String,
+    /// The map's kind, as bpftool says it.
+    pub kind: String,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// Most elements.
+    pub max_entries: u32,
+    /// Bytes of memory that it takes.
+    pub bytes: u64,
+    /// The modules that have this map.
+    pub modules: Vec<String>,
 }
 
 /// Elements of a map.

@@ -37,6 +37,7 @@ impl Selected {
             initial: Vec::new(),
             read_only: false,
             programs: Vec::new(),
+            pinned: false,
         };
         Self(Map::new(&spec, 1, |_| None))
     }

@@ -191,6 +191,7 @@ mod tests {
             initial: Vec::new(),
             read_only: false,
             programs: Vec::new(),
+            pinned: false,
         };
         let map = Arc::new(Map::new(&spec, 1, |_| None));
         Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)), selector: None, is_first: true }))
