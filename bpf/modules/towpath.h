@@ -14,9 +14,12 @@ struct towpath_frame {
     __u16 gso_bytes; // Of a super-segment that is sent: payload of each segment that it becomes. 0: one segment.
     __u8 egress;     // 1: the frame is sent. 0: it was received.
     __u8 unused;
-    __u32 port;       // 0: memory, for connections within the host. From 1 on: interfaces, as the configuration has them.
-    __u32 flow_group; // Its number.
+    __u32 port; // 0: memory, for connections within the host. From 1 on: interfaces, as the configuration has them. See below.
+    __u32 flow_group; // Its number. Frames of direct connections have a number of their own, the next after the last one.
 };
+
+// The port of frames that are made of direct connections, for modules that were added with `--direct`, and for captures.
+#define TOWPATH_DIRECT 0xffff
 
 // Two connections that a program has spliced. The stack keeps an element for each direction in a hash that is called
 // `towpath_splices`. The module makes of each segment of the one a segment of the other. All numbers are in the host's

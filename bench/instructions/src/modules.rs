@@ -88,7 +88,7 @@ fn module(object: &str, code: &Path) -> io::Result<Attached> {
     // and has compiled the code of it. Whoever passes other files runs them by his own rights.
     let module = unsafe { Module::new(&object, 0, 1, Some((code, &[0]))) }.map_err(io::Error::other)?;
     let budget = Arc::new(Budget::new("counted", 100));
-    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget, selector: None })
+    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget, selector: None, direct: None })
 }
 
 /// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or

@@ -1,5 +1,6 @@
 //! Watches direct connections. Nobody tells of their bytes: a watcher looks at both sides' words, and copies what has
-//! come since it last looked. So the two programs do nothing more than without a capture.
+//! come since it last looked. So the two programs do nothing more than without a capture. A [`Sink`] takes the frames that are
+//! made of it.
 //!
 //! A writer may use the place of bytes that the reader has taken. Bytes that nobody has taken are shown at once. Others
 //! wait for the writer's next step, because a write begun before the copy ends with it. They are shown if that write
@@ -7,9 +8,8 @@
 //! not to be writing. The programs' words only choose which bytes are shown: all are payload.
 
 use crate::conversation::{Conversation, MOST_BYTES};
-use crate::memory::Writer;
 use crate::record::{DIRECT, Name};
-use crate::tap::{Tap, Wish, now_ns};
+use crate::tap::{Tap, now_ns};
 use rustix::fd::BorrowedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -25,6 +25,24 @@ const REST: Duration = Duration::from_millis(10);
 /// How long a writer's held bytes are not sent (`TCP_CORK`), ms.
 const HELD_MS: u32 = 200;
 
+/// Takes the frames that are made of direct connections.
+pub trait Sink {
+    /// A frame, made at this time. The connection is one that these selectors choose ([`Place::selectors`]).
+    fn frame(&mut self, selectors: u32, time_ns: u64, bytes: &[u8]);
+    /// So many frames with headers like these are lost.
+    fn lost(&mut self, selectors: u32, frames: u64, like: &[u8]);
+}
+
+/// A capture.
+impl Sink for Tap {
+    fn frame(&mut self, _: u32, time_ns: u64, bytes: &[u8]) {
+        Tap::frame(self, DIRECT, false, time_ns, bytes);
+    }
+    fn lost(&mut self, _: u32, frames: u64, like: &[u8]) {
+        Tap::lost(self, frames, like);
+    }
+}
+
 /// Where a direct connection lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
@@ -38,11 +56,13 @@ pub struct Place<'a> {
     pub slot: u32,
     /// The side of the end that is named first.
     pub side: usize,
+    /// The selectors of modules that choose a program at one of its ends. A capture has no use for them.
+    pub selectors: u32,
 }
 
-/// The direct connections of a service, and whose they are.
-pub struct Watch {
-    tap: Tap,
+/// The direct connections of a service.
+pub struct Watch<S> {
+    sink: S,
     regions: BTreeMap<u32, Weak<PairRegion>>,
     /// By pair and slot.
     open: BTreeMap<(u32, u32), Watched>,
@@ -54,6 +74,8 @@ struct Watched {
     slot: u32,
     /// The pair's side of the conversation's side 0.
     first: usize,
+    /// See [`Place`].
+    selectors: u32,
     /// By the conversation's side: the position up to which its bytes are taken.
     taken: [u32; 2],
     /// By the conversation's side.
@@ -77,73 +99,91 @@ struct Piece {
     settled: Instant,
 }
 
-impl Watch {
-    /// A watch that leaves frames in this ring.
-    pub fn new(writer: Writer, wish: &Wish) -> Self {
-        let (regions, open) = (BTreeMap::new(), BTreeMap::new());
-        Self { tap: Tap::new(writer, wish), regions, open, buffer: vec![0; MOST_BYTES] }
-    }
-
+impl Watch<Tap> {
     /// Tells whose a connection is.
     pub fn name(&mut self, name: &Name) {
-        self.tap.name(name);
+        self.sink.name(name);
     }
 
     /// A frame has been received that no port has shown: the kernel has handed it over.
     pub fn received(&mut self, place: u16, frame: &[u8]) {
-        self.tap.frame(place, false, now_ns(), frame);
+        self.sink.frame(place, false, now_ns(), frame);
     }
 
     /// A frame was sent at this time that no port has shown: the kernel has sent it.
     pub fn sent(&mut self, place: u16, time: u64, frame: &[u8]) {
-        self.tap.frame(place, true, time, frame);
+        self.sink.frame(place, true, time, frame);
+    }
+}
+
+impl<S: Sink> Watch<S> {
+    /// A watch that gives frames to this.
+    pub fn new(sink: S) -> Self {
+        Self { sink, regions: BTreeMap::new(), open: BTreeMap::new(), buffer: vec![0; MOST_BYTES] }
+    }
+    /// What takes the frames.
+    pub fn sink(&mut self) -> &mut S {
+        &mut self.sink
+    }
+    /// Is there no connection?
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// A connection begins; `ends[0]` has opened it. If its memory cannot be mapped it is not shown.
     pub fn opens(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
         let Some(region) = self.region(place) else { return };
-        let (tap, time) = (&mut self.tap, now_ns());
-        let talk = Conversation::opens(ends, |frame| tap.frame(DIRECT, false, time, frame));
-        let watched =
-            Watched { region, slot: place.slot, first: place.side, taken: [0; 2], waiting: Default::default(), talk };
-        self.open.insert((place.pair, place.slot), watched);
+        let (sink, time) = (&mut self.sink, now_ns());
+        let talk = Conversation::opens(ends, |frame| sink.frame(place.selectors, time, frame));
+        self.open.insert((place.pair, place.slot), Watched::new(region, place, [0; 2], talk));
     }
 
-    /// A connection is there already. It may be named from either end.
+    /// A connection is there already. It may be named from either end. If it is known, these selectors choose it from now on.
     pub fn is_open(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
-        if self.open.contains_key(&(place.pair, place.slot)) {
+        if let Some(watched) = self.open.get_mut(&(place.pair, place.slot)) {
+            watched.selectors = place.selectors;
             return;
         }
         let Some(region) = self.region(place) else { return };
         let sent = |side: usize| region.lines(place.slot, side).line.tx_tail.load(Ordering::Acquire);
         let taken = [sent(place.side), sent(1 - place.side)];
         let talk = Conversation::open(ends, taken);
-        let watched = Watched { region, slot: place.slot, first: place.side, taken, waiting: Default::default(), talk };
-        self.open.insert((place.pair, place.slot), watched);
+        self.open.insert((place.pair, place.slot), Watched::new(region, place, taken, talk));
     }
 
     /// A side of a connection is done with it. Call it before the slot can be used again.
     pub fn ends(&mut self, pair: u32, slot: u32, side: usize, reset: bool) {
         let Some(watched) = self.open.get_mut(&(pair, slot)) else { return };
-        watched.look(&mut self.tap, &mut self.buffer, Some(side ^ watched.first));
-        watched.settle(side ^ watched.first, None, &mut self.tap);
-        let (tap, time) = (&mut self.tap, now_ns());
-        watched.talk.ends(side ^ watched.first, reset, |frame| tap.frame(DIRECT, false, time, frame));
+        watched.look(&mut self.sink, &mut self.buffer, Some(side ^ watched.first));
+        watched.settle(side ^ watched.first, None, &mut self.sink);
+        watched.end(side ^ watched.first, reset, &mut self.sink);
     }
 
     /// Both sides of a connection are done with it.
     pub fn forget(&mut self, pair: u32, slot: u32) {
         if let Some(mut watched) = self.open.remove(&(pair, slot)) {
-            watched.settle_both(&mut self.tap);
+            watched.settle_both(&mut self.sink);
         }
         self.regions.retain(|_, region| region.strong_count() > 0);
+    }
+
+    /// Nobody wants the frames of a connection any more, nor what it has sent already.
+    pub fn leave(&mut self, pair: u32, slot: u32) {
+        self.open.remove(&(pair, slot));
+        self.regions.retain(|_, region| region.strong_count() > 0);
+    }
+
+    /// The same of all connections.
+    pub fn leave_all(&mut self) {
+        self.open.clear();
+        self.regions.clear();
     }
 
     /// Shows what has passed since the last call. True: on some connection so much that it may soon be written over.
     pub fn look(&mut self) -> bool {
         let mut much = false;
         for watched in self.open.values_mut() {
-            much |= watched.look(&mut self.tap, &mut self.buffer, None);
+            much |= watched.look(&mut self.sink, &mut self.buffer, None);
         }
         much
     }
@@ -152,7 +192,7 @@ impl Watch {
     pub fn finish(&mut self) {
         self.look();
         for watched in self.open.values_mut() {
-            watched.settle_both(&mut self.tap);
+            watched.settle_both(&mut self.sink);
         }
     }
 
@@ -167,9 +207,14 @@ impl Watch {
 }
 
 impl Watched {
+    fn new(region: Arc<PairRegion>, place: &Place<'_>, taken: [u32; 2], talk: Conversation) -> Self {
+        let Place { slot, side: first, selectors, .. } = *place;
+        Self { region, slot, first, selectors, taken, waiting: Default::default(), talk }
+    }
+
     /// `ended`: this side is done with it.
     /// True: an eighth of a ring or more has come.
-    fn look(&mut self, tap: &mut Tap, buffer: &mut [u8], ended: Option<usize>) -> bool {
+    fn look(&mut self, sink: &mut impl Sink, buffer: &mut [u8], ended: Option<usize>) -> bool {
         let now = Instant::now();
         let (mut much, most) = (false, self.region.geometry().ring_bytes / 8);
         for side in [0, 1] {
@@ -178,20 +223,25 @@ impl Watched {
             let flags = lines.line.flags.load(Ordering::Acquire);
             let ends = flags & (app_flags::SHUT_WR | app_flags::CLOSED) != 0 || ended == Some(side);
             let tail = sent(&lines.line, ends);
-            self.settle(side, Some(now), tap);
+            self.settle(side, Some(now), sink);
             much |= tail.wrapping_sub(self.taken[side]) >= most;
             if tail != self.taken[side] {
                 self.take(side, tail, now, buffer);
-                self.settle(side, Some(now), tap);
+                self.settle(side, Some(now), sink);
             }
             if flags & app_flags::SHUT_WR != 0 {
                 // It writes no more.
-                self.settle(side, None, tap);
-                let time = now_ns();
-                self.talk.ends(side, false, |frame| tap.frame(DIRECT, false, time, frame));
+                self.settle(side, None, sink);
+                self.end(side, false, sink);
             }
         }
         much
+    }
+
+    /// A side has sent all, or resets the connection.
+    fn end(&mut self, side: usize, reset: bool, sink: &mut impl Sink) {
+        let time = now_ns();
+        self.talk.ends(side, reset, |frame| sink.frame(self.selectors, time, frame));
     }
 
     /// Copies a side's bytes up to `tail`.
@@ -221,13 +271,13 @@ impl Watched {
     }
 
     /// Shows all that is right, of both sides.
-    fn settle_both(&mut self, tap: &mut Tap) {
-        self.settle(0, None, tap);
-        self.settle(1, None, tap);
+    fn settle_both(&mut self, sink: &mut impl Sink) {
+        self.settle(0, None, sink);
+        self.settle(1, None, sink);
     }
 
     /// Shows what of a side's bytes is right. `now` is when the watcher looked; `None` = the writer is not writing.
-    fn settle(&mut self, side: usize, now: Option<Instant>, tap: &mut Tap) {
+    fn settle(&mut self, side: usize, now: Option<Instant>, sink: &mut impl Sink) {
         let tail = written(&self.region.lines(self.slot, side ^ self.first).line);
         let ring_bytes = self.region.geometry().ring_bytes;
         while let Some(piece) = self.waiting[side].front() {
@@ -241,9 +291,9 @@ impl Watched {
             let written_over = copied_at.is_some() && tail.wrapping_sub(begin) > ring_bytes;
             match bytes {
                 Some(bytes) if !written_over => {
-                    self.talk.data(side, &bytes, |frame| tap.frame(DIRECT, false, time_ns, frame));
+                    self.talk.data(side, &bytes, |frame| sink.frame(self.selectors, time_ns, frame));
                 }
-                _ => self.talk.lost(side, count, |like, frames| tap.lost(frames, like)),
+                _ => self.talk.lost(side, count, |like, frames| sink.lost(self.selectors, frames, like)),
             }
         }
     }

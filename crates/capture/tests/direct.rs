@@ -5,9 +5,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Release;
 use towpath_capture::conversation::MOST_BYTES;
-use towpath_capture::direct::{Place, Watch};
+use towpath_capture::direct::{Place, Sink, Watch};
 use towpath_capture::record::DIRECT;
-use towpath_capture::{Memory, Reader, Wish};
+use towpath_capture::{Memory, Reader, Tap, Wish};
 use towpath_ring::lines::app_flags;
 use towpath_ring::{PairGeometry, PairRegion};
 use towpath_wire::{flags, parse};
@@ -20,7 +20,7 @@ struct Bench {
     /// As a program maps it.
     region: PairRegion,
     memfd: OwnedFd,
-    watch: Watch,
+    watch: Watch<Tap>,
     reader: Reader,
     _memory: Memory,
 }
@@ -36,11 +36,12 @@ impl Bench {
         let (memory, mut writers) = Memory::new(1, 8 << 20).unwrap();
         let wish = Wish { filter: None, snap: u32::MAX, bytes: 0 };
         let reader = Reader::new(memory.as_fd()).unwrap();
-        Self { region, memfd, watch: Watch::new(writers.remove(0), &wish), reader, _memory: memory }
+        Self { region, memfd, watch: Watch::new(Tap::new(writers.remove(0), &wish)), reader, _memory: memory }
     }
     /// The program of side 1 has opened it.
     fn opens(&mut self) {
-        let place = Place { pair: PAIR, memory: self.memfd.as_fd(), geometry: GEOMETRY, slot: SLOT, side: 1 };
+        let place =
+            Place { pair: PAIR, memory: self.memfd.as_fd(), geometry: GEOMETRY, slot: SLOT, side: 1, selectors: 0 };
         self.watch.opens(&place, ends());
         assert_eq!(self.frames().len(), 3);
     }
@@ -104,7 +105,8 @@ fn the_last_bytes_are_shown_before_the_end() {
 fn a_connection_that_is_there_already_is_shown_from_now_on() {
     let mut bench = Bench::new();
     bench.send(0, 0, b"before");
-    let place = Place { pair: PAIR, memory: bench.memfd.as_fd(), geometry: GEOMETRY, slot: SLOT, side: 0 };
+    let place =
+        Place { pair: PAIR, memory: bench.memfd.as_fd(), geometry: GEOMETRY, slot: SLOT, side: 0, selectors: 0 };
     bench.watch.is_open(&place, ends());
     bench.send(0, 6, b"after");
     bench.watch.look();
@@ -184,4 +186,56 @@ fn held_bytes_are_shown_when_they_are_sent() {
     bench.region.lines(SLOT, 0).line.flags.store(app_flags::SHUT_WR, Release);
     bench.watch.look();
     assert_eq!(bench.frames().len(), 2, "the bytes and the FIN");
+}
+
+/// Keeps of each frame the selectors and the bytes, and how many were lost.
+#[derive(Default)]
+struct Kept(Vec<(u32, usize)>, Vec<(u32, u64)>);
+
+impl Sink for Kept {
+    fn frame(&mut self, selectors: u32, _: u64, bytes: &[u8]) {
+        self.0.push((selectors, bytes.len() - parse(bytes).unwrap().payload_offset as usize));
+    }
+    fn lost(&mut self, selectors: u32, frames: u64, _: &[u8]) {
+        self.1.push((selectors, frames));
+    }
+}
+
+#[test]
+fn a_sink_is_told_what_chooses_a_connection_and_nothing_of_one_that_nobody_wants_any_more() {
+    let bench = Bench::new();
+    let place = |slot, selectors| Place {
+        pair: PAIR,
+        memory: bench.memfd.as_fd(),
+        geometry: GEOMETRY,
+        slot,
+        side: 0,
+        selectors,
+    };
+    let mut watch = Watch::new(Kept::default());
+    assert!(watch.is_empty());
+    watch.opens(&place(SLOT, 1), ends());
+    watch.is_open(&place(SLOT + 1, 2), ends());
+    bench.send(0, 0, b"question");
+    watch.look();
+    assert_eq!(watch.sink().0, [(1, 0), (1, 0), (1, 0), (1, 8)]);
+    // It is known, so it goes on where it was.
+    watch.is_open(&place(SLOT, 4), ends());
+    bench.send(0, 8, b"more");
+    bench.send(0, 3 * GEOMETRY.ring_bytes, b"x");
+    watch.look();
+    assert!(watch.sink().1[0].0 == 4 && watch.sink().1[0].1 > 0, "{:?}", watch.sink().1);
+    let before = (watch.sink().0.len(), watch.sink().1.len());
+    // These bytes wait, as they may be written over still.
+    bench.send(0, 3 * GEOMETRY.ring_bytes + 1, b"late");
+    bench.read(1, 3 * GEOMETRY.ring_bytes + 5);
+    watch.look();
+    watch.leave(PAIR, SLOT);
+    watch.ends(PAIR, SLOT, 0, false);
+    watch.forget(PAIR, SLOT);
+    assert_eq!((watch.sink().0.len(), watch.sink().1.len()), before);
+    assert!(!watch.is_empty());
+    watch.leave_all();
+    watch.finish();
+    assert!(watch.is_empty() && watch.sink().0.len() == before.0);
 }

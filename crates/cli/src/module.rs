@@ -21,6 +21,7 @@ use towpath_service::api::{
   towpath module add firewall firewall.bpf.o             frames that are received go through it
   towpath module add push vlan.bpf.o --program vlan_push --hook egress --priority 10
   towpath module add web firewall.bpf.o --app 'user www-data program nginx'
+  towpath module add watch statistics.bpf.o --direct     direct connections, too, which have no frames of their own
   towpath module stats                                   what became of the frames
   towpath module maps firewall                           its maps
   towpath module maps firewall blocked_ports set 5001 1
@@ -74,6 +75,9 @@ enum Action {
         /// A map of the module is the one with this pin, and no new one. May be given several times
         #[arg(long, value_name = "MAP=PIN", value_parser = map_and_pin)]
         map: Vec<(String, String)>,
+        /// Show it direct connections, too, as frames made of what has passed; what it says of those changes nothing
+        #[arg(long)]
+        direct: bool,
     },
     /// List the modules, in the order in which they run
     List,
@@ -147,10 +151,11 @@ fn map_and_pin(text: &str) -> Result<(String, String), String> {
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     // A wrong file needs no service.
     let request = match &arguments.action {
-        Action::Add { name, object, program, hook, priority, budget, app, map } => {
+        Action::Add { name, object, program, hook, priority, budget, app, map, direct } => {
             let (name, program, hook, app) = (name.clone(), program.clone(), hook.clone(), app.clone());
-            let (priority, budget, maps) = (*priority, *budget, each_once(map)?);
-            ModuleRequest::Add(NewModule { name, object: read(object)?, program, hook, priority, budget, app, maps })
+            let (priority, budget, maps, direct) = (*priority, *budget, each_once(map)?, *direct);
+            let object = read(object)?;
+            ModuleRequest::Add(NewModule { name, object, program, hook, priority, budget, app, maps, direct })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, pin, act } => maps((name.as_deref(), map.as_deref()), pin.as_deref(), act.as_ref())?,
@@ -258,7 +263,8 @@ fn added(module: &ModuleLine) -> String {
     };
     let copies = if module.copies { "; it has a copy of each frame" } else { "" };
     let only = module.app.as_ref().map_or(String::new(), |app| format!(" for {app} only"));
-    format!("module {} runs at {}{only}: {how}{copies}\n{}", module.name, module.hook, pinned(module))
+    let direct = if module.direct { " and watches direct connections" } else { "" };
+    format!("module {} runs at {}{direct}{only}: {how}{copies}\n{}", module.name, module.hook, pinned(module))
 }
 
 /// Which of its maps are there without it.
@@ -272,7 +278,7 @@ fn list(modules: &[ModuleLine]) -> String {
         return "no modules\n".into();
     }
     let mut text = format!(
-        "{:<20} {:<8} {:>8} {:>7}  {:<12} {:<20} {}\n",
+        "{:<20} {:<14} {:>8} {:>7}  {:<12} {:<20} {}\n",
         "NAME", "HOOK", "PRIORITY", "BUDGET", "RUNS", "PROGRAM", "APP"
     );
     for module in modules {
@@ -281,9 +287,10 @@ fn list(modules: &[ModuleLine]) -> String {
             ModuleLine { compiled: true, .. } => "compiled",
             _ => "interpreted",
         };
-        let ModuleLine { name, hook, priority, budget, program, .. } = module;
+        let ModuleLine { name, priority, budget, program, .. } = module;
+        let hook = format!("{}{}", module.hook, if module.direct { "+direct" } else { "" });
         let app = module.app.as_deref().unwrap_or("all");
-        let _ = writeln!(text, "{name:<20} {hook:<8} {priority:>8} {budget:>5} %  {how:<12} {program:<20} {app}");
+        let _ = writeln!(text, "{name:<20} {hook:<14} {priority:>8} {budget:>5} %  {how:<12} {program:<20} {app}");
     }
     text
 }

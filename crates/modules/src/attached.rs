@@ -54,6 +54,9 @@ pub struct Attached {
     pub budget: Arc<Budget>,
     /// The bit of its selector: it has only frames of those that the selector chooses. `None`: it has all frames.
     pub selector: Option<u32>,
+    /// It also has the frames that are made of direct connections, and this counts those that could not be made. Its maps and its
+    /// counts have a row more for them than there are flow groups. `None`: it has none.
+    pub direct: Option<Arc<AtomicU64>>,
 }
 
 /// All modules of both hooks, in the order in which they run.
@@ -69,6 +72,10 @@ impl Chains {
     /// Is there no module?
     pub fn is_empty(&self) -> bool {
         self.ingress.is_empty() && self.egress.is_empty()
+    }
+    /// The modules that also have the frames of direct connections.
+    pub fn direct(&self) -> impl Iterator<Item = &Attached> {
+        self.ingress.iter().chain(&self.egress).filter(|one| one.direct.is_some())
     }
     /// Has a module a selector?
     pub fn select(&self) -> bool {

@@ -307,7 +307,8 @@ mod tests {
 
     fn attached(name: &str, percent: u8) -> Attached {
         let module = Arc::new(Module::interpreted(&Object::null(), 0, 1).unwrap());
-        Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new(name, percent)), selector: None }
+        let budget = Arc::new(Budget::new(name, percent));
+        Attached { module, counts: Counts::new(1), budget, selector: None, direct: None }
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub struct Taps {
     /// By flow group and port.
     pub ports: Vec<Vec<Tap>>,
     /// For direct connections and names.
-    pub other: Arc<Mutex<Watch>>,
+    pub other: Arc<Mutex<Watch<Tap>>>,
 }
 
 /// Sends requests to one thread.

@@ -16,6 +16,7 @@ use inherited::Inherited;
 use shared::{SharedMap, pin_of};
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::code::Code;
@@ -107,9 +108,10 @@ fn add(
     new: &NewModule,
     left: Option<&BTreeMap<String, Arc<Map>>>,
 ) -> Result<ModuleLine, String> {
-    let NewModule { name, object, program, hook, priority, budget, app, maps: _ } = new;
+    let NewModule { name, object, program, hook, priority, budget, app, maps: _, direct } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
+    let rows = rows + usize::from(*direct);
     let hook = match hook.as_str() {
         "ingress" => Hook::Ingress,
         "egress" => Hook::Egress,
@@ -140,7 +142,8 @@ fn add(
         pins::pin_by_name(&mut changed.shared, &module);
     }
     let selector = app.as_ref().map(|_| free_bit(&state.entries));
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector };
+    let direct = direct.then(Arc::default);
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector, direct };
     let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached, app };
     let line = line(&entry, &changed.shared);
     changed.entries.push(entry);
@@ -267,6 +270,7 @@ fn line(entry: &Entry, shared: &[SharedMap]) -> ModuleLine {
             pin: pin_of(shared, map),
         }
     };
+    let missed = attached.direct.as_ref().map(|missed| ("missed", missed.load(Ordering::Relaxed)));
     ModuleLine {
         name: added.name.clone(),
         hook: if *hook == Hook::Ingress { "ingress" } else { "egress" }.into(),
@@ -277,7 +281,8 @@ fn line(entry: &Entry, shared: &[SharedMap]) -> ModuleLine {
         app: app.as_ref().map(|app| app.to_string().trim_start().to_owned()),
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),
-        counts: COUNTS.into_iter().zip(attached.counts.sums()).collect(),
+        direct: attached.direct.is_some(),
+        counts: COUNTS.into_iter().zip(attached.counts.sums()).chain(missed).collect(),
         maps: attached.module.named_maps().map(map).collect(),
     }
 }

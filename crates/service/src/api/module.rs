@@ -110,6 +110,9 @@ pub struct NewModule {
     /// Its maps that are pinned ones: by their names in the object, those of the pins.
     #[serde(default)]
     pub maps: BTreeMap<String, String>,
+    /// Has it the frames that are made of direct connections, too?
+    #[serde(default)]
+    pub direct: bool,
 }
 
 /// What a module has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
@@ -144,6 +147,9 @@ pub struct ModuleLine {
     /// The programs whose connections' frames it has; `None`: it has all frames.
     #[serde(default)]
     pub app: Option<String>,
+    /// Has it the frames that are made of direct connections, too? Then `counts` has `missed`, those that could not be made.
+    #[serde(default)]
+    pub direct: bool,
     /// Is it compiled, or interpreted?
     pub compiled: bool,
     /// Has it a copy of each frame, with room around it?

@@ -1,8 +1,9 @@
 //! Captures. Flow groups tap their ports; the slow thread says whose connections are, and when a direct one begins and
-//! ends.
+//! ends. Modules are told of direct ones in the same places (`direct_modules.rs`).
 
 use crate::api::TakenSyn;
 use crate::direct_end::DirectEnd;
+use crate::direct_frames::lock;
 use crate::host::SlowHost;
 use crate::messages::ToGroup;
 use crate::owner::split;
@@ -10,8 +11,8 @@ use crate::slow::SlowState;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use towpath_capture::direct::{Place, Watch};
+use std::sync::{Arc, Mutex, mpsc};
+use towpath_capture::direct::{Place, Sink, Watch};
 use towpath_capture::{Memory, Name, Tap, Wish};
 use towpath_runtime::Capture;
 use towpath_runtime::requests::{Caller, Request, Taps};
@@ -20,7 +21,7 @@ use towpath_tcp::flow::{FourTuple, Owner, PortId};
 /// A running capture of this stack.
 pub struct FastCapture {
     memory: Memory,
-    watch: Arc<Mutex<Watch>>,
+    watch: Arc<Mutex<Watch<Tap>>>,
     slow: Caller,
     /// There is one capture at a time.
     running: Arc<AtomicBool>,
@@ -46,7 +47,7 @@ impl FastCapture {
         let ports = ports.iter().map(|count| taps(*count)).collect();
         // There is a writer for it: one more than there are ports.
         let other = writers.next().ok_or(std::io::ErrorKind::InvalidInput)?;
-        let watch = Arc::new(Mutex::new(Watch::new(other, wish)));
+        let watch = Arc::new(Mutex::new(Watch::new(Tap::new(other, wish))));
         let taps = Taps { ports, other: Arc::clone(&watch) };
         let capture = Self { memory, watch, slow: slow.clone(), running: Arc::clone(running) };
         slow.answer::<()>(|done| Request::Capture(Some(taps), done));
@@ -71,11 +72,6 @@ impl Drop for FastCapture {
     }
 }
 
-/// Every change of a watch is one step, so a thread that panicked with the lock has left it consistent.
-fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
-    watch.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SlowState {
     /// Begins (`Some`) or ends a capture; `done` is dropped when all flow groups know it.
     pub fn capture(&mut self, taps: Option<Taps>, done: &mpsc::Sender<()>) {
@@ -96,13 +92,24 @@ impl SlowState {
     fn name_all(&mut self) {
         let Some(watch) = self.host.watch.clone() else { return };
         for info in self.slow.connections() {
-            let Some(owner) = info.owner else { continue };
-            self.host.tell_name(owner, &info.tuple);
-            let end = self.host.find(owner).and_then(|(client, slot)| client.slot(slot).own.direct);
-            if let Some(end) = end {
-                self.host.with_place(&end, |place| lock(&watch).is_open(place, ends(&info.tuple)));
+            if let Some(owner) = info.owner {
+                self.host.tell_name(owner, &info.tuple);
             }
         }
+        for (end, tuple) in self.direct_ends() {
+            self.host.with_place(&end, 0, |place| lock(&watch).is_open(place, ends(&tuple)));
+        }
+    }
+
+    /// All ends of direct connections.
+    pub fn direct_ends(&mut self) -> Vec<(DirectEnd, FourTuple)> {
+        let Self { slow, host, .. } = self;
+        let all = slow.connections().into_iter();
+        let direct = all.filter_map(|info| {
+            let (client, slot) = host.find(info.owner?)?;
+            Some((client.slot(slot).own.direct?, info.tuple))
+        });
+        direct.collect()
     }
 
     /// Says whose the connection is that this owner opens. Its name is there before its first frame is shown.
@@ -144,31 +151,41 @@ impl SlowHost {
 
     /// A direct connection begins.
     pub fn watch_direct(&self, end: &DirectEnd, owners: [Owner; 2], tuple: &FourTuple) {
+        self.opens_for_modules(end, tuple);
         let Some(watch) = &self.watch else { return };
         self.tell_name(owners[0], tuple);
         self.tell_name(owners[1], &tuple.reversed());
-        self.with_place(end, |place| lock(watch).opens(place, ends(tuple)));
+        self.with_place(end, 0, |place| lock(watch).opens(place, ends(tuple)));
     }
 
     /// One end of a direct connection is done with it.
     pub fn watch_end(&self, end: &DirectEnd, reset: bool) {
-        let Some(watch) = &self.watch else { return };
-        let mut watch = lock(watch);
-        watch.ends(end.number, end.slot, end.side, reset);
-        if self.pairs.other(end).is_none() {
-            watch.forget(end.number, end.slot);
+        let is_last = self.pairs.other(end).is_none();
+        self.ends_for_modules(end, reset, is_last);
+        if let Some(watch) = &self.watch {
+            ends_in(&mut lock(watch), end, reset, is_last);
         }
     }
 
-    fn with_place(&self, end: &DirectEnd, call: impl FnOnce(&Place<'_>)) {
+    /// Calls this with the place of a direct connection that these selectors choose.
+    pub fn with_place(&self, end: &DirectEnd, selectors: u32, call: impl FnOnce(&Place<'_>)) {
         if let Some(pair) = self.pairs.pair(end) {
             let (memory, geometry) = (pair.memfd.as_fd(), pair.region.geometry());
-            call(&Place { pair: end.number, memory, geometry, slot: end.slot, side: end.side });
+            call(&Place { pair: end.number, memory, geometry, slot: end.slot, side: end.side, selectors });
         }
     }
 }
 
-fn ends(tuple: &FourTuple) -> [SocketAddr; 2] {
+/// One end of a direct connection is done with it. `is_last`: so is the other.
+pub fn ends_in<S: Sink>(watch: &mut Watch<S>, end: &DirectEnd, reset: bool, is_last: bool) {
+    watch.ends(end.number, end.slot, end.side, reset);
+    if is_last {
+        watch.forget(end.number, end.slot);
+    }
+}
+
+/// The two ends of a connection: the local one first.
+pub fn ends(tuple: &FourTuple) -> [SocketAddr; 2] {
     let end = |(ip, port): (IpAddr, u16)| SocketAddr::new(ip, port);
     [end((tuple.local, tuple.local_port)), end((tuple.remote, tuple.remote_port))]
 }

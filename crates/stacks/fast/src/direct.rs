@@ -1,5 +1,5 @@
 //! Direct connections. If both ends are applications of this host, they are joined ring to ring by a region of their
-//! own. The slow thread opens and ends them, and never sees their bytes.
+//! own. The slow thread opens and ends them. It sees their bytes only for a capture, or for modules that have them.
 
 use crate::direct_end::DirectEnd;
 use crate::host::{Later, LocalListener, SlowHost};

@@ -2,6 +2,7 @@
 
 use crate::api::{KernelListener, Network};
 use crate::client::SlowClient;
+use crate::direct_frames::{Chosen, DirectFrames};
 use crate::kernel_listeners::KernelListeners;
 use crate::mailbox::Sender;
 use crate::messages::ToGroup;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use towpath_capture::Tap;
 use towpath_capture::direct::Watch;
 use towpath_capture::tap::now_ns;
 use towpath_ring::Slot;
@@ -96,7 +98,11 @@ pub struct SlowHost {
     /// Connections and listeners, while there are modules with selectors.
     pub selection: Option<Selection>,
     /// Told of connections while somebody captures.
-    pub watch: Option<Arc<Mutex<Watch>>>,
+    pub watch: Option<Arc<Mutex<Watch<Tap>>>>,
+    /// The frames of direct connections for modules.
+    pub direct_frames: Arc<DirectFrames>,
+    /// Which direct connections have modules, while there are such modules.
+    pub direct_modules: Option<Chosen>,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
     child_congestion: u8,
     /// When the present turn began.
@@ -127,6 +133,8 @@ impl SlowHost {
             splices: Splices::default(),
             selection: None,
             watch: None,
+            direct_frames: Arc::default(),
+            direct_modules: None,
             child_congestion,
             now,
             random: Random::new()?,

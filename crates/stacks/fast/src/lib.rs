@@ -16,6 +16,8 @@ mod cut;
 mod departure;
 mod direct;
 mod direct_end;
+mod direct_frames;
+mod direct_modules;
 mod flood_notice;
 mod forwarding;
 mod group;

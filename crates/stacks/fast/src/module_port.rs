@@ -22,7 +22,8 @@ const HEADROOM: usize = 256;
 const TAILROOM: usize = 320;
 /// The largest frame: 64 KiB with an Ethernet header and two tags.
 const LARGEST: usize = 65_536 + 14 + 8;
-const BUFFER: usize = HEADROOM + LARGEST + TAILROOM;
+/// A buffer for the largest frame, and for room around it.
+pub const BUFFER: usize = HEADROOM + LARGEST + TAILROOM;
 /// Frames that may be held at a time: those of a turn.
 const HELD: usize = 64;
 /// Handles with this bit are frames of ours; no port uses it.
@@ -128,7 +129,7 @@ fn run<const SELECTS: bool>(chain: &mut Chain, frame: &mut Frame<'_>, selectors:
 }
 
 /// Adds to the counts of a chain after a batch of frames, and says which module was detached.
-fn settle(chain: &mut Chain) {
+pub fn settle(chain: &mut Chain) {
     if let Some(budget) = chain.settle() {
         said(&budget);
     }
@@ -148,7 +149,7 @@ fn said(budget: &Budget) {
 }
 
 /// A copy of a frame with room around it. The caller has seen that it fits.
-fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Frame<'a> {
+pub fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Frame<'a> {
     buffer[HEADROOM - TOWPATH_FRAME_BYTES..HEADROOM].copy_from_slice(&about.bytes());
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
     let (length, ifindex, queue) = (bytes.len(), about.port, about.flow_group);

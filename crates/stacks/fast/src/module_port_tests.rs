@@ -22,7 +22,8 @@ pub(crate) fn attached(insns: Vec<Insn>) -> Attached {
     let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
-    Attached { module, counts: Counts::new(1), budget: Arc::new(Budget::new("test", 100)), selector: None }
+    let budget = Arc::new(Budget::new("test", 100));
+    Attached { module, counts: Counts::new(1), budget, selector: None, direct: None }
 }
 
 /// The verdict is the frame's second byte, and 100 is written to its first.

@@ -22,6 +22,7 @@ impl SlowState {
         self.host.splices = Splices::of(chains);
         self.slow.change_splices(&mut self.host);
         self.select(modules);
+        self.direct_modules(chains, done);
         let table = self.host.selection.as_ref().map(|selection| Arc::clone(selection.table()));
         for (group, link) in self.host.flow_groups.iter_mut().enumerate() {
             // Made here, so that a flow group allocates nothing.

@@ -2,6 +2,7 @@
 
 use crate::api::{FastStackConfig, Network};
 use crate::capture::FastCapture;
+use crate::direct_frames::DirectThread;
 use crate::flood_notice::FloodNotice;
 use crate::group::{FlowGroup, Scratch};
 use crate::host::{GroupLink, SlowHost};
@@ -55,6 +56,8 @@ pub struct FastStack {
     ports: Vec<usize>,
     /// Somebody captures.
     capturing: Arc<AtomicBool>,
+    /// It runs modules on frames of direct connections.
+    direct: DirectThread,
 }
 
 impl FastStack {
@@ -130,6 +133,7 @@ impl FastStack {
             watch(&epoll, strays, true)?;
         }
         host.pairs.enabled = config.direct;
+        let direct = DirectThread::new(Arc::clone(&host.direct_frames));
         let slow = SlowState {
             slow: SlowPath::new(config.slow),
             host,
@@ -177,6 +181,7 @@ impl FastStack {
             workers,
             ports: port_counts,
             capturing,
+            direct,
         })
     }
 
@@ -194,6 +199,7 @@ impl FastStack {
         {
             tracing::error!("the slow thread ended by a panic");
         }
+        self.direct.end();
     }
 }
 
@@ -275,8 +281,9 @@ impl Stack for FastStack {
     }
     fn modules(&self, chains: &Chains, selectors: &Selectors) -> io::Result<()> {
         let modules = (!chains.is_empty()).then(|| (chains.clone(), Arc::clone(selectors)));
-        self.slow.answer::<()>(|done| Request::Modules(modules, done));
-        Ok(())
+        self.direct.change(chains, || {
+            self.slow.answer::<()>(|done| Request::Modules(modules, done));
+        })
     }
     fn module_rows(&self) -> Option<usize> {
         Some(self.ports.len())

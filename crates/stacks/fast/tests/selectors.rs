@@ -14,7 +14,8 @@ use towpath_runtime::{Selectors, Stack};
 fn module(stack: &FastStack, selector: Option<u32>) -> Attached {
     let rows = stack.module_rows().unwrap();
     let module = Arc::new(Module::interpreted(&Object::null(), 0, rows).unwrap());
-    Attached { module, counts: Counts::new(rows), budget: Arc::new(Budget::new("counts", 100)), selector }
+    let budget = Arc::new(Budget::new("counts", 100));
+    Attached { module, counts: Counts::new(rows), budget, selector, direct: None }
 }
 
 fn runs(of: &Attached) -> u64 {
