@@ -22,7 +22,8 @@ struct towpath_frame {
 #define TOWPATH_DIRECT 0xffff
 
 // Two connections that a program has spliced. The stack keeps an element for each direction in a hash that is called
-// `towpath_splices`. The module makes of each segment of the one a segment of the other. All numbers are in the host's
+// `towpath_splices`. The module makes of each segment of the one a segment of the other. If it is the first at ingress, the
+// kernel may do so in its place (docs/guide/splicing.md). All numbers are in the host's
 // order, but for addresses and ports.
 
 // A connection over IPv4 as a received segment names it.

@@ -28,14 +28,14 @@ impl Forwarding {
         flows.insert(key, steered | SPLICED, 0)
     }
 
-    /// Ends it. Returns the element as it was at last.
+    /// Ends it. Returns the element as it was at last. Without it nothing is sent on, even if the mark should stay.
     pub(crate) fn end(&mut self, flows: &mut Flows, key: &FlowKey) -> Result<Option<Splice>, MapError> {
-        match flows.get(key, 0) {
-            Ok(steered) if steered & SPLICED != 0 => flows.insert(key, steered & !SPLICED, 0)?,
-            _ => {}
-        }
+        let unmarked = match flows.get(key, 0) {
+            Ok(steered) if steered & SPLICED != 0 => flows.insert(key, steered & !SPLICED, 0),
+            _ => Ok(()),
+        };
         let last = self.get(key);
-        gone(self.0.remove(key)).map(|()| last)
+        unmarked.and(gone(self.0.remove(key))).map(|()| last)
     }
 
     pub(crate) fn get(&self, key: &FlowKey) -> Option<Splice> {

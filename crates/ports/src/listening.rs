@@ -40,8 +40,8 @@ pub struct Listening {
 }
 
 /// Maps of the object that are not used where no interface is served.
-const OF_AN_INTERFACE: [&str; 9] =
-    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6", "addresses"];
+const OF_AN_INTERFACE: [&str; 10] =
+    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6", "addresses", "splices"];
 
 impl Listening {
     /// Of a filter that is loaded, and its maps.

@@ -167,7 +167,8 @@ pub trait Stack: Send + Sync {
     fn modules(&self, _: &Chains, _selectors: &Selectors) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// How many flow groups run modules; `None` = this stack has no frames of its own.
+    /// How many threads at most run a module at a time, each with its own copy of what maps have per CPU; `None` = this stack has
+    /// no frames of its own.
     fn module_rows(&self) -> Option<usize> {
         None
     }

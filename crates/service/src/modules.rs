@@ -111,7 +111,6 @@ fn add(
     let NewModule { name, object, program, hook, priority, budget, app, maps: _, direct } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
-    let rows = rows + usize::from(*direct);
     let hook = match hook.as_str() {
         "ingress" => Hook::Ingress,
         "egress" => Hook::Egress,

@@ -79,9 +79,11 @@ impl SlowState {
             Some(Taps { ports, other }) => (ports.into_iter().map(Some).collect(), Some(other)),
             None => (self.host.flow_groups.iter().map(|_| None).collect(), None),
         };
+        let before = self.host.forwards_by();
         self.host.watch = watch;
-        // A capture sees what the kernel does not send on by itself.
-        self.slow.change_splices(&mut self.host);
+        if self.host.forwards_by() != before {
+            self.slow.change_splices(&mut self.host);
+        }
         self.name_all();
         for (group, taps) in self.host.flow_groups.iter_mut().zip::<Vec<Option<Vec<Tap>>>>(ports) {
             group.to.send(ToGroup::Capture { taps, done: done.clone() });

@@ -1,6 +1,7 @@
 //! Spliced connections: what the module is told, and the kernel while it sends segments on without the module.
 
 use crate::host::SlowHost;
+use towpath_modules::Map;
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::slow::{Forwarded, Translation};
 
@@ -19,6 +20,11 @@ impl SlowHost {
         self.forward(&translation.from);
     }
 
+    /// The map of which the kernel has copies now. None while somebody captures: he would not see what the kernel sends on.
+    pub fn forwards_by(&self) -> Option<*const Map> {
+        self.splices.first_map().filter(|_| self.watch.is_none()).map(std::ptr::from_ref)
+    }
+
     pub fn look_at_splice(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
         if let Some(copy) = self.network.forwarded(tuple) {
             self.splices.note(tuple, &copy);
@@ -31,9 +37,9 @@ impl SlowHost {
         self.splices.remove(tuple);
     }
 
-    /// Has the kernel send on what comes on a connection, but while somebody captures: he would not see it.
+    /// Has the kernel send on what comes on a connection.
     fn forward(&mut self, tuple: &FourTuple) {
-        if self.watch.is_none()
+        if self.forwards_by().is_some()
             && let Some(copy) = self.splices.for_kernel(tuple)
         {
             self.network.forward(tuple, &copy);

@@ -19,8 +19,11 @@ impl SlowState {
     /// Has all flow groups run these modules, or none. `done` is dropped when they do.
     pub fn modules(&mut self, modules: Option<&(Chains, Selectors)>, done: &mpsc::Sender<()>) {
         let chains = modules.map(|(chains, _)| chains);
+        let before = self.host.forwards_by();
         self.host.splices = Splices::of(chains);
-        self.slow.change_splices(&mut self.host);
+        if self.host.forwards_by() != before {
+            self.slow.change_splices(&mut self.host);
+        }
         self.select(modules);
         self.direct_modules(chains, done);
         let table = self.host.selection.as_ref().map(|selection| Arc::clone(selection.table()));

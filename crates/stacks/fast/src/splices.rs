@@ -22,6 +22,8 @@ const LINK_AT: usize = 12;
 const ACKED_AT: usize = 44;
 const COUNTS_AT: usize = 56;
 const KERNEL_COUNTS_AT: usize = 72;
+/// An acknowledgement may be older by so much than one that has overtaken it: as in `bpf/modules/splice.h`.
+const OVERTAKEN: u32 = 1 << 18;
 /// Bits of `ended`.
 const FIN: u8 = 1;
 const RST: u8 = 2;
@@ -106,9 +108,14 @@ impl Splices {
         })
     }
 
+    /// The map of which the kernel may have copies.
+    pub fn first_map(&self) -> Option<&Map> {
+        self.map().filter(|_| self.0.as_ref().is_some_and(|translator| translator.is_first))
+    }
+
     /// The kernel's copy of an element; `None`: it is to have none.
     pub fn for_kernel(&self, tuple: &FourTuple) -> Option<Splice> {
-        let map = self.map().filter(|_| self.0.as_ref().is_some_and(|translator| translator.is_first))?;
+        let map = self.first_map()?;
         let mut value = [0; VALUE];
         if !map.get(&key(tuple)?, &mut value) {
             return None;
@@ -117,16 +124,21 @@ impl Splices {
         Some(value)
     }
 
-    /// Takes over what the kernel has noted in its copy.
+    /// Takes over what the kernel has noted in its copy since the last time.
     pub fn note(&self, tuple: &FourTuple, copy: &Splice) {
         let (Some(map), Some(key)) = (self.map(), key(tuple)) else { return };
         let mut value = [0; VALUE];
         if !map.get(&key, &mut value) {
             return;
         }
-        map.put(&key, KERNEL_COUNTS_AT, &copy[COUNTS_AT..KERNEL_COUNTS_AT]);
-        let [ours, kernels] = [&value, copy].map(|value| Seq(number(value, ACKED_AT)));
-        if kernels.after(ours) {
+        let counts = &copy[COUNTS_AT..KERNEL_COUNTS_AT];
+        if value[KERNEL_COUNTS_AT..] == *counts {
+            return;
+        }
+        map.put(&key, KERNEL_COUNTS_AT, counts);
+        let [ours, kernels] = [&value, copy].map(|value| number(value, ACKED_AT));
+        // The module's own rule. One that was forged does not stay.
+        if ours.wrapping_sub(kernels) > OVERTAKEN {
             map.put(&key, ACKED_AT, &copy[ACKED_AT..ACKED_AT + 4]);
         }
     }
@@ -268,9 +280,14 @@ mod tests {
         copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&9u32.to_ne_bytes());
         copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
         splices.note(&tuple(4000), &copy);
-        // An older acknowledgement changes nothing.
-        copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&8u32.to_ne_bytes());
-        splices.note(&tuple(4000), &copy);
+        // One that was overtaken changes nothing, nor does a copy without a new segment. One that was forged does not stay.
+        for (acked, segments) in [(8u32, 6u64), (1 << 31, 6), (1 << 31, 7), (9, 5)] {
+            copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&acked.to_ne_bytes());
+            copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&segments.to_ne_bytes());
+            splices.note(&tuple(4000), &copy);
+            let noted = splices.forwarded(&tuple(4000)).unwrap().acked;
+            assert_eq!(noted, Seq(if segments == 7 { 1 << 31 } else { 9 }));
+        }
         let seen = Forwarded { acked: Seq(9), segments: 5, ..Forwarded::default() };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
         let again = splices.for_kernel(&tuple(4000)).unwrap();

@@ -286,7 +286,8 @@ impl Stack for FastStack {
         })
     }
     fn module_rows(&self) -> Option<usize> {
-        Some(self.ports.len())
+        // The last one is of direct connections.
+        Some(self.ports.len() + 1)
     }
     /// Connections are forgotten; nothing is sent to their peers.
     fn stop(self: Box<Self>) {

@@ -18,7 +18,7 @@ const END: u64 = 2;
 
 /// A module that lets all pass, and counts.
 fn module(stack: &FastStack, selector: Option<u32>, direct: bool) -> Attached {
-    let rows = stack.module_rows().unwrap() + 1;
+    let rows = stack.module_rows().unwrap();
     let module = Arc::new(Module::interpreted(&Object::null(), 0, rows).unwrap());
     let budget = Arc::new(Budget::new("counts", 100));
     Attached { module, counts: Counts::new(rows), budget, selector, direct: direct.then(Arc::default) }
