@@ -77,16 +77,20 @@ impl Port for Flat {
     }
 }
 
-/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function.
+/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function: where that
+/// begins, where the loop around it does, and the bytes of both.
 fn module(object: &str, code: &Path) -> io::Result<Attached> {
     let object = match object {
         "null" => Object::null(),
         file => Object::parse(&std::fs::read(file)?).map_err(io::Error::other)?,
     };
-    let code = Code::new(&std::fs::read(code)?)?;
+    let bytes = std::fs::read(code)?;
+    let (functions, code) = bytes.split_at_checked(8).ok_or_else(|| io::Error::other("the code is cut off"))?;
+    let functions: Vec<_> = functions.as_chunks().0.iter().map(|offset| u32::from_le_bytes(*offset)).collect();
+    let code = Code::new(code)?;
     // SAFETY: `towpath bench` has had the kernel's verifier judge the object (the null program loads and stores nothing),
     // and has compiled the code of it. Whoever passes other files runs them by his own rights.
-    let module = unsafe { Module::new(&object, 0, 1, Some((code, &[0]))) }.map_err(io::Error::other)?;
+    let module = unsafe { Module::new(&object, 0, 1, Some((code, &functions))) }.map_err(io::Error::other)?;
     let budget = Arc::new(Budget::new("counted", 100));
     Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget, selector: None, direct: None })
 }

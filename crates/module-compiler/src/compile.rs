@@ -3,6 +3,8 @@
 //!
 //! It checks nothing that the kernel's verifier has proved. It is only run if that has accepted the program.
 
+use crate::batch::{Batch, needs_run};
+use crate::memory::{ACCESS, FIXED};
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I16, I32, I64};
@@ -15,7 +17,8 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{Context, isa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::collections::BTreeMap;
-use towpath_modules::abi::{Base, Field, STACK, TAIL_CALL, bases, helper_place, place};
+use towpath_modules::abi::{Base, Field, STACK, TAIL_CALL, bases, helper_place, place, wants_room};
+use towpath_modules::code::PLACE_BYTES;
 use towpath_modules::compiled::Compiled;
 use towpath_modules::insn::{self, ALU, ALU64, Insn, JMP, JMP32, LD, LDX, ST, STX};
 use towpath_modules::{LoadError, ProgramSpec};
@@ -40,7 +43,8 @@ pub fn compile(programs: &[ProgramSpec]) -> Result<Compiled, LoadError> {
     let Some(first) = programs.first() else { return Ok(Compiled::default()) };
     let isa = machine().map_err(|why| fail(first, why))?;
     let mut compiled = Compiled { code: Vec::new(), functions: vec![0; programs.len()] };
-    let mut shared = FunctionBuilderContext::new();
+    let (mut shared, mut batches) = (FunctionBuilderContext::new(), Vec::new());
+    let in_place = !programs.iter().any(wants_room);
     for (number, program) in programs.iter().enumerate() {
         let bases = bases(program);
         let below = compiled.functions.len();
@@ -50,13 +54,30 @@ pub fn compile(programs: &[ProgramSpec]) -> Result<Compiled, LoadError> {
             let index = |at: usize| if at == 0 { number } else { below + at - 1 };
             let callee = |start: usize| program.functions.iter().position(|known| *known == start).map(index);
             let body = Body { program, bases: &bases, start: *start, end, callee: &callee };
-            let code = body.compile(&*isa, &mut shared).map_err(|why| fail(program, why))?;
-            compiled.code.resize(compiled.code.len().next_multiple_of(ALIGNMENT), 0);
-            compiled.functions[index(at)] = compiled.code.len() as u32;
-            compiled.code.extend(code);
+            let mut make = |batch| body.compile(&*isa, &mut shared, batch).map_err(|why| fail(program, why));
+            compiled.functions[index(at)] = append(&mut compiled.code, &make(false)?);
+            if at == 0 && in_place {
+                batches.push(make(true)?);
+            }
+        }
+    }
+    // Without them, which may not fit, frames go one by one.
+    let batch_bytes: usize = batches.iter().map(|code| code.len() + ALIGNMENT).sum();
+    if compiled.code.len() + batch_bytes <= PLACE_BYTES {
+        for code in batches {
+            let start = append(&mut compiled.code, &code);
+            compiled.functions.push(start);
         }
     }
     Ok(compiled)
+}
+
+/// Puts a function behind the others. Returns where it begins.
+fn append(all: &mut Vec<u8>, function: &[u8]) -> u32 {
+    all.resize(all.len().next_multiple_of(ALIGNMENT), 0);
+    let start = all.len() as u32;
+    all.extend(function);
+    start
 }
 
 /// One function.
@@ -70,7 +91,13 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    fn compile(&self, isa: &dyn isa::TargetIsa, shared: &mut FunctionBuilderContext) -> Result<Vec<u8>, String> {
+    /// `batch`: the function runs the program on many frames.
+    fn compile(
+        &self,
+        isa: &dyn isa::TargetIsa,
+        shared: &mut FunctionBuilderContext,
+        batch: bool,
+    ) -> Result<Vec<u8>, String> {
         let mut signature = Signature::new(CallConv::triple_default(isa.triple()));
         signature.params.extend([AbiParam::new(I64); 6]);
         signature.returns.push(AbiParam::new(I64));
@@ -90,7 +117,11 @@ impl Body<'_> {
                 }
             }
         }
-        let mut emit = Emit { builder, registers, run, signature, blocks };
+        let mut emit = Emit { builder, registers, run, signature, blocks, batch: None };
+        emit.builder.switch_to_block(entry);
+        if batch {
+            emit.batch = Some(Batch::begin(&mut emit.builder, entry, needs_run(self.program, self.bases)));
+        }
         let uses_stack =
             self.places().map(|at| self.program.insns[at]).any(|insn| [insn.dst, insn.src].contains(&STACK));
         emit.enter(entry, self.start, uses_stack);
@@ -136,7 +167,7 @@ impl Body<'_> {
                 ST | STX => emit.atomic(insn),
                 JMP if insn.op() == insn::EXIT => {
                     let result = emit.get(0);
-                    emit.builder.ins().return_(&[result]);
+                    emit.leave(result);
                     ended = true;
                 }
                 JMP if insn.op() == insn::CALL && insn.src == insn::FUNCTION => {
@@ -161,12 +192,9 @@ struct Emit<'a> {
     run: Value,
     signature: SigRef,
     blocks: BTreeMap<usize, Block>,
+    /// The loop over frames that the program stands in.
+    batch: Option<Batch>,
 }
-
-/// Accesses of programs: not aligned, and never a fault.
-const ACCESS: MemFlagsData = MemFlagsData::new().with_notrap();
-/// What does not change while a program runs.
-const FIXED: MemFlagsData = MemFlagsData::trusted().with_readonly().with_can_move();
 
 impl Emit<'_> {
     fn get(&mut self, register: u8) -> Value {
@@ -189,14 +217,17 @@ impl Emit<'_> {
         if kind == I64 { value } else { self.builder.ins().ireduce(kind, value) }
     }
 
-    /// The function's beginning. A stack that nobody reads or writes is not made.
+    /// The program's beginning. A stack that nobody reads or writes is not made.
     fn enter(&mut self, entry: Block, start: usize, uses_stack: bool) {
-        self.builder.switch_to_block(entry);
         let zero = self.number(I64, 0);
         (0..=STACK).for_each(|register| self.set(register, zero));
-        for register in 1..=5 {
-            let argument = self.builder.block_params(entry)[usize::from(register)];
-            self.set(register, argument);
+        if self.batch.is_some() {
+            self.set(1, self.run);
+        } else {
+            for register in 1..=5 {
+                let argument = self.builder.block_params(entry)[usize::from(register)];
+                self.set(register, argument);
+            }
         }
         let first = self.blocks[&start];
         if !uses_stack {
@@ -301,8 +332,12 @@ impl Emit<'_> {
 
     fn load(&mut self, insn: Insn, base: Base) {
         let at = self.get(insn.src);
-        let field = if insn.code == LDX | insn::MEM { Field::at(insn.off) } else { None };
-        let Some((place, pointer)) = field.filter(|_| base != Base::Other).map(Field::place) else {
+        let field = Field::of_load(insn, base);
+        let known = field.filter(|_| base == Base::Context).zip(self.batch.as_ref());
+        if let Some(value) = known.and_then(|(field, batch)| batch.value_of(field)) {
+            return self.set(insn.dst, value);
+        }
+        let Some((place, pointer)) = field.map(Field::place) else {
             let value = self.load_bytes(insn, at);
             return self.set_wide(insn.dst, value);
         };
@@ -364,6 +399,14 @@ impl Emit<'_> {
         }
     }
 
+    /// The program's end, with this result.
+    fn leave(&mut self, result: Value) {
+        match &self.batch {
+            Some(batch) => batch.leave(&mut self.builder, result),
+            None => drop(self.builder.ins().return_(&[result])),
+        }
+    }
+
     fn arguments(&mut self) -> [Value; 6] {
         [self.run, self.get(1), self.get(2), self.get(3), self.get(4), self.get(5)]
     }
@@ -396,7 +439,7 @@ impl Emit<'_> {
         self.builder.ins().brif(result, goes, &[], stays, &[]);
         self.builder.switch_to_block(goes);
         let other = self.call(result, &[self.run, self.run, zero, zero, zero, zero]);
-        self.builder.ins().return_(&[other]);
+        self.leave(other);
         self.builder.switch_to_block(stays);
         self.set(0, zero);
         Ok(())

@@ -66,7 +66,7 @@ fn the_modules_of_this_repository_do_what_they_do_in_the_kernel() {
         let set = |map: &str, key: &[u8], value: &[u8]| {
             let number = object.maps.iter().position(|known| known.name == map).unwrap();
             update_map(&three.accepted.maps[number], key, value).unwrap();
-            for instance in [&three.compiled, &three.interpreted] {
+            for instance in three.instances() {
                 instance.module().maps()[number].set(key, value).unwrap();
             }
         };

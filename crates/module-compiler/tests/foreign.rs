@@ -122,7 +122,7 @@ fn agree(what: &str, object: &Object, mut three: Three) {
     for (number, spec) in object.maps.iter().enumerate() {
         for (key, value) in elements(spec, &packets, &mut rng) {
             let refused = update_map(&three.accepted.maps[number], &key, &for_all_cpus(spec, &value)).err();
-            for instance in [&three.compiled, &three.interpreted] {
+            for instance in three.instances() {
                 let ours = instance.module().maps()[number].set(&key, &value);
                 assert_eq!(ours.is_err(), refused.is_some(), "{what}: {} {key:02x?}: {refused:?}", spec.name);
             }

@@ -148,6 +148,7 @@ fn random_programs_agree() {
             }
             Err(why) => panic!("program {seed}: {why}"),
         };
+        let mut frames = Vec::new();
         for _ in 0..count("TOWPATH_MODULE_FRAMES", 30) {
             let mut bytes = vec![0; rng.between(60, 70) as usize];
             rng.fill(&mut bytes);
@@ -155,7 +156,9 @@ fn random_programs_agree() {
                 *byte = [0, 1, 0x7f, 0x80, 0xff][rng.below(5) as usize];
             }
             three.agree(&format!("program {seed}"), &bytes);
+            frames.push(bytes);
         }
+        three.batch_agrees(&format!("program {seed}"), &frames);
     }
     println!("{refused} of {programs} programs were refused");
     assert!(refused * 2 < programs, "{refused} of {programs} programs were refused");

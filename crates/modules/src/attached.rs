@@ -26,6 +26,13 @@ pub struct Counts(Box<[Row]>);
 #[derive(Debug, Default)]
 struct Row([AtomicU64; COUNTS.len()]);
 
+impl Row {
+    #[inline]
+    fn add(&self, at: usize, by: u64) {
+        self.0[at].store(self.0[at].load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    }
+}
+
 impl Counts {
     /// Zeros, for this many flow groups.
     pub fn new(groups: usize) -> Arc<Self> {
@@ -38,7 +45,15 @@ impl Counts {
     /// Adds to one of a flow group.
     pub fn add(&self, group: usize, at: usize, by: u64) {
         if let Some(row) = self.0.get(group) {
-            row.0[at].store(row.0[at].load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+            row.add(at, by);
+        }
+    }
+    /// Adds runs that let their frames pass.
+    #[inline]
+    pub fn passed(&self, group: usize, by: u64) {
+        if let Some(row) = self.0.get(group) {
+            row.add(0, by);
+            row.add(1, by);
         }
     }
 }

@@ -134,6 +134,22 @@ impl Sampling {
         self.left == 0
     }
 
+    /// Is none of the next frames timed, of which there are so many? They count as gone then.
+    #[inline]
+    pub fn skips(&mut self, frames: usize) -> bool {
+        let skips = frames < self.left as usize;
+        self.left -= if skips { frames as u32 } else { 0 };
+        skips
+    }
+
+    /// Of so many frames: how many come before one that is timed? They count as gone.
+    #[inline]
+    pub fn skip(&mut self, frames: usize) -> usize {
+        let count = (self.left - 1).min(u32::try_from(frames).unwrap_or(u32::MAX));
+        self.left -= count;
+        count as usize
+    }
+
     /// The runs that the timed one stands for.
     pub fn gap(&self) -> u32 {
         self.gap
@@ -234,6 +250,27 @@ mod tests {
         assert!(different.len() > 100, "{different:?}");
         sampling.choose(true);
         assert!(sampling.is_due() && sampling.gap() == 1);
+        // Of a batch, the same ones are timed.
+        let [mut batches, mut alone] = [(); 2].map(|()| Sampling::new(5));
+        for frames in (0..2000).map(|batch| batch % 70) {
+            let mut timed = Vec::new();
+            let mut frame = if batches.skips(frames) { frames } else { batches.skip(frames) };
+            while frame < frames {
+                assert!(batches.is_due());
+                timed.push(frame);
+                batches.choose(false);
+                frame += 1;
+                frame += batches.skip(frames - frame);
+            }
+            let due = |alone: &mut Sampling| {
+                let is_due = alone.is_due();
+                if is_due {
+                    alone.choose(false);
+                }
+                is_due
+            };
+            assert_eq!(timed, (0..frames).filter(|_| due(&mut alone)).collect::<Vec<_>>());
+        }
         let mut none = Sampling::none();
         none.choose(true);
         assert!(!(0..1_000_000).any(|_| none.is_due()));

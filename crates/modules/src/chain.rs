@@ -5,12 +5,17 @@ use crate::budget::{Account, Budget, Now, Sampling, Standing};
 use crate::clock::{self, random};
 use crate::module::{Action, Instance, PASS};
 use crate::run::Frame;
+use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How often the clock is asked to know what asking takes.
 const ASKED: usize = 15;
 /// All selectors: each module runs.
 pub const EVERY: u32 = u32::MAX;
+
+/// A frame of a batch that does not pass, by its place there, and what becomes of it.
+pub type Left = (usize, Action);
 
 /// Says which selectors choose whoever has a frame.
 pub type Whose = dyn Fn(&[u8]) -> u32 + Send + Sync;
@@ -50,12 +55,13 @@ impl Step {
     }
 
     /// Adds what is not in the counts yet.
+    #[inline]
     fn settle(&mut self, group: usize) {
-        let passed = std::mem::take(&mut self.passed);
-        self.counts.add(group, 0, passed);
-        self.counts.add(group, 1, passed);
-        self.counts.add(group, 6, std::mem::take(&mut self.instance.faults));
-        self.counts.add(group, 7, self.instance.take_traced());
+        self.counts.passed(group, std::mem::take(&mut self.passed));
+        if self.instance.has_notes() {
+            self.counts.add(group, 6, std::mem::take(&mut self.instance.faults));
+            self.counts.add(group, 7, self.instance.take_traced());
+        }
     }
 }
 
@@ -96,6 +102,11 @@ impl Chain {
     /// Is there no module?
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+    /// Is there one module?
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        self.steps.len() == 1
     }
     /// Does a module want room around frames?
     pub fn wants_room(&self) -> bool {
@@ -147,12 +158,65 @@ impl Chain {
         }
         // One module is the usual case, and a loop would cost it more than it does itself.
         let [step] = &mut self.steps[..] else { return self.run_all_in_place(bytes) };
-        let result = step.instance.run_in_place(bytes);
-        if result != PASS {
-            return other(step, self.group, self.hook, result);
-        }
+        // It is counted before, so that nothing of it need be kept meanwhile.
         step.passed += 1;
-        Action::Pass
+        match step.instance.run_in_place(bytes) {
+            PASS => Action::Pass,
+            result => self.counted_other(result),
+        }
+    }
+
+    /// Takes back that the only module has let a frame pass.
+    #[cold]
+    #[inline(never)]
+    fn counted_other(&mut self, result: u32) -> Action {
+        let [step] = &mut self.steps[..] else { return Action::Drop };
+        step.passed -= 1;
+        other(step, self.group, self.hook, result)
+    }
+
+    /// The same on many frames, one module after the other. Adds those that do not pass, in order, by their places. The first
+    /// frame has the place `first`. A timed run is one of a single frame.
+    #[inline]
+    pub fn run_batch(&mut self, first: usize, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
+        let (Self { steps, sampling, group, hook, .. }, count) = (&mut *self, frames.len());
+        // One module that lets all frames pass is the usual case.
+        if let [step] = &mut steps[..]
+            && sampling.skips(count)
+        {
+            let (passed, result) = step.instance.run_batch(frames);
+            step.passed += passed as u64;
+            if passed < count {
+                left.push((first + passed, other(step, *group, *hook, result)));
+                self.run_untimed(first, passed + 1..count, frames, left);
+            }
+            return;
+        }
+        self.run_timed_and_others(first, frames, left);
+    }
+
+    /// [`Chain::run_batch`] where a run may be timed.
+    #[inline(never)]
+    fn run_timed_and_others(&mut self, first: usize, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
+        let mut from = 0;
+        while from < frames.len() {
+            let end = from + self.sampling.skip(frames.len() - from);
+            self.run_untimed(first, from..end, frames, left);
+            if let Some(frame) = frames.get_mut(end) {
+                match self.run_in_place(frame) {
+                    Action::Pass => {}
+                    action => left.push((first + end, action)),
+                }
+            }
+            from = end + 1;
+        }
+    }
+
+    /// [`Chain::run_batch`] on frames of the batch that are not timed.
+    #[inline(never)]
+    fn run_untimed(&mut self, first: usize, of: Range<usize>, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
+        let from = first + of.start;
+        run_steps(&mut self.steps, self.group, self.hook, &mut frames[of], from, left);
     }
 
     #[inline(never)]
@@ -253,6 +317,32 @@ impl Chain {
     }
 }
 
+/// Runs these modules on frames of a batch, the first of which has the place `from`. Those behind have what the first one lets
+/// pass.
+fn run_steps(
+    steps: &mut [Step],
+    group: usize,
+    hook: Hook,
+    frames: &mut [IoSliceMut<'_>],
+    from: usize,
+    left: &mut Vec<Left>,
+) {
+    let Some((step, behind)) = steps.split_first_mut() else { return };
+    let mut at = 0;
+    while at < frames.len() {
+        let (passed, result) = step.instance.run_batch(&mut frames[at..]);
+        let ended = at + passed;
+        step.passed += passed as u64;
+        if !behind.is_empty() {
+            run_steps(behind, group, hook, &mut frames[at..ended], from + at, left);
+        }
+        if ended < frames.len() {
+            left.push((from + ended, other(step, group, hook, result)));
+        }
+        at = ended + 1;
+    }
+}
+
 impl Drop for Chain {
     fn drop(&mut self) {
         self.settle();
@@ -284,111 +374,4 @@ fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Action {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::module::Module;
-    use crate::object::Object;
-    use std::cell::Cell;
-
-    thread_local! { static TIME: Cell<Now> = const { Cell::new(Now { thread_ns: 0, wall_ns: 0 }) } }
-
-    /// A clock that goes on by 250 µs whenever somebody asks, so that each timed run takes that. Beside it, one that stands
-    /// still measures what it takes to ask.
-    fn slow() -> Now {
-        let now = TIME.get();
-        TIME.set(Now { thread_ns: now.thread_ns + 250_000, wall_ns: now.wall_ns + 250_000 });
-        now
-    }
-
-    fn still() -> Now {
-        TIME.get()
-    }
-
-    fn attached(name: &str, percent: u8) -> Attached {
-        let module = Arc::new(Module::interpreted(&Object::null(), 0, 1).unwrap());
-        let budget = Arc::new(Budget::new(name, percent));
-        Attached { module, counts: Counts::new(1), budget, selector: None, direct: None }
-    }
-
-    #[test]
-    fn a_module_over_its_budget_leaves_the_chain_and_is_told_once() {
-        let modules = [attached("greedy", 10), attached("patient", 100)];
-        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, still);
-        chain.clock = slow;
-        let mut told = Vec::new();
-        for _ in 0..100_000 {
-            assert_eq!(chain.run_in_place(&mut [0; 64]), Action::Pass);
-            told.extend(chain.settle().map(|budget| budget.module().to_owned()));
-        }
-        assert_eq!(told, ["greedy"]);
-        let runs = |of: &Attached| of.counts.sums()[0];
-        // In each millisecond it takes 250 µs and is given 100. It has saved 10 ms, so it lasts for some 70 runs.
-        assert!(runs(&modules[0]) <= 200, "{}", runs(&modules[0]));
-        assert_eq!(runs(&modules[1]), 100_000);
-        let overrun = modules[0].budget.overrun().unwrap();
-        assert_eq!((overrun.flow_group, overrun.run_ns), (0, 250_000));
-        assert_eq!(modules[1].budget.overrun(), None);
-    }
-
-    #[test]
-    fn what_one_flow_group_has_found_holds_on_all_of_them() {
-        let modules = [attached("greedy", 1)];
-        let mut chains: Vec<_> =
-            (0..2).map(|group| Chain::with_clock(&modules, Hook::Egress, group, 0, still)).collect();
-        chains[0].clock = slow;
-        (0..1000).for_each(|_| assert_eq!(chains[0].run_in_place(&mut [0; 64]), Action::Pass));
-        assert!(chains[0].is_empty() && chains[0].settle().is_some());
-        // Its time costs nothing here, but the next timed run finds that it is to go.
-        (0..1000).for_each(|_| assert_eq!(chains[1].run_in_place(&mut [0; 64]), Action::Pass));
-        assert!(chains[1].is_empty() && chains[1].settle().is_none());
-    }
-
-    #[test]
-    fn asking_the_clock_is_charged_to_nobody() {
-        let modules = [attached("cheap", 1)];
-        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, slow);
-        (0..10_000).for_each(|_| assert_eq!(chain.run_in_place(&mut [0; 64]), Action::Pass));
-        assert_eq!(modules[0].budget.overrun(), None);
-    }
-
-    #[test]
-    fn a_module_has_the_frames_of_connections_that_its_selector_chooses() {
-        // The selectors stand in the frame.
-        let whose: Arc<Whose> = Arc::new(|frame| u32::from_ne_bytes([frame[0], frame[1], frame[2], frame[3]]));
-        let frame = |bits: u32| [bits.to_ne_bytes(), [0; 4]].concat();
-        let of = |name, bit| Attached { selector: Some(bit), ..attached(name, 100) };
-        let modules = [of("first", 1), attached("all", 100), of("second", 1 << 31)];
-        for hook in [Hook::Ingress, Hook::Egress] {
-            let mut chain = Chain::new(&modules, hook, 0, 0);
-            assert!(chain.selects() && chain.is_for(0));
-            assert_eq!(chain.selectors_of(&frame(1)), 0, "nobody is asked yet");
-            chain.ask(Arc::clone(&whose));
-            for bits in [0, 1, 1, 1 << 31, 1 | 1 << 31, 2] {
-                assert_eq!(chain.run_selected_in_place(&mut frame(bits)), Action::Pass);
-                assert_eq!(chain.run_selected(&mut Frame::whole(&mut [0; 64]), bits), Action::Pass);
-            }
-        }
-        assert_eq!(modules.each_ref().map(|one| one.counts.sums()[0]), [12, 24, 8]);
-        let alone = Chain::new(&modules[2..], Hook::Ingress, 0, 0);
-        assert!(alone.is_for(1 << 31) && !alone.is_for(1) && alone.is_for(EVERY));
-        // What was not sent is counted where the frame was last.
-        let chain = Chain::new(&modules, Hook::Egress, 0, 0);
-        [1, 0, 1 << 31, EVERY].into_iter().for_each(|bits| chain.failed(bits));
-        assert_eq!(modules.each_ref().map(|one| one.counts.sums()[5]), [0, 2, 2]);
-        assert!(!Chain::new(&modules[1..2], Hook::Ingress, 0, 0).selects());
-    }
-
-    #[test]
-    fn frames_of_others_take_no_time_of_a_module_and_do_not_save_it() {
-        let modules = [Attached { selector: Some(1), ..attached("greedy", 10) }, attached("patient", 100)];
-        let mut chain = Chain::with_clock(&modules, Hook::Ingress, 0, 0, still);
-        chain.clock = slow;
-        chain.ask(Arc::new(|frame| frame[0].into()));
-        (0..100_000).for_each(|_| assert_eq!(chain.run_selected_in_place(&mut [2; 64]), Action::Pass));
-        assert_eq!((modules[0].counts.sums()[0], modules[0].budget.overrun()), (0, None));
-        (0..100_000).for_each(|at| assert_eq!(chain.run_selected_in_place(&mut [(at % 2) as u8; 64]), Action::Pass));
-        assert!(modules[0].budget.overrun().is_some());
-        assert!(modules[0].counts.sums()[0] < 1000, "{}", modules[0].counts.sums()[0]);
-    }
-}
+mod tests;

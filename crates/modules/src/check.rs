@@ -37,7 +37,6 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
         owner[*start..end].fill(number);
     }
     let mut second = vec![false; insns.len()];
-    let mut needs = Needs::default();
     for at in 0..insns.len() {
         if second[at] {
             continue;
@@ -56,9 +55,6 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
         if insn.writes() == Some(STACK) {
             return Err(refuse(at, "it writes r10, where the stack is".into()));
         }
-        if insn.code == JMP | insn::CALL && insn.src == insn::HELPER && helpers::MOVERS.contains(&insn.imm) {
-            needs.room = true;
-        }
     }
     for (at, insn) in insns.iter().enumerate().filter(|(at, _)| !second[*at]) {
         let is_call = insn.code == JMP | insn::CALL && insn.src == insn::FUNCTION;
@@ -74,10 +70,16 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
             return Err(refuse(at, "it jumps out of its function".into()));
         }
     }
-    // `data_meta`.
-    let mut bases = context::bases(program).into_iter().zip(insns);
-    needs.room |= bases.any(|(base, insn)| insn.code == LDX | insn::MEM && insn.off == 8 && may_be_context(base));
-    Ok(needs)
+    Ok(Needs { room: wants_room(program) })
+}
+
+/// Does a program move a frame's ends, or look at `data_meta`?
+pub fn wants_room(program: &ProgramSpec) -> bool {
+    let moves =
+        |insn: &Insn| insn.code == JMP | insn::CALL && insn.src == insn::HELPER && helpers::MOVERS.contains(&insn.imm);
+    let mut bases = context::bases(program).into_iter().zip(&program.insns);
+    program.insns.iter().any(moves)
+        || bases.any(|(base, insn)| insn.code == LDX | insn::MEM && insn.off == 8 && may_be_context(base))
 }
 
 fn may_be_context(base: Base) -> bool {

@@ -63,6 +63,11 @@ pub fn place(number: i32) -> Option<usize> {
     HELPERS.iter().position(|(known, ..)| *known == number)
 }
 
+/// Does a helper have the context, and so know where the frame is?
+pub fn takes_context(number: i32) -> bool {
+    HELPERS.iter().any(|(known, kinds, _)| *known == number && kinds.contains(&Context))
+}
+
 /// Numbers of those that programs treat as instructions of their own.
 pub const TAIL_CALL: i32 = 12;
 /// Those that need room around the frame.

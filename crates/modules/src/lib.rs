@@ -33,7 +33,7 @@ pub mod words;
 
 pub use attached::{Attached, Chains, Counts, Hook};
 pub use budget::{Budget, Overrun};
-pub use chain::{Chain, EVERY, Whose};
+pub use chain::{Chain, EVERY, Left, Whose};
 pub use check::check;
 pub use error::LoadError;
 pub use insn::Insn;

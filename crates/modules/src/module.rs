@@ -10,6 +10,7 @@ use crate::map::Map;
 use crate::object::{MapSpec, Object, ProgramSpec};
 use crate::run::{Frame, MapRef, Run};
 use crate::trace::Trace;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// What becomes of a frame (`enum xdp_action`).
@@ -56,6 +57,9 @@ pub struct Module {
     /// Compiled code, and its functions. Without, programs are interpreted.
     code: Option<Code>,
     functions: Vec<u64>,
+    /// How many of them are the programs' own, and functions of these. Behind them may be a loop for each program, that runs it
+    /// on a batch of frames.
+    own_functions: usize,
     room: bool,
     /// What its programs print, if they do.
     trace: Option<Box<Trace>>,
@@ -114,7 +118,8 @@ impl Module {
             None => Vec::new(),
             Some((code, offsets)) => {
                 let places: Option<Vec<u64>> = offsets.iter().map(|offset| code.at(*offset)).collect();
-                places.filter(|places| places.len() == all).ok_or(LoadError::Broken("its code is another's"))?
+                let fits = |count| count == all || count == all + object.programs.len();
+                places.filter(|places| fits(places.len())).ok_or(LoadError::Broken("its code is another's"))?
             }
         };
         Ok(Self {
@@ -125,6 +130,7 @@ impl Module {
             map_names: object.maps.iter().map(|spec| spec.name.clone()).collect(),
             code: compiled.map(|(code, _)| code),
             functions,
+            own_functions: all,
             trace: object.programs.iter().any(prints).then(Box::default),
             room: needs?.iter().any(|needs| needs.room),
         })
@@ -175,6 +181,8 @@ pub struct Instance {
     run: Box<Run>,
     /// The compiled program. None: it is interpreted.
     entry: Option<Entry>,
+    /// The same in a loop over frames.
+    batch: Option<Batch>,
     interpreter: Option<Interpreter>,
     /// Runs that the interpreter has ended.
     pub faults: u64,
@@ -187,6 +195,10 @@ unsafe impl Send for Instance {}
 /// program read no register but the context's before it has written it.
 type Entry = unsafe extern "C" fn(*mut Run, *mut Run) -> u64;
 
+/// A loop over frames, with a program in it: the run, the first frame, and the end of the frames. There must be one. It returns
+/// where it ended, at the end or at a frame that did not pass.
+type Batch = unsafe extern "C" fn(*mut Run, *mut IoSliceMut<'_>, *mut IoSliceMut<'_>) -> *mut IoSliceMut<'static>;
+
 impl Instance {
     /// For this flow group.
     pub fn new(module: &Arc<Module>, group: u32) -> Self {
@@ -198,8 +210,12 @@ impl Instance {
             // SAFETY: the function of this number is the program's, as whoever has made the module promises.
             unsafe { std::mem::transmute::<usize, Entry>(*entry as usize) }
         });
+        let batch = module.functions.get(module.own_functions + module.main).filter(|_| !module.room).map(|batch| {
+            // SAFETY: as above.
+            unsafe { std::mem::transmute::<usize, Batch>(*batch as usize) }
+        });
         let interpreter = entry.is_none().then(Interpreter::default);
-        Self { module: Arc::clone(module), run, entry, interpreter, faults: 0 }
+        Self { module: Arc::clone(module), run, entry, batch, interpreter, faults: 0 }
     }
 
     /// Frames of [`Instance::run_in_place`] come from or go to this interface and queue.
@@ -210,6 +226,12 @@ impl Instance {
     /// Its module.
     pub fn module(&self) -> &Arc<Module> {
         &self.module
+    }
+
+    /// Were there faults or lines since these were taken?
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        (self.faults | self.run.traced) != 0
     }
 
     /// Lines that it wanted to print since the last call.
@@ -235,6 +257,26 @@ impl Instance {
     pub fn run_in_place(&mut self, bytes: &mut [u8]) -> u32 {
         self.run.begin_in_place(bytes);
         self.call()
+    }
+
+    /// Runs the module on frames without room around them, up to the first that it does not let pass. Returns how many it let pass
+    /// before, and what the program returned for that one.
+    #[inline]
+    pub fn run_batch(&mut self, frames: &mut [IoSliceMut<'_>]) -> (usize, u32) {
+        let Some(batch) = self.batch.filter(|_| !frames.is_empty()) else { return self.run_one_by_one(frames) };
+        let (run, slices): (*mut Run, _) = (&raw mut *self.run, frames.as_mut_ptr_range());
+        // SAFETY: the module keeps the code. The kernel's verifier has accepted the program, as whoever has made the module
+        // promises. There is a frame, and each slice is borrowed.
+        let ended = unsafe { batch(run, slices.start, slices.end) };
+        let passed = (ended.addr() - slices.start.addr()) / size_of::<IoSliceMut<'_>>();
+        (passed, self.run.result)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_one_by_one(&mut self, frames: &mut [IoSliceMut<'_>]) -> (usize, u32) {
+        let mut results = frames.iter_mut().map(|frame| self.run_in_place(frame)).enumerate();
+        results.find(|(_, result)| *result != PASS).unwrap_or((frames.len(), PASS))
     }
 
     #[inline]

@@ -1,8 +1,11 @@
 //! One run of a program: its context, and what its helpers need.
 
 use crate::clock::{self, random};
+use crate::context::Base;
+use crate::insn::{self, Insn, LDX};
 use crate::map::Map;
 use crate::trace::Trace;
+use std::io::IoSliceMut;
 use std::mem::offset_of;
 
 /// A helper as programs call it: five arguments, whether it has them or not.
@@ -47,6 +50,8 @@ pub struct Run {
     pub processor: u32,
     /// Tail calls of this run.
     pub tail_calls: u32,
+    /// What ended a batch.
+    pub result: u32,
     /// Random numbers: the state of their generator.
     pub random: u64,
     /// Lines that programs have printed.
@@ -67,7 +72,7 @@ pub struct MapRef {
 
 /// Where compiled code finds the fields.
 pub mod place {
-    use super::{MapRef, Run, offset_of};
+    use super::{IoSliceMut, MapRef, Run, offset_of};
     /// The table of maps.
     pub const MAPS: i32 = offset_of!(Run, maps) as i32;
     /// The table of compiled functions.
@@ -78,6 +83,16 @@ pub mod place {
     pub const MAP_BYTES: i32 = size_of::<MapRef>() as i32;
     /// In such an entry: where the map's first value is.
     pub const VALUES: i32 = offset_of!(MapRef, values) as i32;
+    /// Tail calls of a run.
+    pub const TAIL_CALLS: i32 = offset_of!(Run, tail_calls) as i32;
+    /// What ended a batch.
+    pub const RESULT: i32 = offset_of!(Run, result) as i32;
+    /// Bytes of a frame's place in a batch, which is laid out as C's `struct iovec`.
+    pub const SLICE_BYTES: i32 = size_of::<IoSliceMut<'_>>() as i32;
+    /// In such a place: where the frame begins.
+    pub const SLICE_START: i32 = offset_of!(libc::iovec, iov_base) as i32;
+    /// In such a place: its length.
+    pub const SLICE_LENGTH: i32 = offset_of!(libc::iovec, iov_len) as i32;
 }
 
 /// A field of the context (`struct xdp_md`) that modules have.
@@ -106,6 +121,12 @@ impl Field {
             16 => Self::Queue,
             _ => return None,
         })
+    }
+
+    /// Of a load by this base, which is the context or may be.
+    pub fn of_load(insn: Insn, base: Base) -> Option<Self> {
+        let may_be = insn.code == LDX | insn::MEM && matches!(base, Base::Context | Base::Either | Base::Unreached);
+        Self::at(insn.off).filter(|_| may_be)
     }
 
     /// Where it is in a run, and is it a pointer?
@@ -181,6 +202,7 @@ impl Run {
             group,
             processor: group.min(clock::processors().saturating_sub(1)),
             tail_calls: 0,
+            result: 0,
             random: random() | 1,
             traced: 0,
             trace: std::ptr::null(),
@@ -206,16 +228,17 @@ impl Run {
         self.data = bytes.as_mut_ptr().expose_provenance() as u64;
         self.data_end = self.data + bytes.len() as u64;
         self.data_meta = self.data;
-        (self.room_start, self.tail_calls) = (0, 0);
+        self.tail_calls = 0;
     }
 
-    /// After it: where the frame is now.
+    /// After [`Run::begin`] and the run: where the frame is now.
     #[inline]
-    pub fn end(&self, frame: &mut Frame<'_>) {
+    pub fn end(&mut self, frame: &mut Frame<'_>) {
         let buffer = frame.buffer.as_ptr() as u64;
         frame.start = (self.data - buffer) as usize;
         frame.length = (self.data_end - self.data) as usize;
         frame.meta = (self.data - self.data_meta) as usize;
+        self.room_start = 0;
     }
 
     /// The map that a program names by this value.

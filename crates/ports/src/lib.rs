@@ -5,6 +5,7 @@ pub mod attachment;
 pub mod first_syn;
 pub mod forward;
 pub mod gather;
+mod in_place;
 mod ingress;
 mod interface;
 mod keys;
@@ -28,6 +29,7 @@ pub mod xsk;
 pub mod xsk_socket;
 
 pub use mapping::Buffer as PacketBuffer;
+use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
 
@@ -75,7 +77,8 @@ pub trait Port: Send {
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
     fn bytes(&self, frame: &RxFrame) -> &[u8];
-    /// The same bytes, to be changed in their place; `None` = it is no such frame.
+    /// The same bytes, to be changed in their place; `None` = it is no such frame. They stay there until [`Port::release`], and
+    /// no two frames share any.
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]>;
     /// Keeps of the received frames from the place `from` on those for which `keep` says so. It may change their bytes.
     /// A frame that the port has not received, or has back already, is not kept.
@@ -96,6 +99,16 @@ pub trait Port: Send {
             }
         }
         frames.truncate(kept);
+    }
+    /// Gives `run` the bytes of the received frames from the place `from` on, many at a time, with the place of the first. It may
+    /// change them. A frame that the port has not received, or has back already, is taken out.
+    fn batches_in_place(
+        &mut self,
+        frames: &mut Vec<RxFrame>,
+        from: usize,
+        run: &mut dyn FnMut(usize, &mut [IoSliceMut<'_>]),
+    ) {
+        in_place::batches(self, frames, from, run);
     }
     /// Returns the buffers of received frames.
     fn release(&mut self, frames: &[RxFrame]);

@@ -1,6 +1,7 @@
 //! What the tests of modules share: objects that clang makes of the sources, and the three ways to run a program.
 #![allow(clippy::unwrap_used, dead_code)]
 
+use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -116,10 +117,12 @@ pub fn may_verify() -> bool {
     may
 }
 
-/// A program in the kernel, compiled and interpreted. Each has maps of its own.
+/// A program in the kernel, compiled and interpreted. Each has maps of its own. Compiled code has two forms: for one frame, and
+/// for a batch if the program wants no room around frames.
 pub struct Three {
     pub accepted: Accepted,
     pub compiled: Instance,
+    pub batched: Option<Instance>,
     pub interpreted: Instance,
     program: usize,
 }
@@ -128,11 +131,30 @@ pub struct Three {
 pub fn compiled(object: &Object, main: usize) -> Result<(Accepted, Arc<Module>), LoadError> {
     object.programs.iter().try_for_each(|program| check(program, object.maps.len()).map(drop))?;
     let accepted = verify(object)?;
+    let module = module(object, main)?;
+    Ok((accepted, module))
+}
+
+/// A module of an object that the verifier has accepted.
+fn module(object: &Object, main: usize) -> Result<Arc<Module>, LoadError> {
     let code = compile(&object.programs)?;
     let memory = Code::new(&code.code).unwrap();
     // SAFETY: the verifier has accepted the programs, and the code was made of them.
-    let module = unsafe { Module::new(object, main, 1, Some((memory, &code.functions))) }?;
-    Ok((accepted, Arc::new(module)))
+    unsafe { Module::new(object, main, 1, Some((memory, &code.functions))) }.map(Arc::new)
+}
+
+/// Runs an instance on all frames as batches. Returns each action, and changes the frames.
+pub fn run_batch(instance: &mut Instance, frames: &mut [Vec<u8>]) -> Vec<Action> {
+    let mut slices: Vec<_> = frames.iter_mut().map(|frame| IoSliceMut::new(frame)).collect();
+    let mut actions = Vec::new();
+    while actions.len() < slices.len() {
+        let (passed, result) = instance.run_batch(&mut slices[actions.len()..]);
+        actions.extend(std::iter::repeat_n(Action::Pass, passed));
+        if actions.len() < slices.len() {
+            actions.push(Action::of(result.into()));
+        }
+    }
+    actions
 }
 
 /// A module without a verifier.
@@ -156,9 +178,30 @@ impl Three {
     pub fn new(object: &Object, name: &str) -> Result<Self, LoadError> {
         let program = object.program(Some(name))?;
         let (accepted, module) = compiled(object, program)?;
+        let mut batched = match module.wants_room() {
+            true => None,
+            false => Some(Instance::new(&self::module(object, program)?, 0)),
+        };
+        batched.iter_mut().for_each(|instance| instance.stands_at(1, 0));
         let compiled = Instance::new(&module, 0);
         let interpreted = Instance::new(&interpreted(object, program), 0);
-        Ok(Self { accepted, compiled, interpreted, program })
+        Ok(Self { accepted, compiled, batched, interpreted, program })
+    }
+
+    /// All that have maps here.
+    pub fn instances(&self) -> impl Iterator<Item = &Instance> {
+        [&self.compiled, &self.interpreted].into_iter().chain(&self.batched)
+    }
+
+    /// A batch of these frames gives what each of them gives alone. The program has no maps.
+    #[track_caller]
+    pub fn batch_agrees(&mut self, what: &str, frames: &[Vec<u8>]) {
+        let Some(batched) = &mut self.batched else { return };
+        let mut after = frames.to_vec();
+        let actions = run_batch(batched, &mut after);
+        for ((action, after), frame) in actions.into_iter().zip(after).zip(frames) {
+            assert_eq!((action, after), run(&mut self.compiled, frame), "{what}: in a batch and alone on {frame:02x?}");
+        }
     }
 
     fn kernel(&self) -> &OwnedFd {
@@ -175,6 +218,12 @@ impl Three {
         assert_eq!(self.interpreted.faults, 0, "{what}: the interpreter has ended it on {bytes:02x?}");
         assert_eq!(compiled, interpreted, "{what}: compiled and interpreted on {bytes:02x?}");
         assert_eq!(compiled, kernel, "{what}: compiled and kernel on {bytes:02x?}");
+        if let Some(batched) = &mut self.batched {
+            let mut frame = [bytes.to_vec()];
+            let action = run_batch(batched, &mut frame)[0];
+            let [after] = frame;
+            assert_eq!((action, after), compiled, "{what}: as a batch and alone on {bytes:02x?}");
+        }
         compiled.0
     }
 }

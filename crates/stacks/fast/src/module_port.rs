@@ -12,7 +12,7 @@ use crate::send_back;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use towpath_modules::module::Action;
-use towpath_modules::{Budget, Chain, Chains, EVERY, Frame, Hook, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
+use towpath_modules::{Budget, Chain, Chains, EVERY, Frame, Hook, Left, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
 use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
@@ -50,6 +50,8 @@ pub struct Filter {
     done: Vec<RxFrame>,
     /// Those that are sent back before.
     back: Vec<RxFrame>,
+    /// Those of a batch that do not pass.
+    left: Vec<Left>,
 }
 
 impl Filter {
@@ -72,6 +74,7 @@ impl Filter {
             held,
             done: Vec::with_capacity(4 * HELD),
             back: Vec::with_capacity(4 * HELD),
+            left: Vec::with_capacity(4 * HELD),
             ingress,
             egress,
             port,
@@ -89,17 +92,35 @@ impl Filter {
         self
     }
 
+    /// Takes frames out that do not pass, of those that were received.
+    #[cold]
+    #[inline(never)]
+    fn take_out(&mut self, frames: &mut Vec<RxFrame>) {
+        let Self { done, back, left: places, .. } = self;
+        let mut places = places.drain(..).peekable();
+        let mut at = 0;
+        frames.retain(|frame| {
+            let place = places.next_if(|(place, _)| *place == at);
+            at += 1;
+            place.is_none_or(|(_, action)| left(*frame, action, done, back))
+        });
+    }
+
     /// A port with these modules before it.
     pub fn before(self, port: Box<dyn Port>) -> Box<dyn Port> {
-        match self.ingress.selects() || self.egress.selects() {
-            true => Box::new(ModulePort::<true>::new(port, self)),
-            false => Box::new(ModulePort::<false>::new(port, self)),
+        let (selects, room) =
+            (self.ingress.selects() || self.egress.selects(), self.ingress.wants_room() || self.egress.wants_room());
+        match (selects, room) {
+            (false, false) => Box::new(ModulePort::<false, false>::new(port, self)),
+            (false, true) => Box::new(ModulePort::<false, true>::new(port, self)),
+            (true, false) => Box::new(ModulePort::<true, false>::new(port, self)),
+            (true, true) => Box::new(ModulePort::<true, true>::new(port, self)),
         }
     }
 }
 
-/// See the module. `SELECTS`: a module has a selector.
-struct ModulePort<const SELECTS: bool> {
+/// See the module. `SELECTS`: a module has a selector. `ROOM`: one wants room around frames, at ingress or at egress.
+struct ModulePort<const SELECTS: bool, const ROOM: bool> {
     inner: Box<dyn Port>,
     filter: Filter,
 }
@@ -129,15 +150,16 @@ fn run<const SELECTS: bool>(chain: &mut Chain, frame: &mut Frame<'_>, selectors:
 }
 
 /// Adds to the counts of a chain after a batch of frames, and says which module was detached.
+#[inline]
 pub fn settle(chain: &mut Chain) {
     if let Some(budget) = chain.settle() {
-        said(&budget);
+        said(budget);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn said(budget: &Budget) {
+fn said(budget: Arc<Budget>) {
     let (name, percent) = (budget.module(), budget.percent());
     let Some(Overrun { flow_group, run_ns }) = budget.overrun() else { return };
     tracing::error!(
@@ -172,34 +194,51 @@ fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
     Some(copy)
 }
 
-impl<const SELECTS: bool> ModulePort<SELECTS> {
+impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
     fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
         Self { inner, filter }
     }
 
     /// Runs the modules on received frames in their places, from this one on, and takes out those that do not pass.
     fn received_in_place(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
-        if frames.get(from).is_some_and(|frame| frame.checksum == RxChecksum::MaybePartial) {
-            self.received_unsummed(frames, from);
+        if SELECTS || frames.get(from).is_some_and(|frame| frame.checksum == RxChecksum::MaybePartial) {
+            self.received_one_by_one(frames, from);
         } else {
             let Self { inner, filter } = self;
-            let Filter { ingress, done, back, .. } = filter;
-            inner.retain_in_place(frames, from, &mut |frame, bytes| match run_in_place::<SELECTS>(ingress, bytes) {
-                Action::Pass => true,
-                action => left(*frame, action, done, back),
-            });
+            let Filter { ingress, left, .. } = filter;
+            inner.batches_in_place(frames, from, &mut |first, batch| ingress.run_batch(first, batch, left));
+            if filter.left.is_empty() {
+                return;
+            }
+            filter.take_out(frames);
         }
+        self.give_back();
+    }
+
+    /// Sends frames back that are to go, and gives the port those that the stack does not get.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&mut self) {
         for at in 0..self.filter.back.len() {
             let frame = self.filter.back[at];
             self.send_back(&frame);
             self.filter.done.push(frame);
         }
         self.filter.back.clear();
+        self.release_done();
     }
 
-    /// The same for frames some of which have no checksum. Once a module has changed a frame nobody can tell.
+    fn release_done(&mut self) {
+        if !self.filter.done.is_empty() {
+            self.inner.release(&self.filter.done);
+            self.filter.done.clear();
+        }
+    }
+
+    /// The same for frames that go to some modules only, or some of which have no checksum. Once a module has changed a frame
+    /// nobody can tell.
     #[inline(never)]
-    fn received_unsummed(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
+    fn received_one_by_one(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
         let Self { inner, filter } = self;
         let Filter { ingress, done, back, .. } = filter;
         inner.retain_in_place(frames, from, &mut |frame, bytes| {
@@ -269,13 +308,25 @@ impl<const SELECTS: bool> ModulePort<SELECTS> {
     }
 
     /// Runs the modules on a frame that the stack sends, in its place.
-    #[inline]
+    #[inline(always)]
     fn sends_in_place(&mut self, len: usize, offload: TxOffload) {
-        let Self { inner, filter } = self;
-        let reserved = if offload.gso_bytes == 0 { inner.reserve() } else { inner.reserve_super() };
+        let is_super = offload.gso_bytes != 0;
+        let reserved = if is_super { self.inner.reserve_super() } else { self.inner.reserve() };
         let Some(bytes) = reserved.and_then(|buffer| buffer.get_mut(..len)) else { return };
-        if run_in_place::<SELECTS>(&mut filter.egress, bytes) == Action::Pass {
-            inner.commit(len, offload);
+        if run_in_place::<SELECTS>(&mut self.filter.egress, bytes) == Action::Pass {
+            self.inner.commit(len, offload);
+        }
+    }
+
+    /// Takes a frame that the stack sends through no module, several, or one that wants room around it.
+    #[inline(never)]
+    fn sends_otherwise(&mut self, len: usize, offload: TxOffload) {
+        if self.filter.egress.is_empty() {
+            self.inner.commit(len, offload);
+        } else if ROOM && self.filter.egress.wants_room() {
+            self.sends(len, offload);
+        } else {
+            self.sends_in_place(len, offload);
         }
     }
 
@@ -315,10 +366,10 @@ impl<const SELECTS: bool> ModulePort<SELECTS> {
     }
 }
 
-impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
+impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
-        let growth = if self.filter.egress.wants_room() { GROWTH } else { 0 };
+        let growth = if ROOM && self.filter.egress.wants_room() { GROWTH } else { 0 };
         Capabilities { gso_max_bytes: all.gso_max_bytes.saturating_sub(growth), ..all }
     }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
@@ -327,7 +378,7 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
         if self.filter.ingress.is_empty() || frames.len() == before {
             return;
         }
-        if self.filter.ingress.wants_room() {
+        if ROOM && self.filter.ingress.wants_room() {
             let mut kept = before;
             for at in before..frames.len() {
                 let mut frame = frames[at];
@@ -339,17 +390,14 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
                 }
             }
             frames.truncate(kept);
+            self.release_done();
         } else {
             self.received_in_place(frames, before);
-        }
-        if !self.filter.done.is_empty() {
-            self.inner.release(&self.filter.done);
-            self.filter.done.clear();
         }
         settle(&mut self.filter.ingress);
     }
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
-        if frame.handle & OURS == 0 {
+        if !ROOM || frame.handle & OURS == 0 {
             return self.inner.bytes(frame);
         }
         let at = (frame.handle & !OURS) as usize;
@@ -358,7 +406,7 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
         buffer.unwrap_or(&[])
     }
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
-        if frame.handle & OURS == 0 {
+        if !ROOM || frame.handle & OURS == 0 {
             return self.inner.bytes_mut(frame);
         }
         let at = (frame.handle & !OURS) as usize;
@@ -366,7 +414,7 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
         self.filter.held.get_mut(at)?.get_mut(start..start + frame.len as usize)
     }
     fn release(&mut self, frames: &[RxFrame]) {
-        if self.filter.held.is_empty() {
+        if !ROOM || self.filter.held.is_empty() {
             return self.inner.release(frames);
         }
         for frame in frames {
@@ -386,11 +434,9 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
         self.inner.reserve_super()
     }
     fn commit(&mut self, len: usize, offload: TxOffload) {
-        if self.filter.egress.is_empty() {
-            return self.inner.commit(len, offload);
-        }
-        if self.filter.egress.wants_room() {
-            return self.sends(len, offload);
+        // One module is the usual case.
+        if ROOM || !self.filter.egress.is_single() {
+            return self.sends_otherwise(len, offload);
         }
         self.sends_in_place(len, offload);
     }
@@ -423,7 +469,7 @@ impl<const SELECTS: bool> Port for ModulePort<SELECTS> {
     fn translate(&mut self, frame: &mut [u8]) {
         let Self { inner, filter } = self;
         // Whoever kept the frame has checked it. The checksum is made new.
-        if !filter.ingress.wants_room() {
+        if !ROOM || !filter.ingress.wants_room() {
             let goes_back = run_in_place::<SELECTS>(&mut filter.ingress, frame) == Action::Tx;
             if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
                 filter.ingress.failed(EVERY);
