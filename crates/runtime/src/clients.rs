@@ -101,6 +101,7 @@ impl ClientShared {
     }
     /// Wakes the threads that sleep in calls on a slot: the first, or all.
     pub fn wake(&self, slot: Slot, first: bool) {
+        towpath_probes::wake(self.index, self.pid);
         let word = &self.region.stack(slot).event_seq;
         if let Some(remote_waker) = &self.remote_waker {
             return remote_waker.wake(slot, first);
@@ -114,6 +115,7 @@ impl ClientShared {
     }
     /// Notifies through the doorbell of an event context.
     pub fn notify(&self, context: usize, doorbell: &OwnedFd) {
+        towpath_probes::wake(self.index, self.pid);
         if let Some(remote_waker) = &self.remote_waker {
             return remote_waker.notify(context as u32);
         }

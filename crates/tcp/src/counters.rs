@@ -144,11 +144,27 @@ impl Counters {
     /// Counts a dropped frame.
     #[inline]
     pub fn drop(&mut self, reason: Drop) {
+        towpath_probes::drop(reason as usize);
         self.drops[reason as usize] += 1;
     }
     /// Counts work of a stage.
     #[inline]
     pub fn stage(&mut self, stage: Stage, items: usize) {
         self.stages[stage as usize] += items as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The probe tells a number.
+    #[test]
+    fn the_script_for_drops_names_all_reasons() {
+        let script = include_str!("../../../tools/drops.bt");
+        for (number, name) in Drop::NAMES.iter().enumerate() {
+            assert!(script.contains(&format!("@why[{number}] = \"{name}: ")), "{number} {name}");
+        }
+        assert_eq!(script.matches("\t@why[").count(), Drop::COUNT, "a reason that there is not");
     }
 }

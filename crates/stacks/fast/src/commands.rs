@@ -166,6 +166,8 @@ impl SlowState {
         let Some(client) = self.host.client(index) else { return Outcome::Answer(-libc::ENOTCONN) };
         client.take(slot, Phase::Opening);
         client.slot(slot).own.congestion = congestion;
+        let ends = (SocketAddr::new(local, local_port), SocketAddr::new(remote, remote_port));
+        towpath_probes::connect(owner(index, slot).0, ends.0, ends.1);
         // The state is shown before the attempt, because the attempt may fail at once and show that.
         let tuple = FourTuple { local, local_port, remote, remote_port };
         SlowHost::show_addresses(client, slot, &tuple, 2);

@@ -8,6 +8,7 @@ use crate::slots::{Phase, Queued};
 use crate::slow::SlowState;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
+use towpath_probes as probes;
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
 use towpath_ring::dirty::NAP_US;
@@ -137,6 +138,7 @@ impl SlowState {
         self.host.show_direct(index, slot, ends[0], tuple);
         let server = self.host.client(server_index)?;
         let queued = server.queue(listener_slot, child, ring_addr(tuple.local), tuple.local_port);
+        show_joined(listener, owners, tuple, queued == Queued::Yes);
         if queued != Queued::Yes {
             server.shared.violated_contract();
             self.host.later.push(Later::EndListener { client: server_index, slot: listener_slot });
@@ -264,5 +266,15 @@ impl SlowHost {
         (entry.phase, entry.own.direct) = (Phase::Direct, Some(end));
         SlowHost::show_info(client, slot, tuple, MSS, RTT_US, 1);
         client.show_paired(slot, state::ESTABLISHED, 0, (end.number, end.word()));
+    }
+}
+
+/// Tells tracers of a new direct connection; `tuple` is that of the first end, which has connected.
+fn show_joined(listener: Owner, [from, to]: [Owner; 2], tuple: &FourTuple, accepted: bool) {
+    let (local, remote) = (tuple.local_end(), tuple.remote_end());
+    probes::established(probes::NONE, probes::NONE, from.0, false, local, remote);
+    probes::established(probes::NONE, probes::NONE, to.0, true, remote, local);
+    if accepted {
+        probes::accept(listener.0, to.0, remote, local);
     }
 }

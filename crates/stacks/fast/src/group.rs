@@ -5,7 +5,7 @@ use crate::clients::{AppMarks, AppWords};
 use crate::mailbox::{Doorbell, Receiver, Sender};
 use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
-use crate::owner::split;
+use crate::owner::{owner, split};
 use crate::portset::{Frames, PortSet};
 use crate::ring_growth;
 use crate::rings::{Endpoint, Endpoints, GroupClient};
@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::{Port, RxFrame};
+use towpath_probes::{self as probes, Stage};
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::wake::asks_for_room;
@@ -94,14 +95,22 @@ impl FlowGroup {
     /// Takes one turn, and returns how much work it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         (self.scratch.now_us, self.scratch.left_syns) = (now.0, false);
-        let mut work = self.messages(now) + self.receive(now);
+        probes::turn_begin(self.number);
+        let mut work = self.messages(now);
+        probes::stage::<{ Stage::Messages as u32 }>(work);
+        let received = self.receive(now);
         // Applications work on new data while this flow group sends.
-        work += self.publish() + self.data_queues(now);
-        work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
+        work += received + self.publish();
+        let queued = self.data_queues(now);
+        probes::stage::<{ Stage::Data as u32 }>(queued);
+        let sent = self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
-        work += self.publish();
-        work += self.tell_slow();
-        work + self.slow_turn(now)
+        probes::stage::<{ Stage::Flush as u32 }>(sent);
+        work += queued + sent + self.publish();
+        let told = self.tell_slow() + self.slow_turn(now);
+        probes::stage::<{ Stage::Slow as u32 }>(told);
+        probes::turn_end(self.number, received, sent);
+        work + told
     }
 
     /// Gives the slow path a turn if there is something for it, and uses what it answers.
@@ -223,13 +232,16 @@ impl FlowGroup {
             let frames = &mut self.scratch.frames;
             frames.clear();
             port.receive(frames, RX_BATCH);
-            if frames.is_empty() {
+            let taken = frames.len();
+            probes::stage::<{ Stage::Take as u32 }>(taken);
+            if taken == 0 {
                 continue;
             }
-            work += frames.len();
-            self.scratch.full += u64::from(frames.len() == RX_BATCH);
+            work += taken;
+            self.scratch.full += u64::from(taken == RX_BATCH);
             self.fast.receive(now, PortId(number as u8), &Frames { port: &**port, frames }, &mut self.rings);
             port.release(frames);
+            probes::stage::<{ Stage::Deliver as u32 }>(taken);
         }
         work
     }
@@ -340,6 +352,7 @@ impl FlowGroup {
             }
         }
         if tell {
+            probes::close(owner(index, slot).0, flag(app_flags::ABORT));
             self.outbox.send(FromGroup::Closed { client: index, slot, generation });
         }
     }
@@ -357,6 +370,7 @@ impl FlowGroup {
                 client.out.notify(&client.shared);
             }
         }
+        probes::stage::<{ Stage::Publish as u32 }>(work);
         work
     }
 

@@ -278,6 +278,10 @@ impl SlowState {
             return;
         }
         entry.app_closed = true;
+        // Of an open connection its flow group tells.
+        if !was_closed && !matches!(phase, Phase::Open | Phase::Child) {
+            towpath_probes::close(owner(index, slot).0, abort);
+        }
         match phase {
             Phase::Free | Phase::Child => {}
             Phase::Direct => self.part(now, index, slot, abort),

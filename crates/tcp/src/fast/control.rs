@@ -200,6 +200,7 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     }
     let loss = Loss::from(by);
     turn.state.counters.timeouts += 1;
+    towpath_probes::rto(turn.state.flow_group, turn.flow.0, turn.t.snd_una().0, turn.t.flight());
     let again = recovery::timed_out(&turn.t, turn.lines);
     if !again && !turn.t.has(RECOVERY | UNDO) {
         recovery::remember(loss, &mut turn.t, turn.lines);

@@ -69,6 +69,7 @@ use batch::{Batch, Item};
 use context::{FastState, FlowTurn};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use towpath_probes as probes;
 
 /// The permits of the stages.
 const STAGES: Permits = Permits::issue();
@@ -137,6 +138,8 @@ impl FastPath {
         let slow_segments = config.slow_segments;
         pre::run(pre::Intake { lookup, outbox, counters, slow_segments }, port, frames, batch);
         protocol_and_post(table, state, now, batch);
+        // Not in there, where it would take a register from the predicted path.
+        probes::stage::<{ probes::Stage::Protocol as u32 }>(batch.items().len());
         deliver::run(&mut state.counters, frames, rings, batch.items());
         if !state.held.is_empty() {
             splice::keep(state, port, frames);

@@ -7,6 +7,7 @@ use super::segment::Segment;
 use crate::buffers::RxBatch;
 use crate::counters::{Counters, Drop, Stage};
 use crate::flow::{FourTuple, PortId};
+use towpath_probes as probes;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
@@ -38,6 +39,7 @@ pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, b
             intake.any(port, i, (frame, checksum), batch);
         }
     }
+    probes::stage::<{ probes::Stage::Pre as u32 }>(frames.len());
 }
 
 /// Addresses of a received segment, seen from here.

@@ -18,6 +18,7 @@ use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::IpAddr;
+use towpath_probes as probes;
 use towpath_wire::{Options, flags};
 
 /// The handling of a segment in SYN-RECEIVED.
@@ -204,6 +205,11 @@ impl SlowPath {
             listener.half_open.remove(&id);
         }
         self.counters.opened += 1;
+        let (group, flow, ends) = (flow_group as i64, i64::from(id.0), (tuple.local_end(), tuple.remote_end()));
+        probes::established(group, flow, owner.0, parent.is_some(), ends.0, ends.1);
+        if let Some(listener) = parent {
+            probes::accept(listener.0, owner.0, ends.0, ends.1);
+        }
         if keepalive {
             self.arm(id, now);
         }

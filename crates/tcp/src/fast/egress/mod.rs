@@ -27,6 +27,7 @@ use crate::table::tcb::Marks;
 use crate::time::Micros;
 use frame::Acknowledged;
 use meter::Meter;
+use towpath_probes as probes;
 use towpath_wire::offload::TxOffload;
 use towpath_wire::segment::flags;
 
@@ -67,6 +68,7 @@ pub(super) fn run(
         }
     }
     state.counters.stage(Stage::Egress, sent);
+    probes::stage::<{ probes::Stage::Egress as u32 }>(sent);
     sent
 }
 
@@ -394,6 +396,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             turn.lines.recovery.retransmits.add(by, 1);
             turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
             turn.state.counters.retransmits += 1;
+            repair::resent(turn, plan.seq, end.bytes_since(plan.seq));
             recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
             // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
             turn.t.clear(loss, TIMING);

@@ -2,10 +2,12 @@
 
 use super::{SendTurn, Sent};
 use crate::buffers::{Rings, TxPorts};
+use crate::fast::context::FlowTurn;
 use crate::fast::{plan, rack, recovery};
 use crate::seq::Seq;
 use crate::table::bits::{LOST, RECOVERY, TAIL, TRACKED};
 use crate::table::stages::{Egress, Loss};
+use towpath_probes::{self as probes, Again};
 
 impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
     /// Sends a segment that the scoreboard counts as lost, if the window lets it go; else the tail probe. `None` =
@@ -36,6 +38,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             let t = &mut self.turn.t;
             t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
             self.turn.state.counters.tail_probes += 1;
+            probes::tlp(self.turn.state.flow_group, self.turn.flow.0, plan.seq.0, plan.len, again);
             if let Some(scoreboard) = self.turn.state.scoreboards.by(loss).get(lines.recovery.scoreboard.get()) {
                 scoreboard.probe = Some((t.snd_max(), again));
                 scoreboard.clean = false;
@@ -78,4 +81,19 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             scoreboard.sent(end, now, grain_us);
         }
     }
+}
+
+/// Tells tracers that a flow's bytes are sent again, and why.
+#[cold]
+#[inline(never)]
+pub(super) fn resent(turn: &FlowTurn<'_>, seq: Seq, len: u32) {
+    let (t, lines) = (&turn.t, turn.lines);
+    let again = match () {
+        () if t.has(RECOVERY) => Again::Fast,
+        () if recovery::timed_out(t, lines) => Again::Timeout,
+        () => Again::Other,
+    };
+    let tuple = lines.tuple(t.flags());
+    let flow = (turn.state.flow_group, turn.flow.0);
+    probes::retransmit(flow, again, seq.0, len, tuple.local_end(), tuple.remote_end());
 }
