@@ -31,6 +31,10 @@ pub trait Sink {
     fn frame(&mut self, selectors: u32, time_ns: u64, bytes: &[u8]);
     /// So many frames with headers like these are lost.
     fn lost(&mut self, selectors: u32, frames: u64, like: &[u8]);
+    /// Is there room for more? Without it bytes are lost without a copy, so that a look does not last.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// A capture.
@@ -226,7 +230,7 @@ impl Watched {
             self.settle(side, Some(now), sink);
             much |= tail.wrapping_sub(self.taken[side]) >= most;
             if tail != self.taken[side] {
-                self.take(side, tail, now, buffer);
+                self.take(side, tail, now, buffer, sink.has_room());
                 self.settle(side, Some(now), sink);
             }
             if flags & app_flags::SHUT_WR != 0 {
@@ -244,14 +248,14 @@ impl Watched {
         self.talk.ends(side, reset, |frame| sink.frame(self.selectors, time, frame));
     }
 
-    /// Copies a side's bytes up to `tail`.
-    fn take(&mut self, side: usize, tail: u32, now: Instant, buffer: &mut [u8]) {
+    /// Copies a side's bytes up to `tail`, if there is room.
+    fn take(&mut self, side: usize, tail: u32, now: Instant, buffer: &mut [u8], has_room: bool) {
         let Self { region, slot, first, taken, waiting, .. } = self;
         let Some(ring) = region.ring(*slot, side ^ *first) else { return };
         let (own, peer) = (region.lines(*slot, side ^ *first), region.lines(*slot, 1 - (side ^ *first)));
         let (begin, time_ns) = (taken[side], now_ns());
         let count = tail.wrapping_sub(begin);
-        if count > ring.capacity() {
+        if count > ring.capacity() || !has_room {
             // So much cannot be in the ring. The rest of it may be written over at any moment.
             waiting[side].push_back(Piece { begin, time_ns, count, bytes: None, tail: None, settled: now });
             taken[side] = tail;

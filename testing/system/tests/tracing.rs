@@ -69,7 +69,8 @@ fn the_guide_has_all_probes_of_the_program_and_no_others() {
 fn bpftrace() -> Program {
     require_root();
     require_program("bpftrace", "bpftrace");
-    let mounted = "mount -t tracefs tracefs /sys/kernel/tracing && exec \"$0\" \"$@\"";
+    let mounted = "mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing || exit
+exec \"$0\" \"$@\"";
     Program::line("unshare --mount sh -c").arg(mounted).arg("bpftrace")
 }
 
@@ -80,10 +81,13 @@ fn bpftrace_lists_the_probes_and_reads_the_scripts() {
     let names: Vec<&str> = listed.lines().filter_map(|line| line.rsplit(':').next()).collect();
     assert_eq!(names, described().into_keys().collect::<Vec<_>>(), "{listed}");
 
+    // Version 0.22 has another word for it.
+    let help = bpftrace().arg("--help").run(60);
+    let dry = if [help.out, help.err].concat().contains("--dry-run") { "--dry-run" } else { "-d" };
     for script in std::fs::read_dir(root().join("tools")).unwrap() {
         let script = script.unwrap().path();
         if script.extension().is_some_and(|name| name == "bt") {
-            bpftrace().arg("-d").arg(&script).arg(&program).run(60).ok();
+            bpftrace().arg(dry).arg(&script).arg(&program).run(60).ok();
         }
     }
 }

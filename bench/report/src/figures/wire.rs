@@ -18,6 +18,8 @@ const CONNECTIONS: Kind = kind("connections", RATE);
 const CONNECT_P50: Kind = kind("connections", lower("p50_us", Unit::Us, ""));
 const BULK: Kind = kind("bulk", higher("requests_per_s", Unit::Bytes, "ratio"));
 const BULK_CPU: Kind = kind("bulk", CPU);
+const SPLICE: Kind = kind("splice", higher("requests_per_s", Unit::Bytes, "ratio"));
+const SPLICE_CPU: Kind = kind("splice", CPU);
 const LATENCY_P50: Kind = kind("latency", lower("p50_us", Unit::Us, ""));
 const LATENCY_P99: Kind = kind("latency", lower("p99_us", Unit::Us, ""));
 const LATENCY_P999: Kind = kind("latency", lower("p999_us", Unit::Us, ""));
@@ -57,6 +59,7 @@ const RECEIVED: &str = "each byte is copied three times on the server's CPU: out
     once";
 const SENT: &str = "interrupts to the client's CPU, one for each super-segment, take a quarter of the time; each byte is copied twice where \
     Linux copies it once";
+const BOTH_ENDS: &str = "the two ends: they share a CPU, which is busy with their copies";
 const LIMITS: &str = "descriptors and memory of this machine";
 const REGION: &str = "the region: 16 KiB of the receive ring for what comes next, which stay there";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
@@ -90,6 +93,13 @@ pub const FIGURES: &[Figure] = &[
     BULK_CPU.figure("iperf3, received: server's CPU per byte", "receive", Target::Ratio(1.0), RECEIVED),
     BULK.figure("iperf3, sent", "send", Target::Ratio(1.0), SENT),
     BULK_CPU.figure("iperf3, sent: server's CPU per byte", "send", Target::Ratio(1.0), SENT),
+    SPLICE.figure("a proxy that hands its connections over: bytes/s", "bulk", Target::Ratio(5.0), BOTH_ENDS),
+    SPLICE_CPU.figure(
+        "a proxy that hands its connections over: its side's CPU per byte",
+        "bulk",
+        Target::None,
+        BOTH_ENDS,
+    ),
     LATENCY_P50.figure("open loop at 15 % of the saturated rate: p50", "load-15", Target::None, NOT_EXAMINED),
     LATENCY_P99.figure("open loop at 15 %: p99", "load-15", Target::None, NOT_EXAMINED),
     LATENCY_P999.figure("open loop at 15 %: p99.9", "load-15", Target::None, NOT_EXAMINED),

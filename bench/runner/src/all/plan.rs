@@ -103,6 +103,7 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     plan.extend(CONNECTIONS.into_iter().map(|name| short(name, effort)));
     plan.push(short("connect", fewer));
     plan.extend(BULK.into_iter().map(|name| Planned { besides: 0.5, ..shape("bulk", name, 2.0) }));
+    plan.push(Planned { besides: 0.6, before: 3.0, ..Planned::new("splice", &[], (effort, 2.0)) });
     // Before the rounds, twice as many connections are opened.
     let half = Effort { seconds: effort.seconds / 2.0, ..effort };
     plan.push(Planned { besides: 0.2, before: 35.0, ..Planned::new("many", &[], (half, 4.0)) });
@@ -153,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_takes_twenty_minutes_at_most() {
+    fn all_of_it_takes_21_minutes_at_most() {
         let seconds: f64 = plan(DEFAULT).iter().map(Planned::estimate).sum();
-        assert!(seconds < 20.0 * 60.0, "{seconds} s");
+        assert!(seconds < 21.0 * 60.0, "{seconds} s");
     }
 
     #[test]

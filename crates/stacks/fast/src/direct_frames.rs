@@ -21,6 +21,8 @@ use towpath_runtime::capture::LOOK_MS;
 const MOST_BYTES: usize = 32 << 20;
 /// What each step counts beside its bytes. So no more than 16,384 wait, and a change of modules does not wait long behind them.
 const STEP_BYTES: usize = 2048;
+/// The room that is needed for a look: that of a step with the largest frame.
+const LARGEST: usize = (1 << 16) + STEP_BYTES;
 
 /// Every change of a watch is one step, so a thread that panicked with the lock has left it consistent.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -97,6 +99,9 @@ impl Sink for Queue {
             }
             _ => self.push(Step::Lost(selectors, frames), 0),
         }
+    }
+    fn has_room(&self) -> bool {
+        self.bytes + LARGEST <= MOST_BYTES
     }
 }
 
@@ -318,6 +323,9 @@ mod tests {
         }
         assert_eq!((kept, lost, whose), (31, 169, 3));
         assert!(queue.steps.len() == 32 && queue.bytes <= MOST_BYTES);
+        assert!(queue.has_room() && Queue::default().has_room(), "for smaller frames there is some left");
+        queue.frame(1, 0, &vec![2; MOST_BYTES - queue.bytes - STEP_BYTES]);
+        assert!(!queue.has_room());
         // Small ones do not wait without end, either.
         let mut queue = Queue::default();
         (0..100_000).for_each(|_| queue.frame(1, 0, &[2; 54]));

@@ -100,39 +100,43 @@ impl FlowGroup {
         probes::stage::<{ Stage::Messages as u32 }>(work);
         let received = self.receive(now);
         // Applications work on new data while this flow group sends.
-        work += received + self.publish();
+        work += received + self.publish_stage();
         let queued = self.data_queues(now);
         probes::stage::<{ Stage::Data as u32 }>(queued);
         let sent = self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
         probes::stage::<{ Stage::Flush as u32 }>(sent);
-        work += queued + sent + self.publish();
-        let told = self.tell_slow() + self.slow_turn(now);
+        work += queued + sent + self.publish_stage();
+        let told = self.tell_slow();
+        let (answered, sent_by_slow) = self.slow_turn(now);
         probes::stage::<{ Stage::Slow as u32 }>(told);
-        probes::turn_end(self.number, received, sent);
-        work + told
+        probes::turn_end(self.number, received, sent + sent_by_slow);
+        work + told + answered
     }
 
-    /// Gives the slow path a turn if there is something for it, and uses what it answers.
-    fn slow_turn(&mut self, now: Micros) -> usize {
+    /// Gives the slow path a turn if there is something for it, and uses what it answers. Returns how much work it was, and how
+    /// many frames were sent.
+    fn slow_turn(&mut self, now: Micros) -> (usize, usize) {
         let Some(slow) = &self.slow else {
             self.outbox.flush();
-            return 0;
+            return (0, 0);
         };
         if !self.outbox.settle() && (self.number != TAKES_SYNS || !slow.has_syns()) {
-            return 0;
+            return (0, 0);
         }
         let slow = Arc::clone(slow);
         let Some(mut turn) = slow.begin() else {
             self.scratch.left_syns = true;
-            return 0;
+            return (0, 0);
         };
         let work = turn.run(now, self.number) + self.messages(now);
-        self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
+        probes::stage::<{ Stage::Slow as u32 }>(work);
+        let sent = self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
-        self.publish();
+        probes::stage::<{ Stage::Flush as u32 }>(sent);
+        self.publish_stage();
         self.scratch.left_syns = turn.end(now);
-        work
+        (work, sent)
     }
 
     fn messages(&mut self, now: Micros) -> usize {
@@ -220,6 +224,7 @@ impl FlowGroup {
         let was_closed = std::mem::take(&mut endpoint.closed);
         let Endpoint { client, slot, generation, .. } = *endpoint;
         if was_closed {
+            // Tracers were told when it happened, and are told again.
             self.close(now, client, slot, generation, false);
         } else {
             self.data_queued(now, client, slot, false);
@@ -370,6 +375,11 @@ impl FlowGroup {
                 client.out.notify(&client.shared);
             }
         }
+        work
+    }
+
+    fn publish_stage(&mut self) -> usize {
+        let work = self.publish();
         probes::stage::<{ Stage::Publish as u32 }>(work);
         work
     }
