@@ -30,6 +30,7 @@ struct end {
 /* The client is end 0, the server end 1. */
 struct pair {
     enum { FREE, BEGINS, TRIES, COPIES, SPLICED } how;
+    int waited;
     struct end ends[2];
 };
 
@@ -81,6 +82,8 @@ static void splice_both(struct pair *pair) {
             return;
         }
         if (errno == EAGAIN) /* there is more to pass on, or a peer has not acknowledged all */
+            return;
+        if (errno == ETIMEDOUT && ++pair->waited < 10) /* a peer takes nothing for now, or the machine is busy */
             return;
     }
     pair->how = COPIES;
