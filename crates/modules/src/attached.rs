@@ -69,8 +69,8 @@ pub struct Attached {
     pub budget: Arc<Budget>,
     /// The bit of its selector: it has only frames of those that the selector chooses. `None`: it has all frames.
     pub selector: Option<u32>,
-    /// It also has the frames that are made of direct connections, and this counts those that could not be made. Its maps and its
-    /// counts have a row more for them than there are flow groups. `None`: it has none.
+    /// It also has the frames that are made of direct connections, and this counts those that could not be made. Of its maps and
+    /// its counts they have the last row. `None`: it has none.
     pub direct: Option<Arc<AtomicU64>>,
 }
 

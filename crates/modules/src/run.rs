@@ -123,7 +123,7 @@ impl Field {
         })
     }
 
-    /// Of a load by this base, which is the context or may be.
+    /// The field that a load reads, if its base is the context or may be.
     pub fn of_load(insn: Insn, base: Base) -> Option<Self> {
         let may_be = insn.code == LDX | insn::MEM && matches!(base, Base::Context | Base::Either | Base::Unreached);
         Self::at(insn.off).filter(|_| may_be)

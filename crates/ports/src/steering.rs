@@ -46,7 +46,7 @@ pub enum Segments {
 /// Counted since the program was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteerStats {
-    /// Frames steered to us, whether or not a socket was bound to their queue.
+    /// Frames steered to us, whether or not a socket was bound to their queue, and those that the kernel has sent on.
     pub steered: u64,
     /// Frames passed to the kernel.
     pub passed: u64,

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A flow, or a flow group, where there is none: both ends of a direct connection are applications.
 pub const NONE: i64 = -1;
 
-/// What the turn of a flow group has done when [`stage`] says that it is over. Most do something in each turn; some do it twice.
+/// A part of a flow group's turn, whose end [`stage`] marks. Most come once in each turn; some come twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stage {
@@ -176,7 +176,7 @@ pub fn turn_begin(flow_group: usize) {
     sdt!(nomem, "turn_begin", "8@{}", in(reg) flow_group);
 }
 
-/// Part of a flow group's turn is over, with so many items. What lies between it and the probe before it, on the same thread, is its.
+/// Part of a flow group's turn is over, with so many items. It began at the probe before this one, on the same thread.
 #[inline(always)]
 pub fn stage<const STAGE: u32>(items: usize) {
     sdt!(nomem, "stage", concat!(immediate!(), "{} 8@{}"), const STAGE, in(reg) items);
