@@ -1,5 +1,5 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build demo test test-slow matrix posix check bench cores-rollback figures fuzz clean
+.PHONY: help setup build install uninstall demo test test-slow matrix posix check bench cores-rollback figures fuzz clean
 
 help: ## This text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -10,6 +10,12 @@ setup: ## Install the Debian packages that everything below needs
 build: ## Release binaries in target/release
 	@scripts/setup build
 	cargo build --release --workspace
+
+install: ## Install what `make build` has built: PREFIX=/usr/local DESTDIR= SYSCONFDIR=/etc
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SYSCONFDIR=$(SYSCONFDIR) scripts/install
+
+uninstall: ## Remove it again, by the same values; a configuration that was changed stays
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SYSCONFDIR=$(SYSCONFDIR) scripts/install --remove
 
 demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 	@scripts/demo

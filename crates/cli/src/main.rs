@@ -4,11 +4,13 @@
 mod bench;
 mod capture;
 mod check_config;
+mod completions;
 mod daemon;
 mod doctor;
 mod exec;
 mod kernel_stack;
 mod locate;
+mod man;
 mod module;
 mod move_to;
 mod policy;
@@ -20,6 +22,7 @@ mod serve;
 mod sockets;
 mod status;
 mod stop;
+mod version;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -82,6 +85,12 @@ enum Command {
     Cores(receive_cpus::Arguments),
     /// Measure beside Linux
     Bench(bench::Arguments),
+    /// Show the version
+    Version(version::Arguments),
+    /// Print the completions of a shell
+    Completions(completions::Arguments),
+    /// Print a manual page, or write all of them
+    Man(man::Arguments),
 }
 
 /// Exit codes of the listings.
@@ -113,6 +122,9 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Version(arguments) => version::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
     }
 }
 

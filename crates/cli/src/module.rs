@@ -42,7 +42,7 @@ The first ten lines of a module are in docs/guide/modules.md.")]
 pub struct Arguments {
     #[command(flatten)]
     which: Which,
-    /// JSON
+    /// One JSON object
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]

@@ -32,7 +32,7 @@ The first rule that matches decides; the first limit that matches holds for all 
 pub struct Arguments {
     #[command(flatten)]
     which: Which,
-    /// JSON
+    /// One JSON object
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]

@@ -10,7 +10,7 @@ use towpath_scaling::counted;
 /// Puts back the settings that an `enforce` has left.
 #[derive(Args)]
 pub struct Arguments {
-    /// JSON
+    /// One JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -333,3 +333,31 @@ fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/nonexistent/towpath.toml")).unwrap_err().to_string();
     assert_eq!(error, "/nonexistent/towpath.toml: No such file or directory (os error 2)");
 }
+
+#[test]
+fn the_file_that_is_installed_has_every_key_with_its_default_or_an_example() {
+    let file = include_str!("../../../../packaging/towpathd.toml");
+    let (mut keys, mut defaults, mut example) = (Vec::new(), String::new(), false);
+    for line in file.lines() {
+        match line.strip_prefix('#').filter(|rest| !rest.is_empty() && !rest.starts_with([' ', '#'])) {
+            None => example = line.contains("e.g."),
+            Some("[stacks.blue]") => {
+                keys.push("stacks");
+                break;
+            }
+            Some(setting) => {
+                let (key, _) = setting.split_once(" = ").unwrap();
+                toml::from_str::<Config>(setting).unwrap_or_else(|error| panic!("{setting}: {error}"));
+                keys.push(key);
+                if !example {
+                    defaults += &format!("{setting}\n");
+                }
+            }
+        }
+    }
+    assert_eq!(parse(&defaults).unwrap(), Config::default());
+    keys.sort_unstable();
+    let mut all = KEYS;
+    all.sort_unstable();
+    assert_eq!(keys, all);
+}

@@ -1,0 +1,37 @@
+//! `towpath version`: what this is, for people and for programs that roll it out.
+
+use crate::print;
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Shows the version, and that of the contract by which a program's library and a service understand each other.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath version
+  towpath version --json | jq -r .version
+
+Programs that run keep the library that they have begun with. A service serves them if it has
+the same version of the contract.")]
+pub struct Arguments {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` shows.
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+    contract: u32,
+    target: String,
+}
+
+/// Shows it.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let version = Version { version: env!("CARGO_PKG_VERSION"), contract: towpath_ring::layout::VERSION, target };
+    if arguments.json {
+        return print(&(serde_json::to_string(&version).unwrap_or_default() + "\n"));
+    }
+    print(&format!("towpath {} ({}), version {} of the contract\n", version.version, version.target, version.contract))
+}
