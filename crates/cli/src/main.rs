@@ -11,6 +11,7 @@ mod exec;
 mod kernel_stack;
 mod locate;
 mod man;
+mod metrics;
 mod module;
 mod move_to;
 mod policy;
@@ -61,6 +62,8 @@ enum Command {
     Sockets(sockets::Arguments),
     /// Show the service's workers, counters and clients
     Status(status::Arguments),
+    /// Show what a service counts, for Prometheus
+    Metrics(metrics::Arguments),
     /// Capture the frames of a service's connections
     Capture(capture::Arguments),
     /// Let frames go through programs of your own
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::KernelStack(arguments) => kernel_stack::run(arguments),
         Command::Sockets(arguments) => report(sockets::run(&arguments), arguments.json),
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
+        Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Module(arguments) => report(module::run(&arguments), arguments.json),
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),

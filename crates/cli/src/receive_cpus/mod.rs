@@ -8,7 +8,6 @@ mod decide;
 mod decider_status;
 mod explain;
 mod explanation;
-mod exporter;
 #[cfg(test)]
 mod fake_machine;
 mod feedback_sources;

@@ -3,17 +3,16 @@
 use super::complaint::Complaint;
 use super::decider_status::{DeciderStatus, is_ours, replace};
 use super::explanation::Explanation;
-use super::exporter::{self, Exporter};
 use super::feedback_sources::Said;
 use super::log::Log;
 use super::metrics::Metrics;
 use super::recorder::Recorder;
 use super::show::{Entry, now_ms};
 use super::tick::Tick;
+use crate::metrics::exporter::{Address, Exporter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use towpath_rxcpus::{Machine, Pool, Tree, state_place};
 
@@ -29,9 +28,9 @@ pub struct Wanted {
     /// Log every decision
     #[arg(long, requires = "log")]
     log_every: bool,
-    /// Serve metrics for Prometheus here; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "[ADDR:]PORT", value_parser = exporter::address)]
-    metrics: Option<SocketAddr>,
+    /// Serve metrics for Prometheus here, or at unix:PATH; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "[ADDR:]PORT")]
+    metrics: Option<Address>,
     /// Write metrics to a file every second, for node_exporter's textfile collector (NAME.prom)
     #[arg(long, value_name = "PATH")]
     metrics_file: Option<PathBuf>,
@@ -83,7 +82,7 @@ impl Outputs {
                 .map(|path| Ok::<_, String>((path.clone(), Recorder::open(path, mode == "observe")?)))
                 .transpose()?,
             metrics: Metrics::new(),
-            exporter: wanted.metrics.map(Exporter::open).transpose()?.map(|(exporter, _)| exporter),
+            exporter: wanted.metrics.as_ref().map(Exporter::open).transpose()?,
             metrics_file: wanted.metrics_file.clone(),
             complaints: BTreeMap::new(),
         };
