@@ -23,6 +23,17 @@ use std::os::fd::OwnedFd;
 pub use handle::{Broker, Refusal};
 pub use message::{Change, Held};
 
+/// What the broker tells whoever manages the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The first worker serves.
+    Serving,
+    /// The broker runs, and so does a worker, or it will soon be replaced.
+    Alive,
+    /// The service was told to end.
+    Ending,
+}
+
 /// What the broker does for its worker. Every argument comes from the worker, and may be anything. An error is an errno.
 pub trait Privileges {
     /// The user whose socket this is. `None`: it is no TCP socket. This waits for nobody.
@@ -84,6 +95,8 @@ pub trait Privileges {
     fn namespaces(&mut self) -> Result<Vec<u8>, i32> {
         Err(libc::ENOSYS)
     }
+    /// Tells whoever manages the service. It must not wait.
+    fn notice(&mut self, _notice: Notice) {}
     /// The worker has ended: what it had is given back. `last`: no other follows.
     fn worker_ended(&mut self, last: bool);
 }

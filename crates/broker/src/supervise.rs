@@ -3,7 +3,7 @@
 use crate::apart::{Apart, end_with};
 use crate::pulse::{self, Pulse, Watch};
 use crate::serve::{Served, serve};
-use crate::{Broker, Privileges};
+use crate::{Broker, Notice, Privileges};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -191,8 +191,9 @@ impl Worker {
             if ready[1]
                 && let Ok(Some(signal)) = signals.read_signal()
             {
-                if !is_hangup(&signal) {
-                    self.told.get_or_insert_with(Instant::now);
+                if !is_hangup(&signal) && self.told.is_none() {
+                    self.told = Some(Instant::now());
+                    privileges.notice(Notice::Ending);
                 }
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal.ssi_signo.cast_signed()) {
                     let _ = rustix::process::pidfd_send_signal(&self.process, signal);
@@ -205,7 +206,11 @@ impl Worker {
                 tracing::error!("the process that serves does not end; it is killed");
                 self.killed = self.kill();
             }
-            self.look(Instant::now());
+            let now = Instant::now();
+            if self.watch.as_ref().is_some_and(|watch| watch.left(now).is_zero()) {
+                privileges.notice(Notice::Alive);
+            }
+            self.look(now);
             apart.hear();
             if let Some(socket) = &self.socket
                 && ready[2]
@@ -213,7 +218,9 @@ impl Worker {
                 match serve(socket, privileges, apart) {
                     Ok(Served::Answered) => {}
                     Ok(Served::Serving) => {
-                        *served = true;
+                        if !std::mem::replace(served, true) {
+                            privileges.notice(Notice::Serving);
+                        }
                         self.watch = Some(Watch::new(self.pulse, Instant::now()));
                     }
                     Ok(Served::Ended) => self.close(apart, privileges),

@@ -12,6 +12,7 @@ use towpath_service::options::Options;
 use towpath_service::paths::PathError;
 use towpath_service::{background, daemon, descriptor_table, paths, privileged};
 use towpath_towpathd::remote_server;
+use towpath_towpathd::service_manager;
 use towpath_towpathd::stacks::Stacks;
 
 /// The Towpath service: a TCP stack that programs started with `towpath run` use through shared memory.
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         let _ = descriptor_table::separate(&[]);
     }
     privileged::set_prepare(towpath_module_compiler::prepare);
-    daemon::main(&arguments.options, &Stacks, |startup| match (startup, arguments.ready_fd) {
+    let tell = |startup: Startup<'_>| match (startup, arguments.ready_fd) {
         (Startup::Serving, Some(number)) => {
             if let Err(error) = write_to(number, READY) {
                 let _ = writeln!(std::io::stderr(), "towpathd: --ready-fd {number}: {error}");
@@ -88,6 +89,13 @@ fn main() -> ExitCode {
             let _ = write_to(number, why.as_bytes());
         }
         _ => {}
+    };
+    daemon::main(&arguments.options, &Stacks, |startup| {
+        tell(startup);
+        // A broker says so itself.
+        if startup == Startup::Serving && privileged::broker().is_none() {
+            service_manager::tell_for_good();
+        }
     })
 }
 

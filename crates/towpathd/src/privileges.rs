@@ -7,6 +7,7 @@ use crate::interface::EPHEMERAL_PORTS;
 use crate::network::device;
 use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
+use crate::service_manager;
 use crate::ways::{self, Way};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use towpath_broker::{Change, Held, Privileges};
+use towpath_broker::{Change, Held, Notice, Privileges};
 use towpath_module_compiler::prepare;
 use towpath_modules::Object;
 use towpath_modules::code::Writer;
@@ -274,6 +275,10 @@ impl Privileges for ServicePrivileges {
         if let Some(ports) = self.ports.take() {
             ports.forget();
         }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        service_manager::tell(notice);
     }
 
     fn worker_ended(&mut self, last: bool) {

@@ -1,0 +1,196 @@
+//! The units under a real systemd, which runs in a container of its own.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use towpath_system_tests::module::object;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Finished, Program, Scratch, bin_dir, require_program, until};
+
+/// A booted systemd with Towpath installed.
+struct Booted {
+    init: i32,
+    running: Running,
+    /// Its control group, with all that it makes.
+    group: PathBuf,
+}
+
+impl Booted {
+    fn new(scratch: &Scratch) -> Self {
+        for (program, package) in [("systemctl", "systemd"), ("unshare", "util-linux"), ("curl", "curl")] {
+            require_program(program, package);
+        }
+        let unified = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let unified = unified.into_iter().find(|path| path.join("cgroup.procs").is_file()).expect("cgroup2");
+        let group = unified.join(format!("towpath-test-{}", std::process::id()));
+        fs::create_dir_all(&group).unwrap();
+        let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/boot");
+        let mut running = Program::new(&[boot]).arg(bin_dir()).arg(&group).start(scratch.path("boot.log"));
+        let children = format!("/proc/{0}/task/{0}/children", running.pid());
+        let mut init = None;
+        until("systemd is booted", 120, || {
+            assert!(running.alive(), "{}", running.output());
+            init = fs::read_to_string(&children).ok().and_then(|text| text.trim().parse::<i32>().ok());
+            init.is_some_and(|init| {
+                let running = inside(init, "systemctl is-system-running").run(60).out;
+                ["running", "degraded"].contains(&running.trim())
+            })
+        });
+        Self { init: init.unwrap(), running, group }
+    }
+    fn inside(&self, line: &str) -> Program {
+        inside(self.init, line)
+    }
+    /// `systemctl show` of one property.
+    fn property(&self, unit: &str, name: &str) -> String {
+        self.inside(&format!("systemctl show --value -p {name} {unit}")).run(60).ok().trim().to_owned()
+    }
+    /// Runs a line, and shows the unit's log if that fails.
+    fn must(&self, line: &str) -> String {
+        let Finished { code, out, err } = self.inside(line).run(120);
+        let log = || self.inside("journalctl --no-pager -n 50").run(60).out;
+        assert_eq!(code, 0, "{line}: {out}{err}\n{}", log());
+        out
+    }
+    /// A path of its own files, as we reach it.
+    fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init)).join(path)
+    }
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.path(path), text).unwrap();
+    }
+}
+
+fn inside(init: i32, line: &str) -> Program {
+    Program::line(&format!("nsenter -t {init} -m -u -i -n -p -C -- {line}"))
+}
+
+impl Drop for Booted {
+    fn drop(&mut self) {
+        // Its end takes all of its processes along.
+        self.running.signal(9);
+        self.running.wait_end(30);
+        let deepest_first = |path: &Path| {
+            let mut all = Vec::new();
+            let mut next = vec![path.to_owned()];
+            while let Some(path) = next.pop() {
+                let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+                next.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
+                all.insert(0, path);
+            }
+            all
+        };
+        // The kernel takes a moment to see that they are empty.
+        for _ in 0..500 {
+            for group in deepest_first(&self.group) {
+                let _ = fs::remove_dir(group);
+            }
+            if !self.group.exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+const ECHO: &str = "/usr/bin/towpath run --require -- python3 /tmp/echo.py";
+
+#[test]
+fn systemd_starts_reloads_watches_and_ends_the_service() {
+    let scratch = Scratch::new("systemd");
+    let booted = Booted::new(&scratch);
+    booted.write(
+        "tmp/echo.py",
+        "import socket
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(1)
+c = socket.create_connection(l.getsockname()); s, _ = l.accept()
+c.sendall(b'bytes'); print(s.recv(9))",
+    );
+    booted.must("ip link set lo up");
+    booted.must("ip link add eth1 type veth peer name eth2");
+    for device in ["eth1", "eth2"] {
+        booted.must(&format!("ip link set {device} up"));
+    }
+    booted.must("ip address add 10.77.0.1/24 dev eth1");
+    booted.write("etc/towpath/towpathd.toml", "interface = \"eth1\"\n");
+
+    // With Type=notify this returns when programs are served.
+    booted.must("systemctl start towpathd.service");
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "active");
+    assert_eq!(booted.must(ECHO), "b'bytes'\n");
+    let status = booted.must("towpath status");
+    assert!(status.contains("sandbox: capabilities none") && status.contains("eth1"), "{status}");
+    // Its privileges suffice: the program is on the interface, and the verifier judges a module, which is compiled.
+    let object = object(&scratch, "firewall", None);
+    fs::copy(object, booted.path("tmp/firewall.bpf.o")).unwrap();
+    booted.must("towpath module add wall /tmp/firewall.bpf.o");
+    let listed = booted.must("towpath module list --json");
+    assert!(listed.contains("\"compiled\":true"), "{listed}");
+    let status: serde_json::Value = serde_json::from_str(&booted.must("towpath status --json")).unwrap();
+    assert_eq!(status["interfaces"][0]["steering"], true, "{status}");
+
+    // A good configuration is taken over, and a wrong one is an error of the command.
+    booted.write("etc/towpath/towpathd.toml", "interface = \"eth1\"\npolicy = [\"deny connect port 25\"]\n");
+    booted.must("systemctl reload towpathd.service");
+    assert!(booted.must("towpath policy list").contains("deny connect port 25"));
+    booted.write("etc/towpath/towpathd.toml", "interface = \"eth1\"\ncolour = 1\n");
+    assert_ne!(booted.inside("systemctl reload towpathd.service").run(60).code, 0);
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "active");
+    booted.write("etc/towpath/towpathd.toml", "interface = \"eth1\"\n");
+
+    // The broker beats for the watchdog.
+    let first = booted.property("towpathd.service", "WatchdogTimestampMonotonic");
+    until("the watchdog hears of the service", 60, || {
+        booted.property("towpathd.service", "WatchdogTimestampMonotonic") != first
+    });
+
+    // The service's process is replaced by its own broker, and systemd need not know.
+    let main = booted.property("towpathd.service", "MainPID");
+    booted.must(&format!("pkill -9 -P {main} -x towpathd"));
+    // The old one may answer for a moment.
+    let replaced =
+        || booted.inside("journalctl --no-pager -u towpathd.service").run(60).out.contains("is started again in");
+    until("its end is noticed", 60, replaced);
+    until("another process serves", 60, || booted.inside(ECHO).run(60).out == "b'bytes'\n");
+    assert_eq!(booted.property("towpathd.service", "MainPID"), main);
+    assert_eq!(booted.property("towpathd.service", "NRestarts"), "0");
+    // A broker that dies is systemd's.
+    booted.must(&format!("kill -9 {main}"));
+    until("systemd starts another one", 60, || booted.property("towpathd.service", "NRestarts") == "1");
+    until("another service serves", 60, || booted.inside(ECHO).run(60).out == "b'bytes'\n");
+
+    booted.must("systemctl start towpath-metrics.service");
+    until("the metrics are there", 60, || {
+        let page = booted.inside("curl -s http://127.0.0.1:9464/metrics").run(60).out;
+        page.contains("towpath_up{stack=\"home\"} 1.0") && page.contains("towpath_interface_serving")
+    });
+
+    booted.must("systemctl stop towpath-metrics.service towpathd.service");
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "inactive");
+    assert_eq!(booted.property("towpathd.service", "Result"), "success");
+    assert!(!booted.path("run/towpath").exists());
+    // A configuration that cannot be used is not tried again and again.
+    booted.write("etc/towpath/towpathd.toml", "colour = 1\n");
+    assert_ne!(booted.inside("systemctl start towpathd.service").run(60).code, 0);
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "failed");
+    assert_eq!(booted.property("towpathd.service", "ExecMainStatus"), "2");
+    let log = booted.must("journalctl --no-pager -u towpathd.service");
+    assert!(log.contains("unknown key \"colour\""), "{log}");
+}
+
+/// What a unit may still do, as systemd judges it, with its name.
+#[test]
+fn the_units_may_do_little() {
+    require_program("systemd-analyze", "systemd");
+    let scratch = Scratch::new("units");
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    for (unit, most) in [("towpathd.service", "45"), ("towpath-metrics.service", "25")] {
+        let text = fs::read_to_string(units.join(unit)).unwrap();
+        let text = text.replace("@PREFIX@", "/usr").replace("@SYSCONFDIR@", "/etc");
+        let path = scratch.path(unit);
+        fs::write(&path, text).unwrap();
+        let judge = Program::line("systemd-analyze security --no-pager --offline=true --threshold").arg(most).arg(path);
+        let judged = judge.run(60);
+        assert_eq!(judged.code, 0, "{}", judged.out);
+    }
+}
