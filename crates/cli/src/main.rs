@@ -23,6 +23,7 @@ mod serve;
 mod sockets;
 mod status;
 mod stop;
+mod unit;
 mod version;
 
 use clap::{Parser, Subcommand};
@@ -84,6 +85,8 @@ enum Command {
     Stop(stop::Arguments),
     /// Check this host, and show which sockets of a program are accelerated, and why others are not
     Doctor(doctor::Arguments),
+    /// Put services of systemd under Towpath
+    Unit(unit::Arguments),
     /// Reserve CPUs for the receive path of this host's kernel
     Cores(receive_cpus::Arguments),
     /// Measure beside Linux
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Reset(arguments) => report(reset::run(&arguments), arguments.json),
         Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Unit(arguments) => unit::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Version(arguments) => version::run(&arguments),

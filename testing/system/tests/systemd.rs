@@ -178,6 +178,57 @@ c.sendall(b'bytes'); print(s.recv(9))",
     assert!(log.contains("unknown key \"colour\""), "{log}");
 }
 
+#[test]
+fn debians_own_units_come_under_towpath_and_off_again() {
+    require_program("nginx", "nginx-light");
+    require_program("redis-server", "redis-server");
+    let scratch = Scratch::new("units-enabled");
+    let booted = Booted::new(&scratch);
+    booted.must("ip link set lo up");
+    booted.write("etc/towpath/towpathd.toml", "admit = [\"user:redis\", \"user:www-data\"]\n");
+    let listed = || booted.must("towpath unit list");
+    assert!(listed().contains("no unit is under Towpath"));
+
+    for unit in ["nginx", "redis-server.service"] {
+        booted.must(&format!("systemctl start {unit}"));
+        booted.must(&format!("towpath unit enable {unit}"));
+        assert!(listed().contains("` puts all there"), "it still runs as before: {}", listed());
+        booted.must(&format!("systemctl restart {unit}"));
+        // Again, with its own drop-in there.
+        booted.must(&format!("towpath unit enable {unit}"));
+    }
+    // The service comes with them. What redis runs in may do as little as before.
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "active");
+    let page = booted.must("/usr/bin/towpath run --require -- curl -sI http://127.0.0.1/");
+    assert!(page.contains("Server: nginx"), "{page}");
+    let answer = booted.must("/usr/bin/towpath run --require -- redis-cli ping");
+    assert_eq!(answer, "PONG\n");
+    let sockets = booted.must("towpath sockets -l");
+    assert!(sockets.contains("nginx") && sockets.contains("redis-server"), "{sockets}");
+    let units: serde_json::Value = serde_json::from_str(&booted.must("towpath unit list --json")).unwrap();
+    for (number, unit) in ["nginx.service", "redis-server.service"].into_iter().enumerate() {
+        let found = &units["units"][number];
+        assert_eq!((&found["unit"], &found["state"]), (&unit.into(), &"active".into()), "{units}");
+        assert!(found["processes"].as_u64().unwrap() > 0 && found["processes"] == found["under_towpath"], "{units}");
+    }
+    // Without the service they go on, as the kernel's.
+    booted.must("systemctl stop towpathd.service");
+    assert_eq!(booted.must("redis-cli ping"), "PONG\n");
+
+    for unit in ["nginx.service", "redis-server.service"] {
+        booted.must(&format!("towpath unit disable {unit}"));
+        booted.must(&format!("systemctl restart {unit}"));
+        assert!(!booted.path(&format!("etc/systemd/system/{unit}.d")).exists());
+        assert!(!booted.property(unit, "ExecStart").contains("towpath"));
+    }
+    assert!(listed().contains("no unit is under Towpath"));
+    assert_eq!(booted.must("redis-cli ping"), "PONG\n");
+    let again = booted.inside("towpath unit disable nginx").run(60);
+    assert!(again.code == 1 && again.err.contains("nginx.service is not under Towpath"), "{}", again.err);
+    let unknown = booted.inside("towpath unit enable nothing").run(60);
+    assert!(unknown.code == 1 && unknown.err.contains("does not know nothing.service"), "{}", unknown.err);
+}
+
 /// What a unit may still do, as systemd judges it, with its name.
 #[test]
 fn the_units_may_do_little() {
