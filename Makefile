@@ -1,5 +1,5 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build install uninstall demo test test-slow matrix posix check bench cores-rollback figures fuzz clean
+.PHONY: help setup build install uninstall dist demo test test-slow matrix posix check bench cores-rollback figures fuzz clean
 
 help: ## This text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -16,6 +16,9 @@ install: ## Install what `make build` has built: PREFIX=/usr/local DESTDIR= SYSC
 
 uninstall: ## Remove it again, by the same values; a configuration that was changed stays
 	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SYSCONFDIR=$(SYSCONFDIR) scripts/install --remove
+
+dist: build ## A Debian package, its debug symbols and a tarball in target/dist: VERSION= OUT=
+	@VERSION=$(VERSION) OUT=$(OUT) scripts/dist
 
 demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 	@scripts/demo

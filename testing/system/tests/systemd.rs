@@ -1,8 +1,10 @@
 //! The units under a real systemd, which runs in a container of its own.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_system_tests::module::object;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Finished, Program, Scratch, bin_dir, require_program, until};
@@ -16,16 +18,24 @@ struct Booted {
 }
 
 impl Booted {
+    /// With the programs that are tested.
     fn new(scratch: &Scratch) -> Self {
+        Self::with(scratch, bin_dir().as_os_str())
+    }
+    /// With what lies there, or with nothing (`none`).
+    fn with(scratch: &Scratch, programs: &OsStr) -> Self {
         for (program, package) in [("systemctl", "systemd"), ("unshare", "util-linux"), ("curl", "curl")] {
             require_program(program, package);
         }
         let unified = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
         let unified = unified.into_iter().find(|path| path.join("cgroup.procs").is_file()).expect("cgroup2");
-        let group = unified.join(format!("towpath-test-{}", std::process::id()));
+        // Several may be booted at a time.
+        static BOOTED: AtomicU32 = AtomicU32::new(0);
+        let number = BOOTED.fetch_add(1, Ordering::Relaxed);
+        let group = unified.join(format!("towpath-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&group).unwrap();
         let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/boot");
-        let mut running = Program::new(&[boot]).arg(bin_dir()).arg(&group).start(scratch.path("boot.log"));
+        let mut running = Program::new(&[boot]).arg(programs).arg(&group).start(scratch.path("boot.log"));
         let children = format!("/proc/{0}/task/{0}/children", running.pid());
         let mut init = None;
         until("systemd is booted", 120, || {
@@ -227,6 +237,75 @@ fn debians_own_units_come_under_towpath_and_off_again() {
     assert!(again.code == 1 && again.err.contains("nginx.service is not under Towpath"), "{}", again.err);
     let unknown = booted.inside("towpath unit enable nothing").run(60);
     assert!(unknown.code == 1 && unknown.err.contains("does not know nothing.service"), "{}", unknown.err);
+}
+
+/// Packs what is tested, without the pains of compression. Returns the directory.
+fn packed(scratch: &Scratch, name: &str) -> PathBuf {
+    for (program, package) in [("dpkg-deb", "dpkg"), ("objcopy", "binutils")] {
+        require_program(program, package);
+    }
+    let out = scratch.path(name);
+    let dist =
+        Program::new(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/dist")]).env("BUILT", bin_dir());
+    dist.env("OUT", &out).env("VERSION", "0.1.0").env("COMPRESS", "none").run(300).ok();
+    out
+}
+
+#[test]
+fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
+    require_program("nginx", "nginx-light");
+    let scratch = Scratch::new("package");
+    let packages = packed(&scratch, "dist");
+    let architecture = Program::line("dpkg --print-architecture").run(60).ok();
+    let package = packages.join(format!("towpath_0.1.0_{}.deb", architecture.trim()));
+    // A later version of the same.
+    let (unpacked, later) = (scratch.path("unpacked"), scratch.path("later.deb"));
+    Program::line("dpkg-deb -R").arg(&package).arg(&unpacked).run(60).ok();
+    let control = fs::read_to_string(unpacked.join("DEBIAN/control")).unwrap();
+    fs::write(unpacked.join("DEBIAN/control"), control.replace("Version: 0.1.0", "Version: 0.1.1")).unwrap();
+    Program::line("dpkg-deb -Znone -b").arg(&unpacked).arg(&later).run(60).ok();
+
+    let booted = Booted::with(&scratch, "none".as_ref());
+    booted.must("ip link set lo up");
+    fs::copy(&package, booted.path("tmp/first.deb")).unwrap();
+    fs::copy(&later, booted.path("tmp/later.deb")).unwrap();
+    // But for what dpkg keeps of packages that it has had, and for the log.
+    let left = || {
+        let found = booted.must("find /etc /usr /run /var/lib /tmp /root -xdev -name *towpath*");
+        found.lines().filter(|path| !path.starts_with("/var/lib/systemd")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = left();
+    booted.must("dpkg -i /tmp/first.deb");
+    booted.must("systemctl start nginx");
+    booted.must("towpath unit enable nginx");
+    booted.must("systemctl restart nginx");
+    let head = "towpath run --require -- curl -sI http://127.0.0.1/";
+    assert!(booted.must(head).contains("Server: nginx"));
+    assert!(booted.must("towpath unit list").contains("nginx.service  active"));
+
+    // An upgrade ends no connection, and keeps a configuration that was changed.
+    booted.write("etc/towpath/towpathd.toml", "max_connections = 1000\n");
+    let main = booted.property("towpathd.service", "MainPID");
+    let said = booted.must("dpkg --force-confold -i /tmp/later.deb");
+    assert!(said.contains("towpathd still runs version 0.1.0"), "{said}");
+    assert_eq!(booted.property("towpathd.service", "MainPID"), main);
+    assert!(booted.must(head).contains("Server: nginx"));
+    assert_eq!(fs::read_to_string(booted.path("etc/towpath/towpathd.toml")).unwrap(), "max_connections = 1000\n");
+
+    booted.must("dpkg --purge towpath");
+    assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
+    booted.must("systemctl restart nginx");
+    assert!(booted.must("curl -sI http://127.0.0.1/").contains("Server: nginx"));
+    assert_eq!(left(), before);
+}
+
+#[test]
+#[ignore = "slow; make test-slow runs it"]
+fn the_same_build_gives_the_same_packages() {
+    let scratch = Scratch::new("packages");
+    let sums = ["first", "second"].map(|name| fs::read_to_string(packed(&scratch, name).join("SHA256SUMS")).unwrap());
+    assert_eq!(sums[0], sums[1]);
+    assert_eq!(sums[0].lines().count(), 3);
 }
 
 /// What a unit may still do, as systemd judges it, with its name.
