@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::KernelStack(arguments) => kernel_stack::run(arguments),
-        Command::Sockets(arguments) => report(sockets::run(&arguments), arguments.json),
+        Command::Sockets(arguments) => sockets::run(&arguments),
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Capture(arguments) => capture::run(&arguments),

@@ -1,8 +1,13 @@
 //! `towpath sockets`: like `ss -ti`.
 
+mod filter;
+
+use self::filter::Filter;
 use crate::locate::{NoService, Which};
+use crate::{exit, fail, report};
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::process::ExitCode;
 use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStatus};
 
 /// Lists sockets with their queues, addresses, programs and TCP details.
@@ -11,6 +16,10 @@ use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStat
   towpath sockets                connections
   towpath sockets -l             listeners
   towpath sockets -a --json      everything, for a program
+  towpath sockets state established '( sport = :6379 or dst 10.0.0.0/8 )'
+  towpath sockets program nginx uid 33
+
+FILTER is that of `ss`: state and exclude, then src, dst, sport, dport, with and, or, not and parentheses. program and uid are beside that.
 
 A direct connection joins two programs of this host without the stack and has no details. Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
 its backlog. You see your own programs' sockets; the service's user and root see all.")]
@@ -26,13 +35,23 @@ pub struct Arguments {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+    /// Only these, in the words of `ss`
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
 }
 
 /// Lists the sockets.
-pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+pub fn run(arguments: &Arguments) -> ExitCode {
+    match Filter::parse(&arguments.filter) {
+        Ok(filter) => report(listed(arguments, &filter), arguments.json),
+        Err(why) => fail(&why, arguments.json, exit::WRONG_LINE),
+    }
+}
+
+fn listed(arguments: &Arguments, filter: &Filter) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let mut answer: Sockets = api::ask(&socket, Command::Sockets)?;
-    answer.sockets.retain(|socket| arguments.wants(&socket.state));
+    answer.sockets.retain(|socket| arguments.wants(filter, &socket.state) && filter.matches(socket));
     answer.sockets.sort_by_key(|s| (s.state != "LISTEN", s.local, s.peer));
     if arguments.json {
         return Ok(serde_json::to_string(&answer).unwrap_or_default() + "\n");
@@ -41,8 +60,10 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
 }
 
 impl Arguments {
-    fn wants(&self, state: &str) -> bool {
-        self.all || if self.listening { state == "LISTEN" } else { !matches!(state, "LISTEN" | "TIME-WAIT") }
+    fn wants(&self, filter: &Filter, state: &str) -> bool {
+        let usual =
+            || self.all || if self.listening { state == "LISTEN" } else { !matches!(state, "LISTEN" | "TIME-WAIT") };
+        filter.wants_state(state).unwrap_or_else(usual)
     }
 }
 
@@ -201,8 +222,10 @@ ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redi
 
     #[test]
     fn what_is_listed() {
-        let arguments = |listening, all| Arguments { which: Which::default(), listening, all, json: false };
-        let listed = |a: Arguments| ["LISTEN", "ESTAB", "TIME-WAIT"].map(|state| a.wants(state));
+        let arguments =
+            |listening, all| Arguments { which: Which::default(), listening, all, json: false, filter: Vec::new() };
+        let none = Filter::default();
+        let listed = |a: Arguments| ["LISTEN", "ESTAB", "TIME-WAIT"].map(|state| a.wants(&none, state));
         assert_eq!(listed(arguments(false, false)), [false, true, false]);
         assert_eq!(listed(arguments(true, false)), [true, false, false]);
         assert_eq!(listed(arguments(false, true)), [true, true, true]);

@@ -35,6 +35,19 @@ fn a_transfer_is_seen_in_sockets_and_status() {
     let mut source = service.accelerated("python3 -c").arg(SOURCE).start(service.scratch.path("source.log"));
     source.wait_for("up", 20);
 
+    // The filters of ss, as a shell gives them.
+    let shown = |filter: &[&str]| {
+        let list =
+            Program::new(&[towpath_system_tests::bin("towpath")]).arg("sockets").arg("--socket").arg(&service.socket);
+        filter.iter().fold(list, Program::arg).run(30)
+    };
+    let lines = |filter: &[&str]| shown(filter).ok().lines().filter(|line| line.contains("7301")).count();
+    assert_eq!(lines(&["state", "established", "( dport = :7301 )"]), 1);
+    assert_eq!(lines(&["state", "listening"]), 1);
+    assert_eq!(lines(&["-a", "sport = :7301 or dport = :7301"]), 3);
+    let wrong = shown(&["dport", "7301"]);
+    assert!(wrong.code == 2 && wrong.err.contains("a comparison is missing"), "{}", wrong.err);
+
     let listener = || listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
     until("the connection is accepted", 20, || number(&listener(), "recv_q") == 0);
     let listener = listener();
