@@ -23,6 +23,7 @@ mod serve;
 mod sockets;
 mod status;
 mod stop;
+mod top;
 mod unit;
 mod version;
 
@@ -63,6 +64,8 @@ enum Command {
     Sockets(sockets::Arguments),
     /// Show the service's workers, counters and clients
     Status(status::Arguments),
+    /// Show workers, programs and connections each second
+    Top(top::Arguments),
     /// Show what a service counts, for Prometheus
     Metrics(metrics::Arguments),
     /// Capture the frames of a service's connections
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Command::KernelStack(arguments) => kernel_stack::run(arguments),
         Command::Sockets(arguments) => sockets::run(&arguments),
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Module(arguments) => report(module::run(&arguments), arguments.json),

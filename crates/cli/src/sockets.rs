@@ -2,7 +2,7 @@
 
 mod filter;
 
-use self::filter::Filter;
+pub use self::filter::Filter;
 use crate::locate::{NoService, Which};
 use crate::{exit, fail, report};
 use std::fmt::Write;
