@@ -43,6 +43,7 @@ pub const HELPERS: [(i32, &[Kind], Helper); COUNT] = [
     (7, &[], get_prandom_u32),
     (8, &[], get_smp_processor_id),
     (12, &[Context, ProgArray, Number], tail_call),
+    (23, &[Number, Number], redirect),
     (28, &[Read, Number, Read, Number, Number], csum_diff),
     (44, &[Context, Number], xdp_adjust_head),
     (54, &[Context, Number], xdp_adjust_meta),
@@ -178,6 +179,19 @@ unsafe extern "C" fn get_prandom_u32(run: *mut Run, _: u64, _: u64, _: u64, _: u
 unsafe extern "C" fn get_smp_processor_id(run: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as the contract of helpers says.
     u64::from(unsafe { (*run).processor })
+}
+
+/// `XDP_REDIRECT`: if the program returns that, the frame goes over the port of this number.
+///
+/// # Safety
+/// That of [`Helper`].
+unsafe extern "C" fn redirect(run: *mut Run, port: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
+    if flags != 0 {
+        return 0; // XDP_ABORTED
+    }
+    // SAFETY: as the contract of helpers says.
+    unsafe { (*run).over = port as u32 };
+    4
 }
 
 /// Compiled code calls what this returns, if it is not 0.

@@ -24,7 +24,7 @@ pub enum Action {
     Pass = 2,
     /// It goes back to where it came from.
     Tx = 3,
-    /// It goes elsewhere.
+    /// It goes over another port.
     Redirect = 4,
 }
 
@@ -221,6 +221,12 @@ impl Instance {
     /// Frames of [`Instance::run_in_place`] come from or go to this interface and queue.
     pub fn stands_at(&mut self, ifindex: u32, queue: u32) {
         (self.run.ifindex, self.run.queue) = (ifindex, queue);
+    }
+
+    /// The port over which the program has last asked a frame to go.
+    #[inline]
+    pub fn over(&self) -> u32 {
+        self.run.over
     }
 
     /// Its module.

@@ -7,6 +7,7 @@
 //! If a module has a selector, it is looked up first whose each frame is. Such a port is a type of its own, so that without
 //! selectors nothing is asked for them.
 
+use crate::goes::Goes;
 use crate::selection::Selected;
 use crate::send_back;
 use std::os::fd::BorrowedFd;
@@ -15,7 +16,7 @@ use towpath_modules::module::Action;
 use towpath_modules::{Budget, Chain, Chains, EVERY, Frame, Hook, Left, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
-use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, Leaving, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 
 /// Room before a frame, as XDP has it, and behind it.
 const HEADROOM: usize = 256;
@@ -48,8 +49,9 @@ pub struct Filter {
     returned: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
-    /// Those that are sent back before.
+    /// Those that are sent back before, and those that go over another port.
     back: Vec<RxFrame>,
+    leaving: Vec<Leaving>,
     /// Those of a batch that do not pass.
     left: Vec<Left>,
 }
@@ -74,6 +76,7 @@ impl Filter {
             held,
             done: Vec::with_capacity(4 * HELD),
             back: Vec::with_capacity(4 * HELD),
+            leaving: Vec::with_capacity(4 * HELD),
             left: Vec::with_capacity(4 * HELD),
             ingress,
             egress,
@@ -96,13 +99,14 @@ impl Filter {
     #[cold]
     #[inline(never)]
     fn take_out(&mut self, frames: &mut Vec<RxFrame>) {
-        let Self { done, back, left: places, .. } = self;
+        let Self { done, back, leaving, port, left: places, .. } = self;
+        let mut goes = Goes { done, back, leaving, port: *port };
         let mut places = places.drain(..).peekable();
         let mut at = 0;
         frames.retain(|frame| {
-            let place = places.next_if(|(place, _)| *place == at);
+            let left = places.next_if(|left| left.place == at);
             at += 1;
-            place.is_none_or(|(_, action)| left(*frame, action, done, back))
+            left.is_none_or(|Left { action, over, .. }| goes.left(*frame, action, over))
         });
     }
 
@@ -123,18 +127,6 @@ impl Filter {
 struct ModulePort<const SELECTS: bool, const ROOM: bool> {
     inner: Box<dyn Port>,
     filter: Filter,
-}
-
-/// A frame that does not pass: it is given back, or sent back before.
-#[cold]
-#[inline(never)]
-fn left(frame: RxFrame, action: Action, done: &mut Vec<RxFrame>, back: &mut Vec<RxFrame>) -> bool {
-    if action == Action::Tx {
-        back.push(frame)
-    } else {
-        done.push(frame)
-    }
-    false
 }
 
 /// Runs the modules on a frame in its place.
@@ -240,12 +232,13 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
     #[inline(never)]
     fn received_one_by_one(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
         let Self { inner, filter } = self;
-        let Filter { ingress, done, back, .. } = filter;
+        let Filter { ingress, done, back, leaving, port, .. } = filter;
+        let mut goes = Goes { done, back, leaving, port: *port };
         inner.retain_in_place(frames, from, &mut |frame, bytes| {
             let checksum = send_back::received(bytes, frame.checksum);
             match run_in_place::<SELECTS>(ingress, bytes) {
                 Action::Pass => true,
-                action => left(RxFrame { checksum, ..*frame }, action, done, back),
+                action => goes.left(RxFrame { checksum, ..*frame }, action, ingress.over()),
             }
         });
     }
@@ -270,11 +263,23 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
                 filter.done.push(std::mem::replace(frame, moved));
                 return true;
             }
-            Action::Tx => self.send_back(&RxFrame { checksum, ..moved }),
+            action => self.copy_left(RxFrame { checksum, ..moved }, action),
+        }
+        false
+    }
+
+    /// A copy in a buffer of ours does not pass.
+    #[cold]
+    fn copy_left(&mut self, copy: RxFrame, action: Action) {
+        let over = self.filter.ingress.over();
+        match action {
+            Action::Redirect if over != self.filter.port => {
+                return self.filter.leaving.push(Leaving { frame: copy, over });
+            }
+            Action::Tx | Action::Redirect => self.send_back(&copy),
             _ => {}
         }
-        self.filter.free.push(number);
-        false
+        self.filter.free.push(copy.handle & !OURS);
     }
 
     /// Sends a received frame over the port that it came from.
@@ -466,11 +471,15 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         }
         Ok(())
     }
-    fn translate(&mut self, frame: &mut [u8]) {
+    fn translate(&mut self, frame: &mut [u8]) -> Option<u32> {
         let Self { inner, filter } = self;
+        let mut leaves = None;
         // Whoever kept the frame has checked it. The checksum is made new.
         if !ROOM || !filter.ingress.wants_room() {
-            let goes_back = run_in_place::<SELECTS>(&mut filter.ingress, frame) == Action::Tx;
+            let action = run_in_place::<SELECTS>(&mut filter.ingress, frame);
+            let over = Some(filter.ingress.over()).filter(|_| action == Action::Redirect);
+            leaves = over.filter(|over| *over != filter.port);
+            let goes_back = action == Action::Tx || (over.is_some() && leaves.is_none());
             if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
                 filter.ingress.failed(EVERY);
             }
@@ -479,12 +488,19 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         {
             let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
             let (action, len) = run_copy::<SELECTS>(filter, number, frame, selectors);
-            if action == Action::Tx {
-                self.send_back(&RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid });
-            }
-            self.filter.free.push(number);
+            self.copy_left(RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid }, action);
         }
         settle(&mut self.filter.ingress);
+        leaves
+    }
+    fn leaving(&mut self, frames: &mut Vec<Leaving>) {
+        frames.append(&mut self.filter.leaving);
+    }
+    fn send_past(&mut self, frame: &mut [u8], checksum: RxChecksum) -> bool {
+        send_back::send(&mut *self.inner, frame, checksum)
+    }
+    fn failed(&mut self) {
+        self.filter.ingress.failed(EVERY);
     }
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         Some(std::mem::replace(&mut self.inner, Box::new(Loopback::with_buffers(0, 0))))
