@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{Three, clang, frames, may_verify, one_cpu, packet};
+use common::{Three, clang, frames, may_verify, one_cpu, packet, vmlinux_h};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use towpath_modules::kernel_types::resolve;
 use towpath_modules::verify::update_map;
 use towpath_modules::{MapKind, MapSpec, Object};
 use towpath_rng::Rng;
@@ -99,7 +100,8 @@ fn programs_of_others_do_what_they_do_in_the_kernel() {
 /// Runs all programs of an object that the kernel's verifier accepts, each alone, as some of the verifier's own tests are
 /// there to be refused. Returns their names, or why there are none.
 fn run(name: &str, file: &[u8]) -> Result<Vec<String>, String> {
-    let object = Object::parse(file).map_err(|why| why.to_string())?;
+    let object = resolve(file.to_vec()).and_then(|resolved| Object::parse(&resolved.file));
+    let object = object.map_err(|why| why.to_string())?;
     let (mut agreed, mut refused) = (Vec::new(), None);
     for program in &object.programs {
         let alone = Object { programs: vec![program.clone()], ..object.clone() };
@@ -211,6 +213,8 @@ fn objects() -> BTreeMap<String, Vec<u8>> {
     let includes = folder.join("include/uapi");
     std::fs::create_dir_all(&includes).unwrap();
     let _ = std::os::unix::fs::symlink("/usr/include/linux", includes.join("linux"));
+    // Others include the types of a kernel, which are this one's here.
+    std::fs::write(folder.join("include/vmlinux.h"), vmlinux_h()).unwrap();
     let selftests = folder.join("tools/testing/selftests/bpf");
     for part in [selftests.join("progs"), folder.join("samples/bpf")] {
         for path in files(&part, "c", "the kernel's source has no such programs") {

@@ -20,6 +20,7 @@ mod error;
 mod helpers;
 pub mod insn;
 mod interpreter;
+pub mod kernel_types;
 pub mod map;
 pub mod module;
 mod names;

@@ -4,6 +4,7 @@ use crate::btf::{Btf, Definition};
 use crate::elf::{Elf, Relocation, Section, Symbol};
 use crate::error::LoadError;
 use crate::insn::{self, Insn};
+use crate::kernel_types::is_unresolved;
 use std::collections::BTreeMap;
 
 /// The kinds of maps that modules have.
@@ -149,6 +150,9 @@ impl Object {
     /// Reads an object file.
     pub fn parse(file: &[u8]) -> Result<Self, LoadError> {
         let elf = Elf::parse(file)?;
+        if is_unresolved(&elf)? {
+            return Err(LoadError::Unrelocated);
+        }
         let mut maps = defined_maps(&elf)?;
         let sections = variables(&elf, &mut maps)?;
         if maps.len() > MAX_MAPS {
