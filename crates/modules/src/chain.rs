@@ -21,7 +21,7 @@ pub struct Left {
     pub place: usize,
     /// What becomes of it: `Tx`, `Redirect` or `Drop`.
     pub action: Action,
-    /// For `Redirect`: over which port it goes. A module may have said any number.
+    /// For `Redirect`: over which interface it goes. A module may have said any number.
     pub over: u32,
 }
 
@@ -76,16 +76,16 @@ impl Step {
 }
 
 impl Chain {
-    /// Of these modules, for this flow group and the port of this number.
-    pub fn new(modules: &[Attached], hook: Hook, group: usize, port: u32) -> Self {
-        Self::with_clock(modules, hook, group, port, now)
+    /// Of these modules, for this flow group and the interface of this number.
+    pub fn new(modules: &[Attached], hook: Hook, group: usize, interface: u32) -> Self {
+        Self::with_clock(modules, hook, group, interface, now)
     }
 
-    fn with_clock(modules: &[Attached], hook: Hook, group: usize, port: u32, clock: fn() -> Now) -> Self {
+    fn with_clock(modules: &[Attached], hook: Hook, group: usize, interface: u32, clock: fn() -> Now) -> Self {
         let begin = clock();
         let step = |one: &Attached| {
             let mut instance = Instance::new(&one.module, group as u32);
-            instance.stands_at(port, group as u32);
+            instance.stands_at(interface, group as u32);
             let account = Account::new(&one.budget, begin);
             let (counts, budget) = (Arc::clone(&one.counts), Arc::clone(&one.budget));
             Step { instance, counts, passed: 0, budget, account, selector: one.selector }
@@ -109,6 +109,10 @@ impl Chain {
             whose: None,
             over: 0,
         }
+    }
+    /// Its frames come from or go to another interface from now on.
+    pub fn stands_at(&mut self, interface: u32) {
+        self.steps.iter_mut().for_each(|step| step.instance.stands_at(interface, self.group as u32));
     }
     /// Is there no module?
     pub fn is_empty(&self) -> bool {
@@ -146,7 +150,7 @@ impl Chain {
         self.steps.iter().any(|step| step.is_for(selectors))
     }
 
-    /// Over which port a frame goes for which the last run has said `Redirect`. A module may have said any number.
+    /// Over which interface a frame goes for which the last run has said `Redirect`. A module may have said any number.
     #[inline]
     pub fn over(&self) -> u32 {
         self.over
@@ -379,7 +383,7 @@ fn left_by(step: &mut Step, group: usize, hook: Hook, place: usize, result: u32)
     Left { place, action, over }
 }
 
-/// Counts a frame that did not pass, and says over which port it goes, if it does. Frames that are sent already go nowhere else, and
+/// Counts a frame that did not pass, and says over which interface it goes, if it does. Frames that are sent already go nowhere else, and
 /// count as aborted.
 #[cold]
 #[inline(never)]

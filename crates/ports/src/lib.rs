@@ -49,7 +49,7 @@ pub struct RxFrame {
 pub struct Leaving {
     /// The frame. Its checksum is `Unknown` if it has a whole one.
     pub frame: RxFrame,
-    /// The port's number, which a module has said: it may be any.
+    /// The number of its interface, which a module has said: it may be any.
     pub over: u32,
 }
 
@@ -82,6 +82,10 @@ pub struct PortCounters {
 pub trait Port: Send {
     /// Its limits and offloads.
     fn capabilities(&self) -> Capabilities;
+    /// The number of its interface in the kernel; 0 = it has none.
+    fn interface(&self) -> u32 {
+        0
+    }
     /// Appends up to `max` received frames to `frames`.
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
@@ -151,11 +155,11 @@ pub trait Port: Send {
         None
     }
     /// Takes a frame that was received before through what stands before the port, and sends it back if that says so. Returns over
-    /// which other port it goes, if it does and is not among [`Port::leaving`].
+    /// which other interface it goes, if it does and is not among [`Port::leaving`].
     fn translate(&mut self, _frame: &mut [u8]) -> Option<u32> {
         None
     }
-    /// Appends the received frames that go over other ports. The port has their buffers back when they are released.
+    /// Appends the received frames that go over other interfaces. The port has their buffers back when they are released.
     fn leaving(&mut self, _frames: &mut Vec<Leaving>) {}
     /// Sends a frame that another port has received, past what stands before this one. False: it cannot.
     fn send_past(&mut self, _frame: &mut [u8], _checksum: RxChecksum) -> bool {

@@ -175,6 +175,7 @@ pub struct MemoryPort {
     held: Vec<Option<Box<[u8]>>>,
     vacant: Vec<u32>,
     mtu_bytes: u32,
+    interface: u32,
     counters: PortCounters,
 }
 
@@ -201,8 +202,14 @@ impl MemoryPort {
             held: Vec::new(),
             vacant: Vec::new(),
             mtu_bytes: mtu.min(MAX_MTU_BYTES),
+            interface: 0,
             counters: PortCounters::default(),
         }
+    }
+
+    /// The same, as a port of the interface of this number.
+    pub fn of_interface(self, interface: u32) -> Self {
+        Self { interface, ..self }
     }
 
     fn empty_buffer(&mut self) -> Option<Box<[u8]>> {
@@ -218,6 +225,10 @@ impl MemoryPort {
 impl Port for MemoryPort {
     fn capabilities(&self) -> Capabilities {
         Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes: 0 }
+    }
+
+    fn interface(&self) -> u32 {
+        self.interface
     }
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {

@@ -39,6 +39,7 @@ pub struct XskPort {
     /// Sending frames that may be reserved.
     free: Vec<u32>,
     reserved: Option<u32>,
+    interface: u32,
     queue: u32,
     zero_copy: bool,
     checksum: RxChecksum,
@@ -91,6 +92,7 @@ impl XskPort {
             assembly: Assembly::new(),
             free: (shape.frames_per_way()..shape.frames).rev().filter(|frame| !busy[*frame as usize]).collect(),
             reserved: None,
+            interface: shape.interface,
             queue,
             zero_copy,
             checksum: shape.checksum(),
@@ -252,6 +254,10 @@ impl Port for XskPort {
     fn capabilities(&self) -> Capabilities {
         let gso_max_bytes = if self.packets.is_some() { GSO_MAX_BYTES } else { 0 };
         Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes }
+    }
+
+    fn interface(&self) -> u32 {
+        self.interface
     }
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {

@@ -47,7 +47,7 @@ impl OnDirect {
     /// Runs it on a copy of a frame. What it says is counted, and what it writes goes nowhere.
     fn run(&mut self, buffer: &mut [u8], frame: &[u8], selectors: u32) {
         if self.chain.is_for(selectors) {
-            self.chain.run_selected(&mut with_room(buffer, frame, self.about), selectors);
+            self.chain.run_selected(&mut with_room(buffer, frame, self.about, self.about.port), selectors);
         }
     }
 

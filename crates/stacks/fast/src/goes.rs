@@ -9,10 +9,10 @@ pub struct Goes<'a> {
     pub done: &'a mut Vec<RxFrame>,
     /// The same, and sent back before.
     pub back: &'a mut Vec<RxFrame>,
-    /// They go over another port, and are given back then.
+    /// They go over another interface, and are given back then.
     pub leaving: &'a mut Vec<Leaving>,
-    /// The port's number.
-    pub port: u32,
+    /// The interface that they came from.
+    pub interface: u32,
 }
 
 impl Goes<'_> {
@@ -21,7 +21,7 @@ impl Goes<'_> {
     #[inline(never)]
     pub fn left(&mut self, frame: RxFrame, action: Action, over: u32) -> bool {
         match action {
-            Action::Redirect if over != self.port => self.leaving.push(Leaving { frame, over }),
+            Action::Redirect if over != self.interface => self.leaving.push(Leaving { frame, over }),
             Action::Tx | Action::Redirect => self.back.push(frame),
             _ => self.done.push(frame),
         }

@@ -36,8 +36,9 @@ const GROWTH: u32 = 64;
 pub struct Filter {
     ingress: Chain,
     egress: Chain,
-    /// Number of the port, and of the flow group.
+    /// Number of the port, of its interface in the kernel, and of the flow group.
     port: u32,
+    interface: u32,
     group: u32,
     /// Buffers for received frames, and those that are free. None if nothing wants room.
     held: Vec<PacketBuffer>,
@@ -49,7 +50,7 @@ pub struct Filter {
     returned: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
-    /// Those that are sent back before, and those that go over another port.
+    /// Those that are sent back before, and those that go over another interface.
     back: Vec<RxFrame>,
     leaving: Vec<Leaving>,
     /// Those of a batch that do not pass.
@@ -59,8 +60,8 @@ pub struct Filter {
 impl Filter {
     /// For a port of a flow group.
     pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
-        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, port);
-        let egress = Chain::new(&chains.egress, Hook::Egress, group, port);
+        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, 0);
+        let egress = Chain::new(&chains.egress, Hook::Egress, group, 0);
         let buffer = |bytes| {
             let made = PacketBuffer::new(bytes);
             made.inspect_err(|error| tracing::error!(%error, "no memory for frames under modules: they are dropped"))
@@ -81,8 +82,16 @@ impl Filter {
             ingress,
             egress,
             port,
+            interface: 0,
             group: group as u32,
         }
+    }
+
+    /// Frames come from and go to this interface.
+    fn stands_at(&mut self, interface: u32) {
+        self.interface = interface;
+        self.ingress.stands_at(interface);
+        self.egress.stands_at(interface);
     }
 
     /// With this table for its modules with selectors. Without a table these have no frames.
@@ -99,8 +108,8 @@ impl Filter {
     #[cold]
     #[inline(never)]
     fn take_out(&mut self, frames: &mut Vec<RxFrame>) {
-        let Self { done, back, leaving, port, left: places, .. } = self;
-        let mut goes = Goes { done, back, leaving, port: *port };
+        let Self { done, back, leaving, interface, left: places, .. } = self;
+        let mut goes = Goes { done, back, leaving, interface: *interface };
         let mut places = places.drain(..).peekable();
         let mut at = 0;
         frames.retain(|frame| {
@@ -163,17 +172,17 @@ fn said(budget: Arc<Budget>) {
 }
 
 /// A copy of a frame with room around it. The caller has seen that it fits.
-pub fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Frame<'a> {
+pub fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame, interface: u32) -> Frame<'a> {
     buffer[HEADROOM - TOWPATH_FRAME_BYTES..HEADROOM].copy_from_slice(&about.bytes());
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
-    let (length, ifindex, queue) = (bytes.len(), about.port, about.flow_group);
-    Frame { start: HEADROOM, length, meta: TOWPATH_FRAME_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
+    let (length, meta, queue) = (bytes.len(), TOWPATH_FRAME_BYTES, about.flow_group);
+    Frame { start: HEADROOM, length, meta, room: true, ifindex: interface, queue, ..Frame::whole(buffer) }
 }
 
 /// Runs the modules on a copy of a received frame, in the buffer of this number. Returns what becomes of it, and its length.
 fn run_copy<const SELECTS: bool>(filter: &mut Filter, number: u64, bytes: &[u8], selectors: u32) -> (Action, u32) {
     let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
-    let mut copy = with_room(&mut filter.held[number as usize], bytes, about);
+    let mut copy = with_room(&mut filter.held[number as usize], bytes, about, filter.interface);
     let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
     filter.starts[number as usize] = copy.start as u32;
     (action, copy.length as u32)
@@ -187,7 +196,8 @@ fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
 }
 
 impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
-    fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
+    fn new(inner: Box<dyn Port>, mut filter: Filter) -> Self {
+        filter.stands_at(inner.interface());
         Self { inner, filter }
     }
 
@@ -232,8 +242,8 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
     #[inline(never)]
     fn received_one_by_one(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
         let Self { inner, filter } = self;
-        let Filter { ingress, done, back, leaving, port, .. } = filter;
-        let mut goes = Goes { done, back, leaving, port: *port };
+        let Filter { ingress, done, back, leaving, interface, .. } = filter;
+        let mut goes = Goes { done, back, leaving, interface: *interface };
         inner.retain_in_place(frames, from, &mut |frame, bytes| {
             let checksum = send_back::received(bytes, frame.checksum);
             match run_in_place::<SELECTS>(ingress, bytes) {
@@ -273,7 +283,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
     fn copy_left(&mut self, copy: RxFrame, action: Action) {
         let over = self.filter.ingress.over();
         match action {
-            Action::Redirect if over != self.filter.port => {
+            Action::Redirect if over != self.filter.interface => {
                 return self.filter.leaving.push(Leaving { frame: copy, over });
             }
             Action::Tx | Action::Redirect => self.send_back(&copy),
@@ -352,7 +362,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let (gso_bytes, port, flow_group) = (offload.gso_bytes, filter.port, filter.group);
         let about = TowpathFrame { gso_bytes, egress: true, port, flow_group };
         let Some(sent) = &mut filter.sent else { return filter.egress.failed(selectors) };
-        let mut copy = with_room(sent, &buffer[..len], about);
+        let mut copy = with_room(sent, &buffer[..len], about, filter.interface);
         if run::<SELECTS>(&mut filter.egress, &mut copy, selectors) != Action::Pass {
             return;
         }
@@ -376,6 +386,9 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         let all = self.inner.capabilities();
         let growth = if ROOM && self.filter.egress.wants_room() { GROWTH } else { 0 };
         Capabilities { gso_max_bytes: all.gso_max_bytes.saturating_sub(growth), ..all }
+    }
+    fn interface(&self) -> u32 {
+        self.inner.interface()
     }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let before = frames.len();
@@ -469,6 +482,7 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         if let Err(inner) = self.inner.set_inner(inner) {
             self.inner = inner;
         }
+        self.filter.stands_at(self.inner.interface());
         Ok(())
     }
     fn translate(&mut self, frame: &mut [u8]) -> Option<u32> {
@@ -478,7 +492,7 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         if !ROOM || !filter.ingress.wants_room() {
             let action = run_in_place::<SELECTS>(&mut filter.ingress, frame);
             let over = Some(filter.ingress.over()).filter(|_| action == Action::Redirect);
-            leaves = over.filter(|over| *over != filter.port);
+            leaves = over.filter(|over| *over != filter.interface);
             let goes_back = action == Action::Tx || (over.is_some() && leaves.is_none());
             if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
                 filter.ingress.failed(EVERY);

@@ -9,9 +9,7 @@ use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::flow::PortId;
 use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
 
-/// The port of connections within the host. Nothing comes to it from elsewhere.
-const MEMORY: u32 = 0;
-/// Room for frames of a port that go over another one: for all that it holds in a turn.
+/// Room for frames of a port that go over another interface: for all that it holds in a turn.
 const MOST_LEAVING: usize = 256;
 
 /// The ports of one flow group in the order of their numbers.
@@ -21,7 +19,7 @@ pub struct PortSet {
     gso_max_bytes: Vec<u32>,
     /// Modules stand before all of them, also before who captures.
     filtered: bool,
-    /// Received frames that go over another port. Its memory is there before the first one.
+    /// Received frames that go over another interface. Its memory is there before the first one.
     leaving: Vec<Leaving>,
 }
 
@@ -86,21 +84,21 @@ impl PortSet {
         let capabilities = old.capabilities();
         (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
     }
-    /// Takes a received frame through the modules of a port again, and sends it back or over another port if they say so.
+    /// Takes a received frame through the modules of a port again, and sends it back or over another interface if they say so.
     pub fn translate(&mut self, number: PortId, frame: &mut [u8]) {
         let place = usize::from(number.0);
         let Some(port) = self.ports.get_mut(place) else { return };
         if let Some(over) = port.translate(frame) {
             // Whoever kept the frame has checked it.
-            let to = self.ports.get_mut(over as usize).filter(|_| over != MEMORY);
-            let sent = to.is_some_and(|to| to.send_past(frame, RxChecksum::Valid));
+            let to = port_of(&self.ports, over);
+            let sent = to.is_some_and(|to| self.ports[to].send_past(frame, RxChecksum::Valid));
             if !sent {
                 self.ports[place].failed();
             }
         }
         self.redirect();
     }
-    /// Sends what the ports have received and modules have sent over other ports. Called after each batch of frames.
+    /// Sends what the ports have received and modules have sent over other interfaces. Called after each batch of frames.
     #[inline]
     pub fn redirect(&mut self) {
         if self.filtered {
@@ -112,7 +110,7 @@ impl PortSet {
         for place in 0..ports.len() {
             ports[place].leaving(leaving);
             for Leaving { frame, over } in leaving.drain(..) {
-                let both = ports.get_disjoint_mut([place, over as usize]).ok().filter(|_| over != MEMORY);
+                let both = port_of(ports, over).and_then(|to| ports.get_disjoint_mut([place, to]).ok());
                 let sent = both.is_some_and(|[from, to]| {
                     from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum))
                 });
@@ -145,6 +143,11 @@ impl PortSet {
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ports.iter().filter_map(|p| p.wait_fd())
     }
+}
+
+/// The first port of the interface of this number. Memory has no interface, so nothing comes to it from elsewhere.
+fn port_of(ports: &[Box<dyn Port>], interface: u32) -> Option<usize> {
+    ports.iter().position(|port| port.interface() == interface).filter(|_| interface != 0)
 }
 
 impl TxPorts for PortSet {
