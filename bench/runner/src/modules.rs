@@ -2,6 +2,7 @@
 
 use crate::callgrind::{absent, callgrind, per_request};
 use crate::programs::{ScratchDir, json_report, number};
+use crate::{side_by_side, spliced_proxy};
 use clap::Args;
 use serde::Serialize;
 use std::io;
@@ -38,7 +39,13 @@ pub struct Options {
     /// Rounds of the timed runs; the median is told, with the range.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Leave out what the module that splices gains (`towpath bench splice`), which needs a veth and iperf3.
+    #[arg(long)]
+    no_splicing: bool,
 }
+
+/// Most rounds of the spliced proxy, which take seconds each.
+const MOST_SPLICED: usize = 3;
 
 /// Median, least and most of some rounds.
 #[derive(Serialize)]
@@ -81,8 +88,10 @@ pub fn run(options: &Options) -> io::Result<()> {
     let rows: io::Result<Vec<Row>> =
         MODULES.iter().map(|module| row(*module, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
+    let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
     if options.json {
-        println!("{}", serde_json::to_string(&serde_json::json!({ "modules": rows })).map_err(io::Error::other)?);
+        let all = serde_json::json!({ "modules": rows, "splicing": splicing });
+        println!("{}", serde_json::to_string(&all).map_err(io::Error::other)?);
         return Ok(());
     }
     println!("a module's cost for each frame of {FRAME_BYTES} bytes, beside the kernel's run of the same program");
@@ -98,7 +107,18 @@ pub fn run(options: &Options) -> io::Result<()> {
             times(&row.kernel_ns)
         );
     }
+    if let Some(splicing) = splicing {
+        println!();
+        let rounds = side_by_side::Options::within((options.rounds as usize).min(MOST_SPLICED));
+        side_by_side::print(&rounds, "a proxy, spliced under Towpath, 1 connection (bytes/s)", &splicing);
+    }
     Ok(())
+}
+
+/// What the module that splices gains a proxy, beside Linux. Without a veth or iperf3 there are no figures, and it says why.
+fn splicing(rounds: usize) -> Option<Vec<side_by_side::Row>> {
+    let measured = spliced_proxy::run(&side_by_side::Options::within(rounds.min(MOST_SPLICED)));
+    measured.inspect_err(|why| eprintln!("no figures of splicing: {why}")).ok()
 }
 
 fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {

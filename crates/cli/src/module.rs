@@ -35,7 +35,9 @@ use towpath_service::api::{
   towpath module rm firewall
 
 A key or value is a number (256, 0x100), an address (10.0.0.1), or hex: and two digits for each byte in their order; a key
-of an lpm_trie is a block (10.0.0.0/8), and a value of a prog_array a program's name. To dump a ringbuf takes its records.
+of an lpm_trie is a block (10.0.0.0/8), a value of a prog_array a program's name, and one of a devmap an interface's index
+(/sys/class/net/NAME/ifindex). To dump a ringbuf takes its records.
+An object that includes vmlinux.h gets the types of this kernel when it is added (CO-RE).
 SELECTOR is WHO of the rules of `towpath policy`; all of its conditions must hold for the process that has registered. The module
 has the frames of the connections and listeners of such programs alone, of those that are open already, too.
 Modules with a lower priority run first. A frame that one drops is not shown to the next. Modules end with the service.

@@ -82,6 +82,10 @@ fn maps_of_interfaces_take_and_show_what_the_kernels_do() {
             program[4] = 5;
             if bytes == 8 {
                 assert_eq!(map.set(&one, &program), Err(libc::EOPNOTSUPP));
+                // A descriptor that is none.
+                program[4..].fill(0xff);
+                map.set(&two, &program).unwrap();
+                assert_eq!(map.elements(), [(two.to_vec(), vec![program])]);
             }
             match kind {
                 MapKind::DevMap => {

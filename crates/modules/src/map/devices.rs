@@ -11,6 +11,10 @@ pub struct Devices {
     value_size: usize,
 }
 
+fn has_interface(value: u64) -> bool {
+    value.to_ne_bytes()[..4] != [0; 4]
+}
+
 impl Devices {
     /// None yet.
     pub fn new(value_size: u32, entries: u32) -> Self {
@@ -26,7 +30,7 @@ impl Devices {
     /// The value at a place; null if there is none.
     pub fn lookup(&self, place: u32) -> *mut u8 {
         match self.all.get(place as usize) {
-            Some(value) if value.load(Ordering::Relaxed) != 0 => value.as_ptr().cast(),
+            Some(value) if has_interface(value.load(Ordering::Relaxed)) => value.as_ptr().cast(),
             _ => std::ptr::null_mut(),
         }
     }
@@ -54,7 +58,7 @@ impl Devices {
     /// All values, by their places.
     pub fn entries(&self) -> Vec<super::Element> {
         let there = self.all.iter().map(|value| value.load(Ordering::Relaxed)).zip(0u32..);
-        let there = there.filter(|(value, _)| *value != 0);
+        let there = there.filter(|(value, _)| has_interface(*value));
         let element = |(value, place): (u64, u32)| {
             (place.to_ne_bytes().to_vec(), vec![value.to_ne_bytes()[..self.value_size].to_vec()])
         };

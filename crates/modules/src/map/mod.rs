@@ -270,11 +270,13 @@ impl Map {
 
     /// Can a map of interfaces have this value? A program behind the index is none that modules run.
     fn may_have(&self, value: &[u8]) -> Result<(), i32> {
-        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-        let (index, program) = value.split_at(value.len().min(4));
+        let word =
+            |at: usize| value.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, i32::from_ne_bytes);
+        let (index, program) = (word(0), word(4));
         match () {
-            () if !is_zero(program) => Err(libc::EOPNOTSUPP),
-            () if is_zero(index) && self.spec.kind == MapKind::DevMapHash => Err(libc::ENODEV),
+            // As in the kernel, a descriptor below 1 is none.
+            () if program > 0 => Err(libc::EOPNOTSUPP),
+            () if index == 0 && self.spec.kind == MapKind::DevMapHash => Err(libc::ENODEV),
             () => Ok(()),
         }
     }
