@@ -48,6 +48,10 @@ pub const CLIENT_TOO: &str = "10.78.0.2";
 pub const SERVER6: &str = "fd77::1";
 /// IPv6 address of the client side, after [`Lab::add_ipv6`].
 pub const CLIENT6: &str = "fd77::2";
+/// The same after [`Lab::add_ipv6_too`].
+pub const SERVER6_TOO: &str = "fd78::1";
+/// See [`SERVER6_TOO`].
+pub const CLIENT6_TOO: &str = "fd78::2";
 
 impl Lab {
     /// Makes the namespaces, the veth pair and the addresses, with cubic as congestion control.
@@ -78,6 +82,10 @@ impl Lab {
     pub fn join_again(&self) {
         self.join_by("eth2", [SERVER_TOO, CLIENT_TOO], "10.78.0.0/24", 1);
     }
+    /// Gives both sides of that an IPv6 address.
+    pub fn add_ipv6_too(&self) {
+        self.add_ipv6_by("eth2", [SERVER6_TOO, CLIENT6_TOO], "fd78::/64");
+    }
     fn join_by(&self, name: &str, addresses: [&str; 2], network: &str, queues: u32) {
         let (server, client) = (&self.server, &self.client);
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
@@ -92,9 +100,12 @@ impl Lab {
     }
     /// Gives both sides an IPv6 address.
     pub fn add_ipv6(&self) {
-        for (namespace, address) in [(&self.server, SERVER6), (&self.client, CLIENT6)] {
-            run(&format!("ip -n {namespace} addr add {address}/64 dev eth1 nodad"));
-            run(&format!("ip -n {namespace} route replace fd77::/64 dev eth1 src {address} congctl cubic"));
+        self.add_ipv6_by("eth1", [SERVER6, CLIENT6], "fd77::/64");
+    }
+    fn add_ipv6_by(&self, name: &str, addresses: [&str; 2], network: &str) {
+        for (namespace, address) in [&self.server, &self.client].into_iter().zip(addresses) {
+            run(&format!("ip -n {namespace} addr add {address}/64 dev {name} nodad"));
+            run(&format!("ip -n {namespace} route replace {network} dev {name} src {address} congctl cubic"));
         }
     }
     /// The program, run in the server's namespace.

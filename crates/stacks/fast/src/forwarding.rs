@@ -1,6 +1,6 @@
 //! Spliced connections: what the module is told, and the kernel while it sends segments on without the module.
 
-use crate::host::SlowHost;
+use crate::host::{LOOPBACK, SlowHost};
 use towpath_modules::Map;
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::slow::{Forwarded, Translation};
@@ -8,8 +8,12 @@ use towpath_tcp::slow::{Forwarded, Translation};
 /// Both maps have each element: that of the module, and the kernel's while it sends segments on by itself.
 impl SlowHost {
     pub fn begin_splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
+        // Memory is no way out.
+        if translations.iter().any(|translation| translation.out == Some(LOOPBACK)) {
+            return Err(libc::EOPNOTSUPP);
+        }
         self.splices.insert(translations)?;
-        translations.iter().for_each(|translation| self.forward(&translation.from));
+        translations.iter().for_each(|translation| self.forward(translation));
         Ok(())
     }
 
@@ -17,7 +21,7 @@ impl SlowHost {
     pub fn change_splice(&mut self, translation: &Translation) {
         self.end_forwarding(&translation.from);
         self.splices.relink(translation);
-        self.forward(&translation.from);
+        self.forward(translation);
     }
 
     /// The map of which the kernel has copies now. None while somebody captures: he would not see what the kernel sends on.
@@ -38,11 +42,11 @@ impl SlowHost {
     }
 
     /// Has the kernel send on what comes on a connection.
-    fn forward(&mut self, tuple: &FourTuple) {
+    fn forward(&mut self, Translation { from, out, .. }: &Translation) {
         if self.forwards_by().is_some()
-            && let Some(copy) = self.splices.for_kernel(tuple)
+            && let Some(copy) = self.splices.for_kernel(from)
         {
-            self.network.forward(tuple, &copy);
+            self.network.forward(from, &copy, *out);
         }
     }
 

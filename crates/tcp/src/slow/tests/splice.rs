@@ -1,7 +1,7 @@
 //! Two connections that are spliced: asked for, translated, and ended.
 
 use super::world::*;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, PortId, flow_flags};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Link, Owner, PortId, flow_flags};
 use crate::messages::{Held, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{Forwarded, Route};
@@ -27,9 +27,13 @@ struct Proxy {
 
 impl Proxy {
     fn new() -> Self {
+        Self::with(Bench::client)
+    }
+    /// With a connection that is opened so.
+    fn with(open: impl FnOnce(&mut Bench) -> FlowId) -> Self {
         let mut bench = Bench::listening(10);
         let mss = 1448;
-        let flows = [bench.child(4001), bench.client()];
+        let flows = [bench.child(4001), open(&mut bench)];
         let owners = flows.map(|flow| bench.world.setups[&flow].owner);
         for (flow, rcv) in flows.into_iter().zip([10, 20]) {
             let reading = bench.reading(flow);
@@ -197,6 +201,50 @@ fn only_connections_that_understand_each_other_are_spliced() {
     assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "no module");
 }
 
+/// Opens a connection over another port, or over a link that is otherwise another one.
+fn by(link: Link) -> impl FnOnce(&mut Bench) -> FlowId {
+    move |bench| {
+        bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
+        let flow = bench.client();
+        bench.world.route = None;
+        flow
+    }
+}
+
+#[test]
+fn connections_over_two_ports_name_the_way_out_and_other_links_are_refused() {
+    let mut proxy = Proxy::with(by(Link { port: PortId(2), source: [7; 6], ..LINK }));
+    proxy.ask().unwrap();
+    proxy.held(0, Held::Resting);
+    proxy.held(1, Held::Resting);
+    proxy.bench.poll();
+    assert_eq!(proxy.answers(), [0]);
+    let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0);
+    assert_eq!(ways.map(|way| way.out), [Some(PortId(2)), Some(PortId(1))]);
+    assert_eq!(ways.map(|way| way.link.source), [[7; 6], LINK.source]);
+    let mut proxy = Proxy::with(by(Link { vlan: Some(5), ..LINK }));
+    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "a tag");
+}
+
+#[test]
+fn connections_of_two_families_and_of_one_link_alone_are_refused() {
+    let mut proxy = Proxy::with(|bench| bench.client_of(CLIENT, PEER6, US6));
+    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "the other one is over IPv4");
+    let [us, peer] = ["fe80::1", "fe80::2"].map(|address| address.parse().unwrap());
+    for (remote, local, answer) in [(PEER6, US6, Ok(())), (peer, us, Err(EOPNOTSUPP))] {
+        let mut bench = Bench::listening(10);
+        bench.world.splices = Some(HashMap::new());
+        bench.world.route = Some(Route::Via { link: LINK, source: local, mtu: 1500 });
+        let flows = [CLIENT, Owner(77)].map(|owner| bench.client_of(owner, remote, local));
+        for flow in flows {
+            bench.reading(flow).mss = 1428;
+        }
+        let owners = flows.map(|flow| bench.world.setups[&flow].owner);
+        let Bench { slow, world, readings, now } = &mut bench;
+        assert_eq!(slow.splice(*now, owners, 1, readings, world), answer, "{remote}");
+    }
+}
+
 #[test]
 fn a_splice_ends_when_both_fins_are_acknowledged() {
     let mut proxy = Proxy::begun();
@@ -310,7 +358,7 @@ fn a_flow_that_goes_while_it_is_asked_for_lets_the_other_one_go_on() {
 #[test]
 fn a_spliced_flow_has_no_timers_and_its_new_link_is_the_translations() {
     let mut proxy = Proxy::begun();
-    let link = crate::flow::Link { destination: [9; 6], ..LINK };
+    let link = Link { destination: [9; 6], ..LINK };
     proxy.bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
     let Bench { slow, world, now, .. } = &mut proxy.bench;
     slow.retry_routes(*now, world);
