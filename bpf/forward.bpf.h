@@ -14,7 +14,7 @@
 #include "modules/splice.h"
 #include "tables.bpf.h"
 
-// As many as the module has at most. Beside what the module has, `out` is the index of an interface here.
+// As many as the module has at most.
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 1 << 16);

@@ -75,11 +75,11 @@ impl Splices {
         self.map().is_some() && self.0.as_ref().is_some_and(sees)
     }
 
-    /// Enters both directions.
-    pub fn insert(&self, translations: &[Translation; 2]) -> Result<(), i32> {
+    /// Enters both directions, each with the interface that it goes over; 0: back over its own.
+    pub fn insert(&self, translations: &[Translation; 2], interfaces: [u32; 2]) -> Result<(), i32> {
         let map = self.map().ok_or(libc::EOPNOTSUPP)?;
-        let [first, second] = translations;
-        let elements = [first, second].map(|translation| (key(&translation.from), value(translation)));
+        let ([first, second], [out, other_out]) = (translations, interfaces);
+        let elements = [(first, out), (second, other_out)].map(|(one, out)| (key(&one.from), value(one, out)));
         let [(Some(key), Some(value)), (Some(other_key), Some(other_value))] = elements else {
             return Err(libc::EOPNOTSUPP);
         };
@@ -88,11 +88,12 @@ impl Splices {
         map.set(&other_key, &other_value).inspect_err(|_| _ = map.remove(&key)).map_err(full)
     }
 
-    /// Changes the link of a direction.
-    pub fn relink(&self, translation: &Translation) {
+    /// Changes the link of a direction, and the interface that it goes over.
+    pub fn relink(&self, translation: &Translation, interface: u32) {
         let macs = [translation.link.destination, translation.link.source].concat();
         if let (Some(map), Some(key)) = (self.map(), key(&translation.from)) {
             map.put(&key, LINK_AT, &macs);
+            map.put(&key, OUT_AT, &interface.to_ne_bytes());
         }
     }
 
@@ -168,8 +169,8 @@ fn key(tuple: &FourTuple) -> Option<Connection> {
 }
 
 /// `struct towpath_splice`.
-fn value(translation: &Translation) -> Option<Splice> {
-    let Translation { from, to, link, seq, ack, tsval, tsecr, shift, acked, out } = translation;
+fn value(translation: &Translation, out: u32) -> Option<Splice> {
+    let Translation { from, to, link, seq, ack, tsval, tsecr, shift, acked, out: _ } = translation;
     let (from, to) = (key(from)?, key(to)?);
     let mut value = [0; VALUE];
     value[..KEY].copy_from_slice(&to);
@@ -179,7 +180,6 @@ fn value(translation: &Translation) -> Option<Splice> {
     }
     value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
     value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
-    let out = out.map_or(0, |port| port.0.into());
     for (at, number) in [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr), (ACKED_AT, acked.0), (OUT_AT, out)] {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
@@ -194,6 +194,11 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use towpath_modules::MapSpec;
     use towpath_tcp::flow::{Link, PortId};
+
+    /// Enters them with interfaces that have their ports' numbers.
+    fn enter(splices: &Splices, translations: &[Translation; 2]) -> Result<(), i32> {
+        splices.insert(translations, translations.each_ref().map(|one| one.out.map_or(0, |port| port.0.into())))
+    }
 
     fn splices(entries: u32) -> Splices {
         let spec = MapSpec {
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn an_element_is_what_the_header_of_modules_says() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let map = splices.map().unwrap();
         let mut value = [0; VALUE];
         // As segments of the peer name it: from 10.0.0.2:4000 to 10.0.0.1:80.
@@ -270,7 +275,7 @@ mod tests {
         };
         let (one, other) = (six("fd00::1", "fd00::2", 4000), six("fd00::1", "fd00::3", 5000));
         let splices = splices(8);
-        splices.insert(&splice(one, other, Some(2))).unwrap();
+        enter(&splices, &splice(one, other, Some(2))).unwrap();
         let mut value = [0; VALUE];
         let ends = ["fd00::2", "fd00::1"].map(|address| address.parse::<Ipv6Addr>().unwrap().octets()).concat();
         let named = [&ends[..], &[0x0f, 0xa0, 0, 80], &6u32.to_ne_bytes()].concat();
@@ -280,7 +285,7 @@ mod tests {
         let scoped = six("fe80::1", "fe80::2", 4000);
         let mapped = six("::ffff:10.0.0.1", "::ffff:10.0.0.2", 4000);
         for refused in [splice(tuple(1), one, None), splice(scoped, one, None)] {
-            assert_eq!(splices.insert(&refused), Err(libc::EOPNOTSUPP));
+            assert_eq!(enter(&splices, &refused), Err(libc::EOPNOTSUPP));
         }
         // No segment over IPv6 names a connection over IPv4.
         assert_ne!(key(&mapped), key(&tuple(4000)));
@@ -290,7 +295,7 @@ mod tests {
     #[test]
     fn what_a_module_has_done_is_read_back_and_a_new_link_keeps_it() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let begun = Forwarded { acked: Seq(6), ..Forwarded::default() };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(begun));
         let (map, key) = (splices.map().unwrap(), key(&tuple(4000)).unwrap());
@@ -302,7 +307,7 @@ mod tests {
         }
         map.set(&key, &value).unwrap();
         let link = Link { destination: [9; 6], ..both()[0].link };
-        splices.relink(&Translation { link, ..both()[0] });
+        splices.relink(&Translation { link, ..both()[0] }, 0);
         let seen = Forwarded { acked: Seq(10), fin: Some(Seq(11)), rst: Some(Seq(12)), segments: 13 };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
         assert!(map.get(&key, &mut value) && value[LINK_AT..LINK_AT + 6] == [9; 6]);
@@ -313,9 +318,9 @@ mod tests {
     #[test]
     fn the_kernels_copy_counts_from_where_it_was_and_what_it_notes_is_taken_over() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let mut copy = splices.for_kernel(&tuple(4000)).unwrap();
-        assert_eq!(copy[..COUNTS_AT], value(&both()[0]).unwrap()[..COUNTS_AT]);
+        assert_eq!(copy[..COUNTS_AT], value(&both()[0], 0).unwrap()[..COUNTS_AT]);
         copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&9u32.to_ne_bytes());
         copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
         splices.note(&tuple(4000), &copy);
@@ -338,9 +343,9 @@ mod tests {
     #[test]
     fn a_map_that_is_full_or_not_there_splices_nothing() {
         let full = splices(1);
-        assert_eq!(full.insert(&both()), Err(libc::EOPNOTSUPP));
+        assert_eq!(enter(&full, &both()), Err(libc::EOPNOTSUPP));
         assert!(full.map().unwrap().elements().is_empty(), "not one direction alone");
-        assert_eq!(Splices::of(None).insert(&both()), Err(libc::EOPNOTSUPP));
+        assert_eq!(enter(&Splices::of(None), &both()), Err(libc::EOPNOTSUPP));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 pub use steer::Steer;
 use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, SynsWait, TakenSyn};
-use towpath_ports::forward::{OUT_AT, Splice};
+use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_runtime::PeerRule;
 use towpath_runtime::log_throttle::LogThrottle;
@@ -244,15 +244,14 @@ impl Network for HostNetwork {
         }
     }
 
-    fn forward(&mut self, tuple: &FourTuple, splice: &Splice, out: Option<PortId>) {
-        let mut splice = *splice;
-        if let Some(out) = out {
-            let Some(served) = self.of_port(out) else { return };
-            splice[OUT_AT..OUT_AT + 4].copy_from_slice(&served.index.to_ne_bytes());
-        }
+    fn forward(&mut self, tuple: &FourTuple, splice: &Splice) {
         if let Some(steer) = &mut self.steer {
-            steer.forward(tuple, &splice);
+            steer.forward(tuple, splice);
         }
+    }
+
+    fn interface(&self, port: PortId) -> Option<u32> {
+        self.of_port(port).map(|served| served.index)
     }
 
     fn end_forwarding(&mut self, tuple: &FourTuple) -> Option<Splice> {
