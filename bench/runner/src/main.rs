@@ -4,6 +4,7 @@
 mod all;
 mod bulk;
 mod callgrind;
+mod clang;
 mod connections;
 mod cpu_layout;
 mod cpu_time;

@@ -1,6 +1,7 @@
 //! What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program.
 
 use crate::callgrind::{absent, callgrind, per_request};
+use crate::clang::clang;
 use crate::programs::{ScratchDir, json_report, number};
 use crate::{side_by_side, spliced_proxy};
 use clap::Args;
@@ -211,20 +212,4 @@ fn compiled(object: &Object, name: &str, dir: &Path) -> io::Result<PathBuf> {
     let functions = made.functions.iter().flat_map(|offset| offset.to_le_bytes());
     std::fs::write(&path, functions.chain(made.code).collect::<Vec<_>>())?;
     Ok(path)
-}
-
-/// Compiles C to an object file of BPF.
-pub fn clang(name: &str, source: &str, dir: &Path) -> io::Result<PathBuf> {
-    let (file, object) = (dir.join(format!("{name}.bpf.c")), dir.join(format!("{name}.bpf.o")));
-    std::fs::write(&file, source)?;
-    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-idirafter", &include, "-c"]).arg(&file);
-    let output = clang.arg("-o").arg(&object).output().map_err(|error| {
-        io::Error::new(error.kind(), format!("clang: {error}: apt-get install -y clang libbpf-dev"))
-    })?;
-    if !output.status.success() {
-        return Err(io::Error::other(format!("clang: {}", String::from_utf8_lossy(&output.stderr))));
-    }
-    Ok(object)
 }
