@@ -93,7 +93,7 @@ impl PortSet {
         if let Some(over) = port.translate(frame) {
             // Whoever kept the frame has checked it.
             let to = self.ports.get_mut(over as usize).filter(|_| over != MEMORY);
-            let sent = to.is_some_and(|to| to.send_past(frame, RxChecksum::Valid));
+            let sent = to.is_some_and(|to| to.send_past(frame, RxChecksum::Valid, 0));
             if !sent {
                 self.ports[place].failed();
             }
@@ -114,7 +114,7 @@ impl PortSet {
             for Leaving { frame, over } in leaving.drain(..) {
                 let both = ports.get_disjoint_mut([place, over as usize]).ok().filter(|_| over != MEMORY);
                 let sent = both.is_some_and(|[from, to]| {
-                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum))
+                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum, frame.gso_bytes))
                 });
                 ports[place].release(&[frame]);
                 if !sent {
