@@ -42,6 +42,8 @@ pub struct RxFrame {
     pub len: u32,
     /// Checksum state.
     pub checksum: RxChecksum,
+    /// Payload of each segment of a super-segment. 0: it is none, or the port does not know.
+    pub gso_bytes: u16,
 }
 
 /// A received frame that goes over another port, as what stands before its own has said.
@@ -162,7 +164,7 @@ pub trait Port: Send {
     /// Appends the received frames that go over other interfaces. The port has their buffers back when they are released.
     fn leaving(&mut self, _frames: &mut Vec<Leaving>) {}
     /// Sends a frame that another port has received, past what stands before this one. False: it cannot.
-    fn send_past(&mut self, _frame: &mut [u8], _checksum: RxChecksum) -> bool {
+    fn send_past(&mut self, _frame: &mut [u8], _checksum: RxChecksum, _gso_bytes: u16) -> bool {
         false
     }
     /// A frame that was to leave could not be sent.

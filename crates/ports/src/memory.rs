@@ -88,7 +88,7 @@ impl Port for Loopback {
         let count = self.queue.len().min(max);
         for (buffer, len) in self.queue.drain(..count) {
             self.states[buffer as usize] = BufferState::Held;
-            frames.push(RxFrame { handle: u64::from(buffer), len, checksum: RxChecksum::Valid });
+            frames.push(RxFrame { handle: u64::from(buffer), len, checksum: RxChecksum::Valid, gso_bytes: 0 });
         }
         self.counters.rx_frames += count as u64;
     }
@@ -240,7 +240,7 @@ impl Port for MemoryPort {
                 self.held.len() as u32 - 1
             });
             self.held[slot as usize] = Some(buffer);
-            frames.push(RxFrame { handle: u64::from(slot), len, checksum: RxChecksum::Unknown });
+            frames.push(RxFrame { handle: u64::from(slot), len, checksum: RxChecksum::Unknown, gso_bytes: 0 });
         }
         self.counters.rx_frames += count as u64;
     }

@@ -145,7 +145,7 @@ impl XskPort {
             }
         };
         match added {
-            Added::Whole(handle, len) => Some(RxFrame { handle, len, checksum: self.checksum }),
+            Added::Whole(handle, len) => Some(RxFrame { handle, len, checksum: self.checksum, gso_bytes: 0 }),
             Added::Unfinished => None,
             Added::Dropped => {
                 self.rx_bad += 1;
@@ -277,7 +277,12 @@ impl Port for XskPort {
             match self.given(&descriptor) {
                 Some(frame) => {
                     self.held[frame] = true;
-                    frames.push(RxFrame { handle: descriptor.addr, len: descriptor.len, checksum: self.checksum });
+                    frames.push(RxFrame {
+                        handle: descriptor.addr,
+                        len: descriptor.len,
+                        checksum: self.checksum,
+                        gso_bytes: 0,
+                    });
                 }
                 None => self.rx_bad += 1,
             }

@@ -139,6 +139,49 @@ impl Lab {
     }
 }
 
+/// A namespace behind the client's, which routes to it over a path of 1400 bytes, and does not say so before a packet comes.
+pub struct Behind(String);
+
+/// Its address over IPv4 and over IPv6.
+pub const BEHIND: &str = "10.79.0.2";
+/// See [`BEHIND`].
+pub const BEHIND6: &str = "fd79::2";
+
+impl Behind {
+    /// Behind this laboratory's client, which has IPv6 addresses.
+    pub fn new(lab: &Lab) -> Self {
+        let (server, client, name) = (&lab.server, &lab.client, lab.client.replace("tpc", "tpb"));
+        run(&format!("ip netns add {name}"));
+        run(&format!("ip link add eth3 netns {client} type veth peer name eth1 netns {name}"));
+        for (address, of_router, via, all) in
+            [(BEHIND, "10.79.0.1", CLIENT, "10.79.0.0/24"), (BEHIND6, "fd79::1", CLIENT6, "fd79::/64")]
+        {
+            let (bits, nodad) = if all.contains(':') { (64, "nodad") } else { (24, "") };
+            run(&format!("ip -n {client} addr add {of_router}/{bits} dev eth3 {nodad}"));
+            run(&format!("ip -n {name} addr add {address}/{bits} dev eth1 {nodad}"));
+            run(&format!("ip -n {client} link set eth3 up"));
+            run(&format!("ip -n {name} link set eth1 up"));
+            run(&format!("ip -n {client} route replace {all} dev eth3 mtu lock 1400"));
+            run(&format!("ip -n {name} route replace default via {of_router} dev eth1"));
+            run(&format!("ip -n {server} route replace {all} via {via} dev eth1"));
+        }
+        for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            lab.on_client(Program::line(&format!("sysctl -q -w {setting}=1"))).run(10).ok();
+        }
+        Self(name)
+    }
+    /// The program, run there.
+    pub fn on_it(&self, program: Program) -> Program {
+        program.under(&["ip", "netns", "exec", &self.0])
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = Program::line(&format!("ip netns del {}", self.0)).run(10);
+    }
+}
+
 impl Default for Lab {
     fn default() -> Self {
         Self::new()

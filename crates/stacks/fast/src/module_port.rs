@@ -267,7 +267,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let Some(number) = filter.free.pop() else { return false };
         let checksum = send_back::received(bytes, frame.checksum);
         let (action, len) = run_copy::<SELECTS>(filter, number, bytes, selectors);
-        let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
+        let moved = RxFrame { handle: OURS | number, len, ..*frame };
         match action {
             Action::Pass => {
                 filter.done.push(std::mem::replace(frame, moved));
@@ -300,8 +300,8 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let able = inner.capabilities();
         if frame.handle & OURS == 0
             && let Some(bytes) = inner.bytes_mut(frame)
-            && send_back::is_super(able, bytes)
-            && let Some((payload, end, offload)) = send_back::ready(able, bytes, checksum)
+            && send_back::is_super(able, bytes, frame.gso_bytes)
+            && let Some((payload, end, offload)) = send_back::ready(able, bytes, checksum, frame.gso_bytes)
         {
             if inner.return_super(&RxFrame { len: end as u32, ..*frame }, payload, offload) {
                 return;
@@ -317,7 +317,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
             let start = filter.starts[at] as usize;
             filter.held[at].get_mut(start..start + frame.len as usize)
         };
-        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum)) {
+        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum, frame.gso_bytes)) {
             filter.ingress.failed(EVERY);
         }
     }
@@ -494,7 +494,7 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
             let over = Some(filter.ingress.over()).filter(|_| action == Action::Redirect);
             leaves = over.filter(|over| *over != filter.interface);
             let goes_back = action == Action::Tx || (over.is_some() && leaves.is_none());
-            if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
+            if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid, 0) {
                 filter.ingress.failed(EVERY);
             }
         } else if frame.len() <= LARGEST
@@ -502,7 +502,8 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         {
             let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
             let (action, len) = run_copy::<SELECTS>(filter, number, frame, selectors);
-            self.copy_left(RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid }, action);
+            let copy = RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid, gso_bytes: 0 };
+            self.copy_left(copy, action);
         }
         settle(&mut self.filter.ingress);
         leaves
@@ -510,8 +511,8 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
     fn leaving(&mut self, frames: &mut Vec<Leaving>) {
         frames.append(&mut self.filter.leaving);
     }
-    fn send_past(&mut self, frame: &mut [u8], checksum: RxChecksum) -> bool {
-        send_back::send(&mut *self.inner, frame, checksum)
+    fn send_past(&mut self, frame: &mut [u8], checksum: RxChecksum, gso_bytes: u16) -> bool {
+        send_back::send(&mut *self.inner, frame, checksum, gso_bytes)
     }
     fn failed(&mut self) {
         self.filter.ingress.failed(EVERY);

@@ -91,7 +91,7 @@ impl PortSet {
         if let Some(over) = port.translate(frame) {
             // Whoever kept the frame has checked it.
             let to = port_of(&self.ports, over);
-            let sent = to.is_some_and(|to| self.ports[to].send_past(frame, RxChecksum::Valid));
+            let sent = to.is_some_and(|to| self.ports[to].send_past(frame, RxChecksum::Valid, 0));
             if !sent {
                 self.ports[place].failed();
             }
@@ -112,7 +112,7 @@ impl PortSet {
             for Leaving { frame, over } in leaving.drain(..) {
                 let both = port_of(ports, over).and_then(|to| ports.get_disjoint_mut([place, to]).ok());
                 let sent = both.is_some_and(|[from, to]| {
-                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum))
+                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum, frame.gso_bytes))
                 });
                 ports[place].release(&[frame]);
                 if !sent {

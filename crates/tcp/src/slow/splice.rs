@@ -159,7 +159,7 @@ impl SlowPath {
         let apart = a.tuple != b.tuple.reversed();
         let plain = a.tuple.local.is_ipv4() == b.tuple.local.is_ipv4() && [&a, &b].iter().all(|end| end.is_plain());
         let installed = a.snapshot.mss != 0 && b.snapshot.mss != 0;
-        let fits = a.largest <= b.snapshot.mss && b.largest <= a.snapshot.mss;
+        let fits = a.largest <= b.takes && b.largest <= a.takes;
         let alike = (a.snapshot.flags ^ b.snapshot.flags) & ALIKE == 0;
         if apart && plain && (!installed || (fits && alike)) { Ok([a, b]) } else { Err(EOPNOTSUPP) }
     }
@@ -181,7 +181,8 @@ impl SlowPath {
         };
         let largest = mtu.saturating_sub(installed.path.overhead());
         let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
-        Ok(End { tuple, link, largest, stamp, snapshot })
+        let takes = installed.path.told().unwrap_or(snapshot.mss);
+        Ok(End { tuple, link, largest, takes, stamp, snapshot })
     }
 
     pub(super) fn step(&self, flows: [FlowId; 2], step: Splicing, host: &mut dyn Host) {
@@ -335,6 +336,8 @@ struct End {
     link: Link,
     /// The most payload that the peer may send in one packet.
     largest: u16,
+    /// The most payload in one packet that it takes. A router that finds less possible is asked anew by whoever sends then.
+    takes: u16,
     /// The timestamp that we would send now.
     stamp: u32,
     snapshot: FlowSnapshot,

@@ -1,7 +1,7 @@
 //! Two connections that are spliced: asked for, translated, and ended.
 
 use super::world::*;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, Link, Owner, PortId, flow_flags};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, PortId, flow_flags};
 use crate::messages::{Held, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{Forwarded, Route};
@@ -11,16 +11,16 @@ use towpath_wire::flags;
 const EAGAIN: i32 = 11;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
-const EOPNOTSUPP: i32 = 95;
+pub(super) const EOPNOTSUPP: i32 = 95;
 const ECONNRESET: i32 = 104;
 const ENOTCONN: i32 = 107;
 const ETIMEDOUT: i32 = 110;
 
 /// A proxy: a child of its listener, and a connection that it has opened.
-struct Proxy {
-    bench: Bench,
-    flows: [FlowId; 2],
-    owners: [Owner; 2],
+pub(super) struct Proxy {
+    pub(super) bench: Bench,
+    pub(super) flows: [FlowId; 2],
+    pub(super) owners: [Owner; 2],
     /// How often it has asked.
     round: u32,
 }
@@ -30,7 +30,7 @@ impl Proxy {
         Self::with(Bench::client)
     }
     /// With a connection that is opened so.
-    fn with(open: impl FnOnce(&mut Bench) -> FlowId) -> Self {
+    pub(super) fn with(open: impl FnOnce(&mut Bench) -> FlowId) -> Self {
         let mut bench = Bench::listening(10);
         let mss = 1448;
         let flows = [bench.child(4001), open(&mut bench)];
@@ -47,7 +47,7 @@ impl Proxy {
         bench.messages();
         Self { bench, flows, owners, round: 0 }
     }
-    fn ask(&mut self) -> Result<(), i32> {
+    pub(super) fn ask(&mut self) -> Result<(), i32> {
         self.ask_for(self.owners)
     }
     fn ask_for(&mut self, owners: [Owner; 2]) -> Result<(), i32> {
@@ -56,22 +56,22 @@ impl Proxy {
         slow.splice(*now, owners, 1, readings, world)
     }
     /// Answers to the newest round.
-    fn held(&mut self, side: usize, held: Held) {
+    pub(super) fn held(&mut self, side: usize, held: Held) {
         self.held_in(self.round, side, held);
     }
     fn held_in(&mut self, round: u32, side: usize, held: Held) {
         self.bench.say(ToSlow::Held(self.flows[side], round, held));
     }
-    fn steps(&mut self) -> Vec<String> {
+    pub(super) fn steps(&mut self) -> Vec<String> {
         let steps = ["hold", "resume", "release", "begun", "ended", "remove"];
         let name = |message: &String| message.split_once(':').unwrap().1.to_owned();
         let is_step = |message: &String| steps.iter().any(|step| message.starts_with(step));
         self.bench.messages().iter().map(name).filter(is_step).collect()
     }
-    fn answers(&mut self) -> Vec<i32> {
+    pub(super) fn answers(&mut self) -> Vec<i32> {
         std::mem::take(&mut self.bench.world.splice_answers).into_iter().map(|(_, errno)| errno).collect()
     }
-    fn begun() -> Self {
+    pub(super) fn begun() -> Self {
         let mut proxy = Self::new();
         proxy.ask().unwrap();
         proxy.held(0, Held::Resting);
@@ -81,14 +81,14 @@ impl Proxy {
         proxy.steps();
         proxy
     }
-    fn tuple(&self, side: usize) -> FourTuple {
+    pub(super) fn tuple(&self, side: usize) -> FourTuple {
         self.bench.world.setups[&self.flows[side]].tuple
     }
-    fn seen(&mut self, side: usize) -> &mut Forwarded {
+    pub(super) fn seen(&mut self, side: usize) -> &mut Forwarded {
         let tuple = self.tuple(side);
         &mut self.bench.world.splices.as_mut().unwrap().get_mut(&tuple).unwrap().1
     }
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.bench.world.splices.as_ref().unwrap().is_empty()
     }
     /// The other peer acknowledges this one's bytes up to `seq`.
@@ -199,50 +199,6 @@ fn only_connections_that_understand_each_other_are_spliced() {
     assert_eq!(proxy.steps()[2..], named("release", &proxy));
     proxy.bench.world.splices = None;
     assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "no module");
-}
-
-/// Opens a connection over another port, or over a link that is otherwise another one.
-fn by(link: Link) -> impl FnOnce(&mut Bench) -> FlowId {
-    move |bench| {
-        bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
-        let flow = bench.client();
-        bench.world.route = None;
-        flow
-    }
-}
-
-#[test]
-fn connections_over_two_ports_name_the_way_out_and_other_links_are_refused() {
-    let mut proxy = Proxy::with(by(Link { port: PortId(2), source: [7; 6], ..LINK }));
-    proxy.ask().unwrap();
-    proxy.held(0, Held::Resting);
-    proxy.held(1, Held::Resting);
-    proxy.bench.poll();
-    assert_eq!(proxy.answers(), [0]);
-    let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0);
-    assert_eq!(ways.map(|way| way.out), [Some(PortId(2)), Some(PortId(1))]);
-    assert_eq!(ways.map(|way| way.link.source), [[7; 6], LINK.source]);
-    let mut proxy = Proxy::with(by(Link { vlan: Some(5), ..LINK }));
-    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "a tag");
-}
-
-#[test]
-fn connections_of_two_families_and_of_one_link_alone_are_refused() {
-    let mut proxy = Proxy::with(|bench| bench.client_of(CLIENT, PEER6, US6));
-    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "the other one is over IPv4");
-    let [us, peer] = ["fe80::1", "fe80::2"].map(|address| address.parse().unwrap());
-    for (remote, local, answer) in [(PEER6, US6, Ok(())), (peer, us, Err(EOPNOTSUPP))] {
-        let mut bench = Bench::listening(10);
-        bench.world.splices = Some(HashMap::new());
-        bench.world.route = Some(Route::Via { link: LINK, source: local, mtu: 1500 });
-        let flows = [CLIENT, Owner(77)].map(|owner| bench.client_of(owner, remote, local));
-        for flow in flows {
-            bench.reading(flow).mss = 1428;
-        }
-        let owners = flows.map(|flow| bench.world.setups[&flow].owner);
-        let Bench { slow, world, readings, now } = &mut bench;
-        assert_eq!(slow.splice(*now, owners, 1, readings, world), answer, "{remote}");
-    }
 }
 
 #[test]
@@ -358,7 +314,7 @@ fn a_flow_that_goes_while_it_is_asked_for_lets_the_other_one_go_on() {
 #[test]
 fn a_spliced_flow_has_no_timers_and_its_new_link_is_the_translations() {
     let mut proxy = Proxy::begun();
-    let link = Link { destination: [9; 6], ..LINK };
+    let link = crate::flow::Link { destination: [9; 6], ..LINK };
     proxy.bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
     let Bench { slow, world, now, .. } = &mut proxy.bench;
     slow.retry_routes(*now, world);
