@@ -7,27 +7,25 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "modules/splice.h"
 #include "tables.bpf.h"
 
-// The longest headers of a segment that is sent on: without IP options, with all that TCP may have.
-#define MOST_SEGMENT (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr) + MOST_OPTION_BYTES)
-
-// As many as the module has at most. A key is what a received segment names, as in `flows`.
+// As many as the module has at most.
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 1 << 16);
     __uint(map_flags, BPF_F_NO_PREALLOC);
-    __type(key, struct flow);
+    __type(key, struct towpath_connection);
     __type(value, struct towpath_splice);
 } splices SEC(".maps");
 
 // Room for the headers of a segment. It is a map's, as the words of options need not be aligned, and on the stack must be.
 struct headers {
-    __u8 bytes[128];
+    __u8 bytes[144];
 };
 
 struct {
@@ -37,41 +35,68 @@ struct {
     __type(value, struct headers);
 } scratch SEC(".maps");
 
-// `value`: of the flow's entry. The filter of the packet sockets and the program behind it must say the same.
-static __always_inline int goes_on(__u32 *value, const struct iphdr *ip, const struct tcphdr *tcp)
+// `value`: of the flow's entry. `hops`: that the segment may go. The filter of the packet sockets and the program behind it must
+// say the same.
+static __always_inline int goes_on(__u32 *value, __u32 hops, const struct tcphdr *tcp)
 {
-    return value && *value & SPLICED && ip->ihl == 5 && ip->ttl > 1 && !tcp->syn && !tcp->fin && !tcp->rst;
+    return value && *value & SPLICED && hops > 1 && !tcp->syn && !tcp->fin && !tcp->rst;
 }
 
-// Translates a frame of which `goes_on` is true, and sends it out by the interface that it came from. The frame may share its
-// bytes with packet sockets: only a helper's write gives it its own. A program that writes by itself would do so to each frame.
-static __noinline int send_on(struct __sk_buff *skb)
+// The same for a segment over IPv4.
+static __always_inline int goes_on4(__u32 *value, const struct iphdr *ip, const struct tcphdr *tcp)
 {
-    __u32 zero = 0, room = skb->len < MOST_SEGMENT ? skb->len : MOST_SEGMENT, length;
+    return ip->ihl == 5 && goes_on(value, ip->ttl, tcp);
+}
+
+// Translates a frame of which `goes_on` is true, and sends it out. The frame may share its bytes with packet sockets: only a
+// helper's write gives it its own. A program that writes by itself would do so to each frame.
+static __always_inline int send_on(struct __sk_buff *skb, const int v6)
+{
+    const __u32 ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+    // The longest headers: without IP options, with all that TCP may have.
+    const __u32 most = ETH_HLEN + ip_bytes + sizeof(struct tcphdr) + MOST_OPTION_BYTES;
+    const __u32 check_at = ETH_HLEN + ip_bytes + offsetof(struct tcphdr, check);
+    __u32 zero = 0, room = skb->len < most ? skb->len : most, length;
     struct headers *headers = bpf_map_lookup_elem(&scratch, &zero);
     if (!headers)
         return DROP;
     struct ethhdr *eth = (void *)(headers->bytes + 2); // so that the IP header is aligned
-    struct iphdr *ip = (void *)(eth + 1);
-    struct tcphdr *tcp = (void *)(ip + 1);
+    struct tcphdr *tcp = (void *)(eth + 1) + ip_bytes;
     struct gains gains;
-    const __u32 check_at = ETH_HLEN + sizeof(*ip) + offsetof(struct tcphdr, check);
 
     asm volatile("" : "+r"(room));
-    if (room < ETH_HLEN + sizeof(*ip) + sizeof(*tcp) || room > MOST_SEGMENT || bpf_skb_load_bytes(skb, 0, eth, room))
+    if (room < ETH_HLEN + ip_bytes + sizeof(*tcp) || room > most || bpf_skb_load_bytes(skb, 0, eth, room))
         return DROP;
-    struct flow flow = { ip->saddr, ip->daddr, tcp->source, tcp->dest };
-    struct towpath_splice *splice = bpf_map_lookup_elem(&splices, &flow);
-    length = ETH_HLEN + sizeof(*ip) + tcp->doff * 4;
-    if (!splice || length > room || translate(eth, headers + 1, skb->len, splice, &gains))
+    struct towpath_connection from;
+    name(&from, eth + 1, tcp, v6);
+    struct towpath_splice *splice = bpf_map_lookup_elem(&splices, &from);
+    length = ETH_HLEN + ip_bytes + tcp->doff * 4;
+    if (!splice || length > room || translate(eth, v6, headers + 1, skb->len, splice, &gains))
         return DROP;
     asm volatile("" : "+r"(length));
-    if (length > MOST_SEGMENT || length < ETH_HLEN || bpf_skb_store_bytes(skb, 0, eth, length, 0))
+    if (length > most || length < ETH_HLEN || bpf_skb_store_bytes(skb, 0, eth, length, 0))
         return DROP;
+    gains.addresses = (__u32)gains.addresses + (gains.addresses >> 32);
     gains.addresses = (__u32)gains.addresses + (gains.addresses >> 32);
     gains.segment = (__u32)gains.segment + (gains.segment >> 32);
     gains.segment = (__u32)gains.segment + (gains.segment >> 32);
     bpf_l4_csum_replace(skb, check_at, 0, gains.segment, 0);
-    bpf_l4_csum_replace(skb, check_at, 0, (__u32)gains.addresses + (gains.addresses >> 32), BPF_F_PSEUDO_HDR);
-    return bpf_redirect(skb->ifindex, 0);
+    bpf_l4_csum_replace(skb, check_at, 0, gains.addresses, BPF_F_PSEUDO_HDR);
+    if (v6) {
+        // The header has no sum of its own, for which the helper has just allowed in the sum of a device over the whole frame.
+        gains.hops += gains.addresses;
+        bpf_csum_update(skb, (__u32)gains.hops + (gains.hops >> 32));
+    }
+    return bpf_redirect(splice->out ? splice->out : skb->ifindex, 0);
+}
+
+// One after the other: the verifier judges each by itself.
+static __noinline int send_on4(struct __sk_buff *skb)
+{
+    return send_on(skb, 0);
+}
+
+static __noinline int send_on6(struct __sk_buff *skb)
+{
+    return send_on(skb, 1);
 }

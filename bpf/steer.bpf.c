@@ -127,8 +127,8 @@ static __always_inline int is_ours4(struct iphdr *ip, void *end, int all)
     struct flow flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
     __u32 *value = bpf_map_lookup_elem(&flows, &flow);
     struct tcphdr *tcp = (void *)ports;
-    if ((void *)(tcp + 1) <= end && goes_on(value, ip, tcp))
-        return GOES_ON;
+    if ((void *)(tcp + 1) <= end && goes_on4(value, ip, tcp))
+        return GOES_ON4;
     return all || is_ours_by(value, &half_open, &seen, &flow, tcp, end);
 }
 
@@ -143,7 +143,11 @@ static __always_inline int is_ours6(struct ipv6hdr *ip, void *end, int all)
         return 0;
 
     struct flow6 flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
-    return all || is_ours_by(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &seen6, &flow, (void *)ports, end);
+    __u32 *value = bpf_map_lookup_elem(&flows6, &flow);
+    struct tcphdr *tcp = (void *)ports;
+    if ((void *)(tcp + 1) <= end && goes_on(value, ip->hop_limit, tcp))
+        return GOES_ON6;
+    return all || is_ours_by(value, &half_open6, &seen6, &flow, tcp, end);
 }
 
 // The place of an interface; PLACES: it has none. The kernel checks a global function once, and knows nothing of its result.
@@ -160,7 +164,7 @@ __attribute__((noinline)) __u32 place_of(__u32 interface)
     return place;
 }
 
-// `place`: of the interface. GOES_ON: it is of a spliced connection, and packet sockets do not take it.
+// `place`: of the interface. GOES_ON4, GOES_ON6: it is of a spliced connection, and packet sockets do not take it.
 static __always_inline int is_ours(void *data, void *end, __u32 place)
 {
     struct ethhdr *ethernet = data;
@@ -270,7 +274,7 @@ int towpath_drop(struct __sk_buff *skb)
         return NEXT;
     }
     count(STEERED);
-    return ours == GOES_ON ? send_on(skb) : DROP;
+    return ours == GOES_ON4 ? send_on4(skb) : ours == GOES_ON6 ? send_on6(skb) : DROP;
 }
 
 static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
@@ -303,7 +307,7 @@ static __always_inline int receives4(struct __sk_buff *skb)
         return 0;
     struct flow flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
     __u32 *value = bpf_map_lookup_elem(&flows, &flow);
-    return !goes_on(value, &ip, &tcp) && has_segment(value, &half_open, &flow, is_first_syn(&tcp));
+    return !goes_on4(value, &ip, &tcp) && has_segment(value, &half_open, &flow, is_first_syn(&tcp));
 }
 
 static __always_inline int receives6(struct __sk_buff *skb)
@@ -329,7 +333,8 @@ static __always_inline int receives6(struct __sk_buff *skb)
     if (ip.nexthdr != IPPROTO_TCP || !load(skb, at, &tcp, sizeof tcp))
         return 0;
     struct flow6 flow = { ip.saddr, ip.daddr, tcp.source, tcp.dest };
-    return has_segment(bpf_map_lookup_elem(&flows6, &flow), &half_open6, &flow, is_first_syn(&tcp));
+    __u32 *value = bpf_map_lookup_elem(&flows6, &flow);
+    return !goes_on(value, ip.hop_limit, &tcp) && has_segment(value, &half_open6, &flow, is_first_syn(&tcp));
 }
 
 SEC("socket")

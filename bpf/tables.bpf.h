@@ -56,7 +56,7 @@ enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
 // Values of `flows`: who sent the first SYN. SPLICED is in a value beside it.
 enum { ACTIVE = 1, PASSIVE = 2, SPLICED = 4 };
 // Of a segment, beside whether it is ours: see `goes_on`.
-enum { GOES_ON = 2 };
+enum { GOES_ON4 = 4, GOES_ON6 = 6 };
 // Results of `towpath_listen`.
 enum { OURS = 0, KERNELS = -1 };
 // Results of `towpath_drop` and `towpath_own`: TCX_NEXT and TCX_DROP, which older headers lack.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Splice: makes of each segment of one connection a segment of another, and sends it back over the port that it came from.
-// The stack says which: it keeps `towpath_splices`, with an element for each direction.
+// Splice: makes of each segment of one connection a segment of another, and sends it back over the port that it came from, or
+// over another one. The stack says which: it keeps `towpath_splices`, with an element for each direction.
 //
 //   towpath module add splice splice.bpf.o
 //   towpath module maps splice towpath_splices dump     the directions, and what has gone on
@@ -17,28 +17,42 @@ struct {
     __type(value, struct towpath_splice);
 } towpath_splices SEC(".maps");
 
+// A segment whose IP header is no longer than it must be, and whose ports can be read.
+static __always_inline int goes_on(struct ethhdr *eth, const int v6, void *end)
+{
+    struct tcphdr *tcp = (void *)(eth + 1) + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+    struct towpath_connection from;
+    struct gains gains;
+
+    name(&from, eth + 1, tcp, v6);
+    struct towpath_splice *splice = bpf_map_lookup_elem(&towpath_splices, &from);
+    if (!splice || tcp->syn)
+        return XDP_PASS;
+    if (translate(eth, v6, end, end - (void *)eth, splice, &gains))
+        return XDP_DROP;
+    tcp->check = corrected(tcp->check, gains.addresses + gains.segment);
+    return splice->out ? bpf_redirect(splice->out, 0) : XDP_TX;
+}
+
 SEC("xdp")
 int splice(struct xdp_md *ctx)
 {
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     struct ethhdr *eth = data;
     struct iphdr *ip = (void *)(eth + 1);
-    struct tcphdr *tcp = (void *)(ip + 1);
-    struct gains gains;
+    struct ipv6hdr *ip6 = (void *)ip;
 
-    if ((void *)(tcp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45)
+    if ((void *)ip + sizeof(*ip) + sizeof(struct tcphdr) > end)
         return XDP_PASS;
     // Not a fragment: neither an offset nor "more".
-    if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(0x3fff))
+    if (eth->h_proto == bpf_htons(ETH_P_IP) && *(__u8 *)ip == 0x45 && ip->protocol == IPPROTO_TCP &&
+        !(ip->frag_off & bpf_htons(0x3fff)))
+        return goes_on(eth, 0, end);
+    if ((void *)ip6 + sizeof(*ip6) + sizeof(struct tcphdr) > end)
         return XDP_PASS;
-    struct towpath_connection from = {ip->saddr, ip->daddr, tcp->source, tcp->dest};
-    struct towpath_splice *splice = bpf_map_lookup_elem(&towpath_splices, &from);
-    if (!splice || tcp->syn)
-        return XDP_PASS;
-    if (translate(eth, end, end - data, splice, &gains))
-        return XDP_DROP;
-    tcp->check = corrected(tcp->check, gains.addresses + gains.segment);
-    return XDP_TX;
+    if (eth->h_proto == bpf_htons(ETH_P_IPV6) && *(__u8 *)ip6 >> 4 == 6 && ip6->nexthdr == IPPROTO_TCP)
+        return goes_on(eth, 1, end);
+    return XDP_PASS;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

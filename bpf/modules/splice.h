@@ -6,6 +6,7 @@
 
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -22,7 +23,8 @@
 // What sums gain by a translation. They have not been folded.
 struct gains {
     __u64 addresses; // The sum of the pseudo-header,
-    __u64 segment;   // and that of the segment itself.
+    __u64 segment;   // that of the segment itself,
+    __u64 hops;      // and that of the rest of the IP header.
 };
 
 // What a sum of 16-bit words gains where one number takes another's place. It has not been folded.
@@ -38,6 +40,33 @@ static __always_inline __sum16 corrected(__sum16 check, __u64 gained)
     for (int i = 0; i < 4; i++)
         gained = (gained & 0xffff) + (gained >> 16);
     return ~gained;
+}
+
+// Puts so many words of an address in the place of another one, and returns what the sum gains.
+static __always_inline __u64 readdress(__be32 *at, const __be32 *address, const int words)
+{
+    __u64 gained = 0;
+    for (int i = 0; i < words; i++) {
+        gained += change(at[i], address[i]);
+        at[i] = address[i];
+    }
+    return gained;
+}
+
+// Names the connection of a segment, as the stack's tables have it.
+static __always_inline void name(struct towpath_connection *from, const void *packet, const struct tcphdr *tcp, const int v6)
+{
+    const struct ipv6hdr *ip6 = packet;
+    const struct iphdr *ip = packet;
+
+    __builtin_memset(from, 0, sizeof(*from));
+    for (int i = 0; i < (v6 ? 4 : 1); i++) {
+        from->saddr[i] = v6 ? ip6->saddr.s6_addr32[i] : ip->saddr;
+        from->daddr[i] = v6 ? ip6->daddr.s6_addr32[i] : ip->daddr;
+    }
+    from->sport = tcp->source;
+    from->dport = tcp->dest;
+    from->version = v6 ? 6 : 4;
 }
 
 // Adds to a number of the header, and returns what the sum gains. A word that begins at an odd place has its bytes swapped.
@@ -94,17 +123,20 @@ static __always_inline int options(struct tcphdr *tcp, void *end, struct towpath
     return 0;
 }
 
-// Translates a segment without IP options but for its checksum, and counts it. `bytes`: of the frame. Fails if the segment is
-// malformed, or has been sent on too often.
-static __always_inline int translate(struct ethhdr *eth, void *end, __u32 bytes, struct towpath_splice *splice,
-                                     struct gains *gains)
+// Translates a segment without IP options or extension headers but for its checksum, and counts it. `bytes`: of the frame. Fails
+// if the segment is malformed, or has been sent on too often.
+static __always_inline int translate(struct ethhdr *eth, const int v6, void *end, __u32 bytes,
+                                     struct towpath_splice *splice, struct gains *gains)
 {
     struct iphdr *ip = (void *)(eth + 1);
-    struct tcphdr *tcp = (void *)(ip + 1);
-    __u32 headers = sizeof(*ip) + tcp->doff * 4, length = bpf_ntohs(ip->tot_len), seq, acked, window;
+    struct ipv6hdr *ip6 = (void *)ip;
+    const __u32 ip_bytes = v6 ? sizeof(*ip6) : sizeof(*ip);
+    struct tcphdr *tcp = (void *)ip + ip_bytes;
+    __u32 headers = ip_bytes + tcp->doff * 4, seq, acked, window;
+    __u32 length = v6 ? ip_bytes + bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip->tot_len);
 
     // As a router: a segment that goes round in circles comes to an end.
-    if (tcp->doff < 5 || length < headers || sizeof(*eth) + length > bytes || ip->ttl <= 1)
+    if (tcp->doff < 5 || length < headers || sizeof(*eth) + length > bytes || (v6 ? ip6->hop_limit : ip->ttl) <= 1)
         return -1;
     gains->segment = 0;
     if (options(tcp, end, splice, &gains->segment))
@@ -112,11 +144,18 @@ static __always_inline int translate(struct ethhdr *eth, void *end, __u32 bytes,
 
     __builtin_memcpy(__builtin_assume_aligned(eth, 2), splice->dmac, 2 * ETH_ALEN);
     // Segments of the other connection are received from `saddr`, so they are sent to it.
-    gains->addresses = change(ip->saddr, splice->to.daddr) + change(ip->daddr, splice->to.saddr);
-    ip->check = corrected(ip->check, gains->addresses + change(bpf_htons(1 << 8), 0));
-    ip->ttl--;
-    ip->saddr = splice->to.daddr;
-    ip->daddr = splice->to.saddr;
+    if (v6) {
+        gains->addresses = readdress(ip6->saddr.s6_addr32, splice->to.daddr, 4);
+        gains->addresses += readdress(ip6->daddr.s6_addr32, splice->to.saddr, 4);
+        gains->hops = change(bpf_htons(1), 0);
+        ip6->hop_limit--;
+    } else {
+        gains->addresses = readdress(&ip->saddr, splice->to.daddr, 1);
+        gains->addresses += readdress(&ip->daddr, splice->to.saddr, 1);
+        gains->hops = change(bpf_htons(1 << 8), 0);
+        ip->check = corrected(ip->check, gains->addresses + gains->hops);
+        ip->ttl--;
+    }
     gains->segment += change(tcp->source, splice->to.dport) + change(tcp->dest, splice->to.sport);
     tcp->source = splice->to.dport;
     tcp->dest = splice->to.sport;

@@ -26,16 +26,17 @@ struct towpath_frame {
 // kernel may do so in its place (docs/guide/splicing.md). All numbers are in the host's
 // order, but for addresses and ports.
 
-// A connection over IPv4 as a received segment names it.
+// A connection as a received segment names it. An address of IPv4 stands in the first word, and the others are 0.
 struct towpath_connection {
-    __be32 saddr;
-    __be32 daddr;
+    __be32 saddr[4];
+    __be32 daddr[4];
     __be16 sport;
     __be16 dport;
+    __u32 version; // 4 or 6: of IP.
 };
 
 struct towpath_splice {
-    struct towpath_connection to; // The connection that the segment goes on.
+    struct towpath_connection to; // The connection that the segment goes on, over the same version of IP.
     __u8 dmac[6];                 // Ethernet addresses of the next hop, and of the port.
     __u8 smac[6];
     __u32 seq;   // What is added to the sequence number,
@@ -49,6 +50,7 @@ struct towpath_splice {
     __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
     __u32 fin;      // the sequence number after the last FIN
     __u32 rst;      // and that of the last RST.
+    __u32 out;      // The index of the interface by which it goes. 0: back over the one that it came from.
     __u64 segments; // It counts what it has sent on: frames,
     __u64 bytes;    // and their payload.
     // The same for what the kernel has sent on without the module. The stack keeps it.

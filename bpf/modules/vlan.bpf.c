@@ -2,8 +2,11 @@
 //
 // VLAN: takes the tag off frames that are received (vlan_pop), and puts one on frames that are sent (vlan_push).
 //
-//   towpath module add pop vlan.bpf.o --program vlan_pop
-//   towpath module add push vlan.bpf.o --program vlan_push --hook egress
+// Modules between the two see no tag. It is for interfaces that are served with `vlan`: others have no frames with one.
+//
+//   towpath module add pop vlan.bpf.o --program vlan_pop --priority 1
+//   towpath module add pop-out vlan.bpf.o --program vlan_pop --hook egress --priority 1
+//   towpath module add push vlan.bpf.o --program vlan_push --hook egress --priority 9
 //   towpath module maps push tag set 0 7          the tag; 0: none
 
 #include <linux/bpf.h>

@@ -47,6 +47,7 @@ impl Port for FlatPort {
             handle: handle as u64,
             len: *len as u32,
             checksum: RxChecksum::Valid,
+            gso_bytes: 0,
         }));
     }
     fn bytes(&self, frame: &RxFrame) -> &[u8] {

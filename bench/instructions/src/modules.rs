@@ -49,7 +49,7 @@ impl Port for Flat {
         Capabilities { mtu_bytes: 1500, ..Capabilities::default() }
     }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
-        let frame = |handle| RxFrame { handle, len: FRAME_BYTES as u32, checksum: RxChecksum::Valid };
+        let frame = |handle| RxFrame { handle, len: FRAME_BYTES as u32, checksum: RxChecksum::Valid, gso_bytes: 0 };
         frames.extend((0..max.min(TURN) as u64).map(frame));
     }
     fn bytes(&self, frame: &RxFrame) -> &[u8] {

@@ -4,6 +4,7 @@
 mod all;
 mod bulk;
 mod callgrind;
+mod clang;
 mod connections;
 mod cpu_layout;
 mod cpu_time;
@@ -89,7 +90,7 @@ enum Benchmark {
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
     /// What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program
-    /// (root; needs valgrind and clang).
+    /// (root; needs valgrind and clang). What the module that splices gains a proxy, as `splice` measures it.
     Modules(modules::Options),
     /// One bulk connection through `towpath-impair` over eight bad paths: loss, bursts, reordering. Both stacks send to
     /// Linux.

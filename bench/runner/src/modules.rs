@@ -1,7 +1,9 @@
 //! What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program.
 
 use crate::callgrind::{absent, callgrind, per_request};
+use crate::clang::clang;
 use crate::programs::{ScratchDir, json_report, number};
+use crate::{side_by_side, spliced_proxy};
 use clap::Args;
 use serde::Serialize;
 use std::io;
@@ -38,7 +40,13 @@ pub struct Options {
     /// Rounds of the timed runs; the median is told, with the range.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Leave out what the module that splices gains (`towpath bench splice`), which needs a veth and iperf3.
+    #[arg(long)]
+    no_splicing: bool,
 }
+
+/// Most rounds of the spliced proxy, which take seconds each.
+const MOST_SPLICED: usize = 3;
 
 /// Median, least and most of some rounds.
 #[derive(Serialize)]
@@ -81,8 +89,10 @@ pub fn run(options: &Options) -> io::Result<()> {
     let rows: io::Result<Vec<Row>> =
         MODULES.iter().map(|module| row(*module, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
+    let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
     if options.json {
-        println!("{}", serde_json::to_string(&serde_json::json!({ "modules": rows })).map_err(io::Error::other)?);
+        let all = serde_json::json!({ "modules": rows, "splicing": splicing });
+        println!("{}", serde_json::to_string(&all).map_err(io::Error::other)?);
         return Ok(());
     }
     println!("a module's cost for each frame of {FRAME_BYTES} bytes, beside the kernel's run of the same program");
@@ -98,7 +108,18 @@ pub fn run(options: &Options) -> io::Result<()> {
             times(&row.kernel_ns)
         );
     }
+    if let Some(splicing) = splicing {
+        println!();
+        let rounds = side_by_side::Options::within((options.rounds as usize).min(MOST_SPLICED));
+        side_by_side::print(&rounds, "a proxy, spliced under Towpath, 1 connection (bytes/s)", &splicing);
+    }
     Ok(())
+}
+
+/// What the module that splices gains a proxy, beside Linux. Without a veth or iperf3 there are no figures, and it says why.
+fn splicing(rounds: usize) -> Option<Vec<side_by_side::Row>> {
+    let measured = spliced_proxy::run(&side_by_side::Options::within(rounds.min(MOST_SPLICED)));
+    measured.inspect_err(|why| eprintln!("no figures of splicing: {why}")).ok()
 }
 
 fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
@@ -191,20 +212,4 @@ fn compiled(object: &Object, name: &str, dir: &Path) -> io::Result<PathBuf> {
     let functions = made.functions.iter().flat_map(|offset| offset.to_le_bytes());
     std::fs::write(&path, functions.chain(made.code).collect::<Vec<_>>())?;
     Ok(path)
-}
-
-/// Compiles C to an object file of BPF.
-pub fn clang(name: &str, source: &str, dir: &Path) -> io::Result<PathBuf> {
-    let (file, object) = (dir.join(format!("{name}.bpf.c")), dir.join(format!("{name}.bpf.o")));
-    std::fs::write(&file, source)?;
-    let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-idirafter", &include, "-c"]).arg(&file);
-    let output = clang.arg("-o").arg(&object).output().map_err(|error| {
-        io::Error::new(error.kind(), format!("clang: {error}: apt-get install -y clang libbpf-dev"))
-    })?;
-    if !output.status.success() {
-        return Err(io::Error::other(format!("clang: {}", String::from_utf8_lossy(&output.stderr))));
-    }
-    Ok(object)
 }

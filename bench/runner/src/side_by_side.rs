@@ -8,6 +8,9 @@ use std::ffi::OsString;
 use std::io;
 use towpath_bench_report::{median, print_json_rows};
 
+/// Measured seconds of one run, if nobody says otherwise.
+const SECONDS: f64 = 2.0;
+
 /// Arguments of every side-by-side benchmark.
 #[derive(clap::Args)]
 pub struct Options {
@@ -15,7 +18,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Measured seconds of one run.
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = SECONDS)]
     pub seconds: f64,
     /// Rounds of Linux, Towpath; the median counts.
     #[arg(long, default_value_t = 3)]
@@ -56,6 +59,10 @@ struct Round {
 }
 
 impl Options {
+    /// All shapes, in so many rounds, within another benchmark.
+    pub fn within(rounds: usize) -> Self {
+        Self { json: false, seconds: SECONDS, rounds, shape: None, port: None }
+    }
     /// True if this shape is to be measured.
     pub fn wants(&self, shape: &str) -> bool {
         self.shape.as_deref().is_none_or(|wanted| wanted == shape)

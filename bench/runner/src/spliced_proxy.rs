@@ -1,7 +1,7 @@
 //! A proxy that passes on one iperf3 connection: on Linux by `read` and `write`, on Towpath spliced by a module.
 
 use crate::bulk::measured;
-use crate::modules::clang;
+use crate::clang::clang;
 use crate::side_by_side::{Options, Row, Server, compare};
 use crate::veth_pair::{CLIENT, SERVER, Side, VethPair};
 use std::io;

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use towpath_modules::kernel_types::{Resolved, resolve};
 use towpath_service::api::{
     self, AskError, Command, Elements, MAX_COMMAND_BYTES, MapOf, ModuleLine, ModuleList, ModuleRequest, NewModule,
     PinLine, PinList, TraceLines,
@@ -34,7 +35,9 @@ use towpath_service::api::{
   towpath module rm firewall
 
 A key or value is a number (256, 0x100), an address (10.0.0.1), or hex: and two digits for each byte in their order; a key
-of an lpm_trie is a block (10.0.0.0/8), and a value of a prog_array a program's name. To dump a ringbuf takes its records.
+of an lpm_trie is a block (10.0.0.0/8), a value of a prog_array a program's name, and one of a devmap an interface's index
+(/sys/class/net/NAME/ifindex). To dump a ringbuf takes its records.
+An object that includes vmlinux.h gets the types of this kernel when it is added (CO-RE).
 SELECTOR is WHO of the rules of `towpath policy`; all of its conditions must hold for the process that has registered. The module
 has the frames of the connections and listeners of such programs alone, of those that are open already, too.
 Modules with a lower priority run first. A frame that one drops is not shown to the next. Modules end with the service.
@@ -149,12 +152,14 @@ fn map_and_pin(text: &str) -> Result<(String, String), String> {
 
 /// Asks the service.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+    let mut missing = Vec::new();
     // A wrong file needs no service.
     let request = match &arguments.action {
         Action::Add { name, object, program, hook, priority, budget, app, map, direct } => {
             let (name, program, hook, app) = (name.clone(), program.clone(), hook.clone(), app.clone());
             let (priority, budget, maps, direct) = (*priority, *budget, each_once(map)?, *direct);
-            let object = read(object)?;
+            let (object, lacks) = read(object)?;
+            missing = lacks;
             ModuleRequest::Add(NewModule { name, object, program, hook, priority, budget, app, maps, direct })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
@@ -178,7 +183,8 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         let pins: PinList = api::ask(&socket, Command::Module(request.clone()))?;
         return Ok(if arguments.json { json(&pins) } else { pin_answer(&request, &pins.pins) });
     }
-    let ModuleList { modules } = api::ask(&socket, Command::Module(request))?;
+    let ModuleList { modules } =
+        api::ask(&socket, Command::Module(request)).map_err(|why| with_missing(why, &missing))?;
     if arguments.json {
         return Ok(json(&ModuleList { modules }));
     }
@@ -197,9 +203,12 @@ fn json<T: serde::Serialize>(answer: &T) -> String {
     serde_json::to_string(answer).unwrap_or_default() + "\n"
 }
 
-/// The object in hexadecimal digits.
-pub fn read(object: &std::path::Path) -> Result<String, AskError> {
-    let bytes = std::fs::read(object).map_err(|why| AskError::Refused(format!("{}: {why}", object.display())))?;
+/// The object in hexadecimal digits, with the types of this kernel, and what it relies on that this kernel has not.
+pub fn read(object: &std::path::Path) -> Result<(String, Vec<String>), AskError> {
+    let refused = |why: String| AskError::Refused(format!("{}: {why}", object.display()));
+    let bytes = std::fs::read(object).map_err(|why| refused(why.to_string()))?;
+    // The service has no part in it, so that it reads less of what is not its own.
+    let Resolved { file: bytes, missing } = resolve(bytes).map_err(|why| refused(why.to_string()))?;
     // The rest of the line has a name and numbers.
     let most = MAX_COMMAND_BYTES as usize / 2 - 512;
     if bytes.len() > most {
@@ -209,10 +218,22 @@ pub fn read(object: &std::path::Path) -> Result<String, AskError> {
             bytes.len()
         )));
     }
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+    let digits = bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
-    }))
+    });
+    Ok((digits, missing))
+}
+
+/// A verifier that refuses a program says nothing of the kernel's types.
+fn with_missing(why: AskError, missing: &[String]) -> AskError {
+    match why {
+        AskError::Refused(why) if !missing.is_empty() && why.contains("verifier") => AskError::Refused(format!(
+            "{why}\nthis kernel does not have, as the program wants it: {}: ask by bpf_core_field_exists first",
+            missing.join(", ")
+        )),
+        why => why,
+    }
 }
 
 /// Each map is one pin's.

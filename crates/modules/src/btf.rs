@@ -1,4 +1,5 @@
-//! The definitions of maps in an object's BTF. Each access is checked: the file may be anything.
+//! Types in an object's BTF or in the kernel's, and the definitions of maps among them. Each access is checked: the file may be
+//! anything.
 
 use crate::elf::{text_at, u32_at};
 
@@ -25,31 +26,70 @@ pub struct Definition {
     pub unknown: Option<String>,
 }
 
-struct Type<'a> {
+/// A type.
+#[derive(Debug)]
+pub struct Type<'a> {
+    /// The place of its name.
     name: u32,
-    kind: u8,
+    /// `BTF_KIND_*`.
+    pub kind: u8,
+    /// Of a struct: members have the widths of bit fields. Of an enum: its values are signed.
+    flag: bool,
     /// Size, or the number of a type.
-    size: u32,
+    pub size: u32,
     /// What follows.
     rest: &'a [u8],
 }
 
-/// The types of an object.
+/// A member of a struct or union.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// Its name; an anonymous struct has none.
+    pub name: &'a str,
+    /// The number of its type.
+    pub kind: u32,
+    /// Where it begins.
+    pub bit: u32,
+    /// Of a bit field: its width. Else 0.
+    pub width: u32,
+}
+
+/// An element of an enum.
+#[derive(Clone, Copy, Debug)]
+pub struct Enumerator<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its value. A negative one has all 64 bits.
+    pub value: u64,
+}
+
+/// The types of an object or a kernel.
+#[derive(Debug)]
 pub struct Btf<'a> {
     types: Vec<Type<'a>>,
     names: &'a [u8],
 }
 
-const INT: u8 = 1;
-const PTR: u8 = 2;
-const ARRAY: u8 = 3;
-const STRUCT: u8 = 4;
-const UNION: u8 = 5;
-const ENUM: u8 = 6;
+/// Kinds of types (`BTF_KIND_*`).
+pub const INT: u8 = 1;
+/// See [`INT`].
+pub const PTR: u8 = 2;
+/// See [`INT`].
+pub const ARRAY: u8 = 3;
+/// See [`INT`].
+pub const STRUCT: u8 = 4;
+/// See [`INT`].
+pub const UNION: u8 = 5;
+/// See [`INT`].
+pub const ENUM: u8 = 6;
+/// See [`INT`].
+pub const FORWARD: u8 = 7;
 const VAR: u8 = 14;
 const DATASEC: u8 = 15;
-const FLOAT: u8 = 16;
-const ENUM64: u8 = 19;
+/// See [`INT`].
+pub const FLOAT: u8 = 16;
+/// See [`INT`].
+pub const ENUM64: u8 = 19;
 /// Types that only point to another one: typedef, volatile, const, restrict, and the type's tag.
 const QUALIFIERS: [u8; 5] = [8, 9, 10, 11, 18];
 /// Deeper types than any program has: a circle.
@@ -69,7 +109,7 @@ impl<'a> Btf<'a> {
         };
         let (mut rest, names) = (part(8)?, part(16)?);
         // Number 0 is void.
-        let mut types = vec![Type { name: 0, kind: 0, size: 0, rest: &[] }];
+        let mut types = vec![Type { name: 0, kind: 0, flag: false, size: 0, rest: &[] }];
         while !rest.is_empty() {
             let (name, info, size) = (u32_at(rest, 0)?, u32_at(rest, 4)?, u32_at(rest, 8)?);
             let (kind, count) = ((info >> 24 & 31) as u8, (info & 0xffff) as usize);
@@ -81,26 +121,52 @@ impl<'a> Btf<'a> {
                 0 | 20.. => return None,
                 _ => 0,
             };
-            types.push(Type { name, kind, size, rest: rest.get(12..12 + more)? });
+            types.push(Type { name, kind, flag: info >> 31 != 0, size, rest: rest.get(12..12 + more)? });
             rest = &rest[12 + more..];
         }
         Some(Self { types, names })
     }
 
-    fn name(&self, at: u32) -> Option<&'a str> {
+    /// The text at this place.
+    pub fn name(&self, at: u32) -> Option<&'a str> {
         text_at(self.names, at as usize)
     }
 
+    /// The type of this number.
+    pub fn get(&self, number: u32) -> Option<&Type<'a>> {
+        self.types.get(number as usize)
+    }
+
+    /// A type's name. An anonymous one has none.
+    pub fn name_of(&self, number: u32) -> Option<&'a str> {
+        self.name(self.get(number)?.name)
+    }
+
+    /// Numbers of all types, but void.
+    pub fn numbers(&self) -> std::ops::Range<u32> {
+        1..self.types.len() as u32
+    }
+
     /// The type of this number without its qualifiers.
-    fn plain(&self, number: u32) -> Option<&Type<'a>> {
-        let mut found = self.types.get(number as usize)?;
+    pub fn plain(&self, number: u32) -> Option<&Type<'a>> {
+        self.get(self.plain_number(number)?)
+    }
+
+    /// The number of [`Btf::plain`].
+    pub fn plain_number(&self, mut number: u32) -> Option<u32> {
         for _ in 0..DEEP {
+            let found = self.get(number)?;
             if !QUALIFIERS.contains(&found.kind) {
-                return Some(found);
+                return Some(number);
             }
-            found = self.types.get(found.size as usize)?;
+            number = found.size;
         }
         None
+    }
+
+    /// Bytes of a type.
+    pub fn bytes(&self, number: u32) -> Option<u32> {
+        self.size_of(number, 0)
     }
 
     fn size_of(&self, number: u32, deep: usize) -> Option<u32> {
@@ -143,8 +209,8 @@ impl<'a> Btf<'a> {
                 "value_size" => map.value_size = self.number(kind)?,
                 "max_entries" => map.entries = self.number(kind)?,
                 "map_flags" => map.flags = self.number(kind)?,
-                "key" => map.key_size = self.size_of(self.pointed(kind)?, 0)?,
-                "value" => map.value_size = self.size_of(self.pointed(kind)?, 0)?,
+                "key" => map.key_size = self.bytes(self.pointed(kind)?)?,
+                "value" => map.value_size = self.bytes(self.pointed(kind)?)?,
                 // A list of pointers: of programs, or of maps.
                 "values" => map.values = Some(u32_at(member, 8)? / 8),
                 "pinning" => map.pinning = self.number(kind)?,
@@ -152,5 +218,89 @@ impl<'a> Btf<'a> {
             }
         }
         Some(map)
+    }
+}
+
+impl Type<'_> {
+    /// Is it a struct or a union?
+    pub fn is_composite(&self) -> bool {
+        matches!(self.kind, STRUCT | UNION)
+    }
+    /// Is it an enum, of 32 bits or 64?
+    pub fn is_enum(&self) -> bool {
+        matches!(self.kind, ENUM | ENUM64)
+    }
+    /// Are its values signed?
+    pub fn is_signed(&self) -> bool {
+        // Bit 0 of an integer's encoding.
+        self.kind == INT && self.word(0).is_some_and(|word| word >> 24 & 1 != 0) || self.is_enum() && self.flag
+    }
+    /// Is it an integer of old, that begins within its bytes?
+    pub fn begins_within(&self) -> bool {
+        self.kind == INT && self.word(0).is_some_and(|word| word >> 16 & 0xff != 0)
+    }
+    /// Of an array: the type of its elements, and how many there are.
+    pub fn array(&self) -> Option<(u32, u32)> {
+        if self.kind == ARRAY { Some((self.word(0)?, self.word(8)?)) } else { None }
+    }
+    fn word(&self, at: usize) -> Option<u32> {
+        u32_at(self.rest, at)
+    }
+}
+
+impl<'a> Btf<'a> {
+    /// The members of a struct or union; none of others.
+    pub fn members(&self, of: &Type<'a>) -> impl Iterator<Item = Option<Member<'a>>> {
+        let (flag, rest) = (of.flag, if of.is_composite() { of.rest } else { &[] });
+        rest.chunks_exact(12).map(move |entry| {
+            let place = u32_at(entry, 8)?;
+            let (bit, width) = if flag { (place & 0xff_ffff, place >> 24) } else { (place, 0) };
+            Some(Member { name: self.name(u32_at(entry, 0)?)?, kind: u32_at(entry, 4)?, bit, width })
+        })
+    }
+
+    /// The elements of an enum; none of others.
+    pub fn enumerators(&self, of: &Type<'a>) -> impl Iterator<Item = Option<Enumerator<'a>>> {
+        let (each, rest) = if of.kind == ENUM { (8, of.rest) } else { (12, of.rest) };
+        let (signed, rest) = (of.flag, if of.is_enum() { rest } else { &[] });
+        rest.chunks_exact(each).map(move |entry| {
+            let low = u32_at(entry, 4)?;
+            let value = match u32_at(entry, 8) {
+                Some(high) => u64::from(high) << 32 | u64::from(low),
+                None if signed => i64::from(low as i32) as u64,
+                None => low.into(),
+            };
+            Some(Enumerator { name: self.name(u32_at(entry, 0)?)?, value })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// BTF of these words of types and these names.
+    fn btf(types: &[u32], names: &[u8]) -> Vec<u8> {
+        let header = [MAGIC | 1 << 16, 24, 0, 4 * types.len() as u32, 4 * types.len() as u32, names.len() as u32];
+        header.iter().chain(types).flat_map(|word| word.to_le_bytes()).chain(names.iter().copied()).collect()
+    }
+
+    #[test]
+    fn elements_of_enums_have_all_their_bits() {
+        let (signed, two) = (1 << 31, 2);
+        let small = [1, u32::from(ENUM) << 24 | two | signed, 4, 3, -5i32 as u32, 5, 9];
+        let unsigned = [1, u32::from(ENUM) << 24 | 1, 4, 3, 0xffff_fff0];
+        let large = [1, u32::from(ENUM64) << 24 | 1, 8, 3, 0x9abc_def0, 0x1234_5678];
+        let bytes = btf(&[&small[..], &unsigned, &large].concat(), b"\0e\0a\0b\0");
+        let types = Btf::parse(&bytes).unwrap();
+        let of = |number| {
+            let found = types.get(number).unwrap();
+            (types.enumerators(found).map(|one| one.unwrap().value).collect::<Vec<_>>(), found.is_signed())
+        };
+        assert_eq!(of(1), (vec![-5i64 as u64, 9], true));
+        assert_eq!(of(2), (vec![0xffff_fff0], false));
+        assert_eq!(of(3), (vec![0x1234_5678_9abc_def0], false));
+        assert_eq!(types.numbers(), 1..4);
     }
 }

@@ -14,8 +14,16 @@ const ASKED: usize = 15;
 /// All selectors: each module runs.
 pub const EVERY: u32 = u32::MAX;
 
-/// A frame of a batch that does not pass, by its place there, and what becomes of it.
-pub type Left = (usize, Action);
+/// A frame of a batch that does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its place there.
+    pub place: usize,
+    /// What becomes of it: `Tx`, `Redirect` or `Drop`.
+    pub action: Action,
+    /// For `Redirect`: over which interface it goes. A module may have said any number.
+    pub over: u32,
+}
 
 /// Says which selectors choose whoever has a frame.
 pub type Whose = dyn Fn(&[u8]) -> u32 + Send + Sync;
@@ -34,6 +42,8 @@ pub struct Chain {
     detached: Vec<Arc<Budget>>,
     /// For modules with selectors. `None`: no selector chooses anybody.
     whose: Option<Arc<Whose>>,
+    /// See [`Chain::over`].
+    over: u32,
 }
 
 /// A module of a chain.
@@ -66,16 +76,16 @@ impl Step {
 }
 
 impl Chain {
-    /// Of these modules, for this flow group and the port of this number.
-    pub fn new(modules: &[Attached], hook: Hook, group: usize, port: u32) -> Self {
-        Self::with_clock(modules, hook, group, port, now)
+    /// Of these modules, for this flow group and the interface of this number.
+    pub fn new(modules: &[Attached], hook: Hook, group: usize, interface: u32) -> Self {
+        Self::with_clock(modules, hook, group, interface, now)
     }
 
-    fn with_clock(modules: &[Attached], hook: Hook, group: usize, port: u32, clock: fn() -> Now) -> Self {
+    fn with_clock(modules: &[Attached], hook: Hook, group: usize, interface: u32, clock: fn() -> Now) -> Self {
         let begin = clock();
         let step = |one: &Attached| {
             let mut instance = Instance::new(&one.module, group as u32);
-            instance.stands_at(port, group as u32);
+            instance.stands_at(interface, group as u32);
             let account = Account::new(&one.budget, begin);
             let (counts, budget) = (Arc::clone(&one.counts), Arc::clone(&one.budget));
             Step { instance, counts, passed: 0, budget, account, selector: one.selector }
@@ -97,7 +107,12 @@ impl Chain {
             clock_ns: asked[ASKED / 2],
             detached: Vec::new(),
             whose: None,
+            over: 0,
         }
+    }
+    /// Its frames come from or go to another interface from now on.
+    pub fn stands_at(&mut self, interface: u32) {
+        self.steps.iter_mut().for_each(|step| step.instance.stands_at(interface, self.group as u32));
     }
     /// Is there no module?
     pub fn is_empty(&self) -> bool {
@@ -135,7 +150,13 @@ impl Chain {
         self.steps.iter().any(|step| step.is_for(selectors))
     }
 
-    /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx` or `Drop`.
+    /// Over which interface a frame goes for which the last run has said `Redirect`. A module may have said any number.
+    #[inline]
+    pub fn over(&self) -> u32 {
+        self.over
+    }
+
+    /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx`, `Redirect` or `Drop`.
     pub fn run(&mut self, frame: &mut Frame<'_>) -> Action {
         if self.sampling.is_due() {
             return self.run_timed(EVERY, &mut |instance| instance.run(frame) as u32);
@@ -143,7 +164,7 @@ impl Chain {
         for step in &mut self.steps {
             let action = step.instance.run(frame);
             if action != Action::Pass {
-                return other(step, self.group, self.hook, action as u32);
+                return other(step, self.group, self.hook, action as u32, &mut self.over);
             }
             step.passed += 1;
         }
@@ -172,7 +193,7 @@ impl Chain {
     fn counted_other(&mut self, result: u32) -> Action {
         let [step] = &mut self.steps[..] else { return Action::Drop };
         step.passed -= 1;
-        other(step, self.group, self.hook, result)
+        other(step, self.group, self.hook, result, &mut self.over)
     }
 
     /// The same on many frames, one module after the other. Adds those that do not pass, in order, by their places. The first
@@ -187,7 +208,7 @@ impl Chain {
             let (passed, result) = step.instance.run_batch(frames);
             step.passed += passed as u64;
             if passed < count {
-                left.push((first + passed, other(step, *group, *hook, result)));
+                left.push(left_by(step, *group, *hook, first + passed, result));
                 self.run_untimed(first, passed + 1..count, frames, left);
             }
             return;
@@ -205,7 +226,7 @@ impl Chain {
             if let Some(frame) = frames.get_mut(end) {
                 match self.run_in_place(frame) {
                     Action::Pass => {}
-                    action => left.push((first + end, action)),
+                    action => left.push(Left { place: first + end, action, over: self.over }),
                 }
             }
             from = end + 1;
@@ -224,7 +245,7 @@ impl Chain {
         for step in &mut self.steps {
             let result = step.instance.run_in_place(bytes);
             if result != PASS {
-                return other(step, self.group, self.hook, result);
+                return other(step, self.group, self.hook, result, &mut self.over);
             }
             step.passed += 1;
         }
@@ -256,7 +277,7 @@ impl Chain {
         for step in self.steps.iter_mut().filter(|step| step.is_for(selectors)) {
             let result = run(&mut step.instance);
             if result != PASS {
-                return other(step, self.group, self.hook, result);
+                return other(step, self.group, self.hook, result, &mut self.over);
             }
             step.passed += 1;
         }
@@ -286,7 +307,7 @@ impl Chain {
                 self.detached.push(Arc::clone(&step.budget));
             }
             if result != PASS {
-                action = other(step, group, hook, result);
+                action = other(step, group, hook, result, &mut self.over);
                 break;
             }
             step.passed += 1;
@@ -337,7 +358,7 @@ fn run_steps(
             run_steps(behind, group, hook, &mut frames[at..ended], from + at, left);
         }
         if ended < frames.len() {
-            left.push((from + ended, other(step, group, hook, result)));
+            left.push(left_by(step, group, hook, from + ended, result));
         }
         at = ended + 1;
     }
@@ -353,15 +374,25 @@ fn now() -> Now {
     Now { thread_ns: clock::clock(libc::CLOCK_THREAD_CPUTIME_ID), wall_ns: clock::clock(libc::CLOCK_MONOTONIC) }
 }
 
-/// Counts a frame that did not pass. Redirected and already sent frames count as aborted.
+/// A frame of a batch that this step did not let pass.
 #[cold]
 #[inline(never)]
-fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Action {
+fn left_by(step: &mut Step, group: usize, hook: Hook, place: usize, result: u32) -> Left {
+    let mut over = 0;
+    let action = other(step, group, hook, result, &mut over);
+    Left { place, action, over }
+}
+
+/// Counts a frame that did not pass, and says over which interface it goes, if it does. Frames that are sent already go nowhere else, and
+/// count as aborted.
+#[cold]
+#[inline(never)]
+fn other(step: &mut Step, group: usize, hook: Hook, result: u32, over: &mut u32) -> Action {
     let action = Action::of(result.into());
     let (at, done) = match action {
         Action::Drop => (2, true),
         Action::Tx => (3, hook == Hook::Ingress),
-        Action::Redirect => (4, false),
+        Action::Redirect => (4, hook == Hook::Ingress),
         _ => (5, true),
     };
     step.settle(group);
@@ -370,7 +401,9 @@ fn other(step: &mut Step, group: usize, hook: Hook, result: u32) -> Action {
     if !done {
         step.counts.add(group, 5, 1);
     }
-    if action == Action::Tx && done { Action::Tx } else { Action::Drop }
+    let goes = done && matches!(action, Action::Tx | Action::Redirect);
+    *over = if goes && action == Action::Redirect { step.instance.over() } else { 0 };
+    if goes { action } else { Action::Drop }
 }
 
 #[cfg(test)]

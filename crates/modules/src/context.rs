@@ -2,7 +2,7 @@
 //! another instruction. The kernel's verifier allows the context as a base only as it was given: its pointer is never
 //! changed. So a base can be compared with it, where it is not plain from the program what it is.
 
-use crate::insn::{self, ALU64, Insn, JMP, LDX};
+use crate::insn::{self, ALU64, Insn, JMP, LDX, STX};
 use crate::object::ProgramSpec;
 
 /// What a register has.
@@ -33,6 +33,17 @@ type State = [Base; 11];
 
 /// By instruction: what the base of the load is.
 pub fn bases(program: &ProgramSpec) -> Vec<Base> {
+    // The context comes from the stack only if a program has put it there. The verifier lets it keep pointers nowhere else.
+    let bases = bases_if(program, Base::Other);
+    let keeps = |(insn, base): (&Insn, &Base)| {
+        let stores = insn.class() == STX && insn.mode() == insn::MEM && insn.size() == 8;
+        stores && matches!(base, Base::Context | Base::Either)
+    };
+    if program.insns.iter().zip(&bases).any(keeps) { bases_if(program, Base::Either) } else { bases }
+}
+
+/// The same if a pointer on the stack is this.
+fn bases_if(program: &ProgramSpec, on_stack: Base) -> Vec<Base> {
     let mut before = vec![State::default(); program.insns.len()];
     let mut waiting = Vec::new();
     for (number, start) in program.functions.iter().enumerate() {
@@ -47,7 +58,7 @@ pub fn bases(program: &ProgramSpec) -> Vec<Base> {
     }
     while let Some(at) = waiting.pop() {
         let insn = program.insns[at];
-        let state = after(insn, before[at]);
+        let state = after(insn, before[at], on_stack);
         let ends = insn.code == JMP | insn::EXIT || insn.op() == insn::JA && matches!(insn.class(), JMP | insn::JMP32);
         let next = if insn.code == insn::LD_IMM64 { at + 2 } else { at + 1 };
         let next = Some(next).filter(|_| !ends);
@@ -64,7 +75,7 @@ pub fn bases(program: &ProgramSpec) -> Vec<Base> {
     before.iter().zip(&program.insns).map(|(state, insn)| state[usize::from(insn.src)]).collect()
 }
 
-fn after(insn: Insn, mut state: State) -> State {
+fn after(insn: Insn, mut state: State, on_stack: Base) -> State {
     if insn.code == JMP | insn::CALL {
         state[1..=5].fill(Base::Other);
         // A function may return what it was given.
@@ -74,7 +85,30 @@ fn after(insn: Insn, mut state: State) -> State {
     } else if let Some(written) = insn.writes() {
         // A pointer on the stack is 64 bits wide.
         let spilled = insn.class() == LDX && insn.mode() == insn::MEM && insn.size() == 8;
-        state[usize::from(written)] = if spilled { Base::Either } else { Base::Other };
+        state[usize::from(written)] = if spilled { on_stack } else { Base::Other };
     }
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts a register on the stack, takes it back as r2, and loads from that.
+    fn kept(register: u8) -> Base {
+        let insn = |code, dst, src, off| Insn { code, dst, src, off, imm: 0 };
+        let insns = vec![
+            insn(LDX | insn::MEM, 3, 1, 0),
+            insn(STX | insn::MEM | 0x18, 10, register, -8),
+            insn(LDX | insn::MEM | 0x18, 2, 10, -8),
+            insn(LDX | insn::MEM, 0, 2, 8),
+            insn(JMP | insn::EXIT, 0, 0, 0),
+        ];
+        bases(&ProgramSpec { name: "kept".into(), frags: false, insns, functions: vec![0] })[3]
+    }
+
+    #[test]
+    fn what_comes_from_the_stack_may_be_the_context_only_if_that_was_put_there() {
+        assert_eq!((kept(1), kept(3)), (Base::Either, Base::Other));
+    }
 }

@@ -9,6 +9,8 @@ pub struct Section<'a> {
     pub name: &'a str,
     /// Its bytes. Of one without bytes in the file (`.bss`) there are none.
     pub data: &'a [u8],
+    /// Where they are in the file.
+    pub start: u64,
     /// Its length, also without bytes.
     pub size: u64,
     /// `SHT_REL` and the like.
@@ -130,6 +132,7 @@ fn sections(file: &[u8]) -> Option<Vec<Section<'_>>> {
         Some(Section {
             name: text_at(names, u32_at(header, 0)? as usize)?,
             data: bytes(header)?,
+            start: u64_at(header, 24)?,
             size: u64_at(header, 32)?,
             kind: u32_at(header, 4)?,
             code: u64_at(header, 8)? & EXECUTABLE != 0,

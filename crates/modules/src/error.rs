@@ -54,6 +54,33 @@ pub enum LoadError {
         /// What is wrong.
         why: String,
     },
+    /// It was compiled against types of some kernel, and nobody has put in the running kernel's.
+    #[error(
+        "this object has types of the kernel (CO-RE), whose places in the running kernel must be put in first: \
+         `towpath module add` does it"
+    )]
+    Unrelocated,
+    /// What it says of types of the kernel cannot be followed.
+    #[error("relocation {number} of {section}, of a type of the kernel (CO-RE): {why}")]
+    Relocation {
+        /// The section of the program.
+        section: String,
+        /// The relocation's number there.
+        number: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// The kernel's types cannot be read.
+    #[error(
+        "this object has types of the kernel (CO-RE), and the running kernel does not say how they look there: \
+         {path}: {why}: use a kernel with CONFIG_DEBUG_INFO_BTF, or headers of <linux/...> instead of vmlinux.h"
+    )]
+    KernelTypes {
+        /// The file.
+        path: &'static str,
+        /// What is wrong.
+        why: String,
+    },
     /// Its maps together are too large.
     #[error("its maps would take {bytes} bytes for {groups} flow groups, more than {most}: give them fewer entries")]
     Memory {

@@ -1,6 +1,7 @@
 //! What programs may call. Compiled programs call these functions as they are; the interpreter checks the arguments
 //! first, by their kinds.
 
+use crate::action::Action;
 use crate::clock::clock;
 use crate::map::{Map, Ring, clear, copy, error};
 use crate::run::{COUNT, Helper, Run};
@@ -19,6 +20,8 @@ pub enum Kind {
     RingBuf,
     /// See `Map`.
     ProgArray,
+    /// See `Map`: one of either kind.
+    DevMap,
     /// A key or a value of the map that is the first argument.
     Key,
     /// See `Key`.
@@ -31,7 +34,7 @@ pub enum Kind {
     Record,
 }
 
-use Kind::{Context, Key, Number, ProgArray, Read, Record, RingBuf, Value, Write};
+use Kind::{Context, DevMap, Key, Number, ProgArray, Read, Record, RingBuf, Value, Write};
 
 /// The kernel's number, the arguments, and the function.
 pub const HELPERS: [(i32, &[Kind], Helper); COUNT] = [
@@ -43,8 +46,10 @@ pub const HELPERS: [(i32, &[Kind], Helper); COUNT] = [
     (7, &[], get_prandom_u32),
     (8, &[], get_smp_processor_id),
     (12, &[Context, ProgArray, Number], tail_call),
+    (23, &[Number, Number], redirect),
     (28, &[Read, Number, Read, Number, Number], csum_diff),
     (44, &[Context, Number], xdp_adjust_head),
+    (51, &[DevMap, Number, Number], redirect_map),
     (54, &[Context, Number], xdp_adjust_meta),
     (65, &[Context, Number], xdp_adjust_tail),
     (125, &[], ktime_get_boot_ns),
@@ -73,6 +78,8 @@ pub const TAIL_CALL: i32 = 12;
 /// Those that need room around the frame.
 pub const MOVERS: [i32; 3] = [44, 54, 65];
 
+/// The flags of `redirect_map` that say what becomes of a frame if there is no element.
+const IF_MISSING: u64 = 3;
 /// Most tail calls of a run.
 pub const MAX_TAIL_CALLS: u32 = 33;
 /// Bytes of an Ethernet header: no frame is shorter.
@@ -178,6 +185,41 @@ unsafe extern "C" fn get_prandom_u32(run: *mut Run, _: u64, _: u64, _: u64, _: u
 unsafe extern "C" fn get_smp_processor_id(run: *mut Run, _: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as the contract of helpers says.
     u64::from(unsafe { (*run).processor })
+}
+
+/// `XDP_REDIRECT`: if the program returns that, the frame goes over the interface of this number.
+///
+/// # Safety
+/// That of [`Helper`].
+unsafe extern "C" fn redirect(run: *mut Run, interface: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
+    if flags != 0 {
+        return Action::Aborted as u64;
+    }
+    // SAFETY: as the contract of helpers says.
+    unsafe { (*run).over = interface as u32 };
+    Action::Redirect as u64
+}
+/// The same for the interface that a map has at a key. Without one it is the action that the flags say.
+///
+/// # Safety
+/// That of [`Helper`].
+unsafe extern "C" fn redirect_map(run: *mut Run, named: u64, key: u64, flags: u64, _: u64, _: u64) -> u64 {
+    // Also those that ask for all interfaces of the map (`BPF_F_BROADCAST`): a frame goes one way.
+    if flags & !IF_MISSING != 0 {
+        return Action::Aborted as u64;
+    }
+    let key = (key as u32).to_ne_bytes();
+    // SAFETY: as the contract of helpers says. Keys of such a map have four bytes, and its values begin with four.
+    unsafe {
+        let at = map(named).lookup(key.as_ptr(), 0);
+        let mut interface = [0; 4];
+        if !at.is_null() {
+            copy(at, interface.as_mut_ptr(), 4);
+        }
+        // What an earlier call has said is over, too.
+        (*run).over = u32::from_ne_bytes(interface);
+        if (*run).over == 0 { flags } else { Action::Redirect as u64 }
+    }
 }
 
 /// Compiled code calls what this returns, if it is not 0.

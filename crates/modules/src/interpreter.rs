@@ -253,6 +253,7 @@ impl Interpreter {
                 Kind::Map => map().is_some(),
                 Kind::RingBuf => of_kind(value, MapKind::RingBuf),
                 Kind::ProgArray => of_kind(value, MapKind::ProgArray),
+                Kind::DevMap => of_kind(value, MapKind::DevMap) || of_kind(value, MapKind::DevMapHash),
                 Kind::Key => map().is_some_and(|map| self.may(run, value, map.spec().key_size.into(), false)),
                 Kind::Value => map().is_some_and(|map| self.may(run, value, map.spec().value_size.into(), false)),
                 Kind::Read => length == 0 || self.may(run, value, length, false),

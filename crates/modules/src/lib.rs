@@ -6,6 +6,7 @@
 //! verifier's word programs are interpreted, each access checked.
 
 pub mod abi;
+mod action;
 pub mod attached;
 mod btf;
 pub mod budget;
@@ -20,6 +21,8 @@ mod error;
 mod helpers;
 pub mod insn;
 mod interpreter;
+pub mod kernel_types;
+mod kind;
 pub mod map;
 pub mod module;
 mod names;

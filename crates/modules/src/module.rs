@@ -1,5 +1,6 @@
 //! A module: programs and maps that are ready to run, and its instances, one for each flow group.
 
+pub use crate::action::{Action, PASS};
 use crate::check;
 use crate::code::Code;
 use crate::error::LoadError;
@@ -12,37 +13,6 @@ use crate::run::{Frame, MapRef, Run};
 use crate::trace::Trace;
 use std::io::IoSliceMut;
 use std::sync::Arc;
-
-/// What becomes of a frame (`enum xdp_action`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// The program has failed.
-    Aborted = 0,
-    /// It is dropped.
-    Drop = 1,
-    /// It goes on.
-    Pass = 2,
-    /// It goes back to where it came from.
-    Tx = 3,
-    /// It goes elsewhere.
-    Redirect = 4,
-}
-
-/// What a program returns for [`Action::Pass`].
-pub const PASS: u32 = Action::Pass as u32;
-
-impl Action {
-    /// What a program has returned.
-    pub fn of(result: u64) -> Self {
-        match result as u32 {
-            1 => Self::Drop,
-            PASS => Self::Pass,
-            3 => Self::Tx,
-            4 => Self::Redirect,
-            _ => Self::Aborted,
-        }
-    }
-}
 
 /// A module that was loaded.
 #[derive(Debug)]
@@ -221,6 +191,12 @@ impl Instance {
     /// Frames of [`Instance::run_in_place`] come from or go to this interface and queue.
     pub fn stands_at(&mut self, ifindex: u32, queue: u32) {
         (self.run.ifindex, self.run.queue) = (ifindex, queue);
+    }
+
+    /// The interface over which the program has last asked a frame to go.
+    #[inline]
+    pub fn over(&self) -> u32 {
+        self.run.over
     }
 
     /// Its module.

@@ -4,59 +4,10 @@ use crate::btf::{Btf, Definition};
 use crate::elf::{Elf, Relocation, Section, Symbol};
 use crate::error::LoadError;
 use crate::insn::{self, Insn};
+use crate::kernel_types::is_unresolved;
+pub use crate::kind::MapKind;
+use crate::kind::kind_name;
 use std::collections::BTreeMap;
-
-/// The kinds of maps that modules have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapKind {
-    /// Values by number.
-    Array,
-    /// An array for each flow group.
-    PerCpuArray,
-    /// Values by key.
-    Hash,
-    /// Values by key, each with a copy for each flow group.
-    PerCpuHash,
-    /// A hash; a full one forgets what was not used for long.
-    LruHash,
-    /// Both.
-    LruPerCpuHash,
-    /// Values by the longest prefix of a key.
-    LpmTrie,
-    /// Records for a reader.
-    RingBuf,
-    /// Programs by number, for tail calls.
-    ProgArray,
-}
-
-impl MapKind {
-    const ALL: [(u32, Self, &'static str); 9] = [
-        (1, Self::Hash, "hash"),
-        (2, Self::Array, "array"),
-        (3, Self::ProgArray, "prog_array"),
-        (5, Self::PerCpuHash, "percpu_hash"),
-        (6, Self::PerCpuArray, "percpu_array"),
-        (9, Self::LruHash, "lru_hash"),
-        (10, Self::LruPerCpuHash, "lru_percpu_hash"),
-        (11, Self::LpmTrie, "lpm_trie"),
-        (27, Self::RingBuf, "ringbuf"),
-    ];
-    fn entry(self) -> (u32, Self, &'static str) {
-        Self::ALL.into_iter().find(|(_, kind, _)| *kind == self).unwrap_or((0, self, "?"))
-    }
-    /// The kernel's number.
-    pub fn number(self) -> u32 {
-        self.entry().0
-    }
-    /// The name, as bpftool says it.
-    pub fn name(self) -> &'static str {
-        self.entry().2
-    }
-    /// Has it a copy of each value for each flow group?
-    pub fn is_per_cpu(self) -> bool {
-        matches!(self, Self::PerCpuArray | Self::PerCpuHash | Self::LruPerCpuHash)
-    }
-}
 
 /// A map to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +100,9 @@ impl Object {
     /// Reads an object file.
     pub fn parse(file: &[u8]) -> Result<Self, LoadError> {
         let elf = Elf::parse(file)?;
+        if is_unresolved(&elf)? {
+            return Err(LoadError::Unrelocated);
+        }
         let mut maps = defined_maps(&elf)?;
         let sections = variables(&elf, &mut maps)?;
         if maps.len() > MAX_MAPS {
@@ -201,10 +155,12 @@ impl Object {
     }
 }
 
-/// The names that libbpf takes, and those of old examples (`xdp_prog`).
+/// The names that libbpf takes, and those of old examples (`xdp_prog`). Programs for elements of a devmap or a cpumap are left
+/// out: the frames that they are for have been redirected.
 fn is_xdp(section: &str) -> bool {
     let rest = section.strip_prefix("xdp.frags").or_else(|| section.strip_prefix("xdp"));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '_']))
+    let is_ours = |rest: &str| rest.is_empty() || rest.starts_with(['/', '_']);
+    rest.is_some_and(|rest| is_ours(rest) && !matches!(rest, "/devmap" | "/cpumap"))
 }
 
 /// Where a map is defined: the section's number, and its place there.
@@ -240,9 +196,9 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
     if let Some(member) = unknown {
         return fail(format!("modules know nothing of \"{member}\""));
     }
-    let Some((_, kind, _)) = MapKind::ALL.into_iter().find(|(number, ..)| *number == kind) else {
-        let known: Vec<_> = MapKind::ALL.iter().map(|(_, _, name)| *name).collect();
-        return fail(format!("modules have no maps of type {kind} ({}), but {}", kind_name(kind), known.join(", ")));
+    let Some(kind) = MapKind::of(kind) else {
+        let (its, known) = (kind_name(kind), MapKind::names().join(", "));
+        return fail(format!("modules have no maps of type {kind} ({its}), but {known}"));
     };
     let (key_size, value_size) = if kind == MapKind::ProgArray { (4, 4) } else { (key_size, value_size) };
     let spec = MapSpec {
@@ -259,7 +215,7 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
     };
     let bytes = spec.bytes(1);
     let ring = kind == MapKind::RingBuf;
-    let by_number = matches!(kind, MapKind::Array | MapKind::PerCpuArray | MapKind::ProgArray);
+    let by_number = matches!(kind, MapKind::Array | MapKind::PerCpuArray | MapKind::ProgArray) || kind.is_of_devices();
     match () {
         () if pinning > PIN_BY_NAME => {
             fail(format!("its pinning is {pinning}, and modules know LIBBPF_PIN_NONE (0) and LIBBPF_PIN_BY_NAME (1)"))
@@ -272,6 +228,9 @@ fn checked(definition: &Definition) -> Result<MapSpec, LoadError> {
         }
         () if !ring && value_size == 0 => fail("its values have no bytes".into()),
         () if by_number && key_size != 4 => fail(format!("its keys are numbers of 4 bytes, and not {key_size}")),
+        () if kind.is_of_devices() && !matches!(value_size, 4 | 8) => fail(format!(
+            "its values are indexes of interfaces (4 bytes, or 8 with an empty program), and not {value_size}"
+        )),
         () if key_size > 512 => fail(format!("a key of {key_size} bytes does not fit the stack of a program (512)")),
         () if !ring && key_size == 0 => fail("its keys have no bytes".into()),
         () if kind == MapKind::LpmTrie && !(5..=260).contains(&key_size) => {
@@ -301,46 +260,6 @@ fn listed(
         programs.push((((relocation.offset - start) / 8) as u32, symbol.name.to_owned()));
     }
     Ok(programs)
-}
-
-fn kind_name(kind: u32) -> &'static str {
-    let names = [
-        "unspec",
-        "hash",
-        "array",
-        "prog_array",
-        "perf_event_array",
-        "percpu_hash",
-        "percpu_array",
-        "stack_trace",
-        "cgroup_array",
-        "lru_hash",
-        "lru_percpu_hash",
-        "lpm_trie",
-        "array_of_maps",
-        "hash_of_maps",
-        "devmap",
-        "sockmap",
-        "cpumap",
-        "xskmap",
-        "sockhash",
-        "cgroup_storage",
-        "reuseport_sockarray",
-        "percpu_cgroup_storage",
-        "queue",
-        "stack",
-        "sk_storage",
-        "devmap_hash",
-        "struct_ops",
-        "ringbuf",
-        "inode_storage",
-        "task_storage",
-        "bloom_filter",
-        "user_ringbuf",
-        "cgrp_storage",
-        "arena",
-    ];
-    names.get(kind as usize).copied().unwrap_or("unknown")
 }
 
 /// Sections of variables become arrays of one value. Returns by section the number of its map.

@@ -15,7 +15,7 @@ use std::mem::offset_of;
 pub type Helper = unsafe extern "C" fn(*mut Run, u64, u64, u64, u64, u64) -> u64;
 
 /// How many helpers there are.
-pub const COUNT: usize = 21;
+pub const COUNT: usize = 23;
 
 /// The state of a run, and the program's context at its beginning. Compiled code names its fields by their offsets.
 #[repr(C)]
@@ -58,6 +58,8 @@ pub struct Run {
     pub traced: u64,
     /// Where they are kept.
     pub trace: *const Trace,
+    /// Number of the interface over which a program has last asked a frame to go. It is none's at first.
+    pub over: u32,
 }
 
 /// A map, and its first value.
@@ -206,6 +208,7 @@ impl Run {
             random: random() | 1,
             traced: 0,
             trace: std::ptr::null(),
+            over: u32::MAX,
         }
     }
 

@@ -85,7 +85,7 @@ impl Description {
 
     /// As a text for the process that serves.
     pub fn encode(&self) -> String {
-        let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual } = self.shape;
+        let Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual, interface: _ } = self.shape;
         let (generic, packet) = (self.mode == SteerMode::Generic, self.mode == SteerMode::Packet);
         let flags = [generic, tagged, is_virtual, self.super_segments, packet, self.own];
         let flags = flags.iter().zip(0..).fold(0, |flags, (flag, bit)| flags | u32::from(*flag) << bit);
@@ -107,7 +107,7 @@ impl Description {
             (false, true) => SteerMode::Packet,
             (true, true) => return None,
         };
-        let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual };
+        let shape = Shape { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual, interface: index };
         let is_known = place < PLACES && queues <= QUEUES;
         is_known.then_some(Self { index, place, mode, programs: [first, second], queues, super_segments, own, shape })
     }
@@ -256,8 +256,9 @@ impl Attachment {
 
     /// The description for the process that serves.
     pub fn description(&self) -> Description {
-        let Interface { mtu_bytes, is_virtual, .. } = self.interface;
-        let none = Shape { frames: 0, frame_bytes: 0, ring: 0, tagged: self.config.tagged, mtu_bytes, is_virtual };
+        let Interface { mtu_bytes, is_virtual, index: interface, .. } = self.interface;
+        let tagged = self.config.tagged;
+        let none = Shape { frames: 0, frame_bytes: 0, ring: 0, tagged, mtu_bytes, is_virtual, interface };
         Description {
             index: self.interface.index,
             place: self.place,

@@ -42,6 +42,17 @@ pub struct RxFrame {
     pub len: u32,
     /// Checksum state.
     pub checksum: RxChecksum,
+    /// Payload of each segment of a super-segment. 0: it is none, or the port does not know.
+    pub gso_bytes: u16,
+}
+
+/// A received frame that goes over another port, as what stands before its own has said.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving {
+    /// The frame. Its checksum is `Unknown` if it has a whole one.
+    pub frame: RxFrame,
+    /// The number of its interface, which a module has said: it may be any.
+    pub over: u32,
 }
 
 /// Limits and offloads of a port.
@@ -73,6 +84,10 @@ pub struct PortCounters {
 pub trait Port: Send {
     /// Its limits and offloads.
     fn capabilities(&self) -> Capabilities;
+    /// The number of its interface in the kernel; 0 = it has none.
+    fn interface(&self) -> u32 {
+        0
+    }
     /// Appends up to `max` received frames to `frames`.
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
@@ -141,8 +156,19 @@ pub trait Port: Send {
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         None
     }
-    /// Takes a frame that was received before through what stands before the port, and sends it back if that says so.
-    fn translate(&mut self, _frame: &mut [u8]) {}
+    /// Takes a frame that was received before through what stands before the port, and sends it back if that says so. Returns over
+    /// which other interface it goes, if it does and is not among [`Port::leaving`].
+    fn translate(&mut self, _frame: &mut [u8]) -> Option<u32> {
+        None
+    }
+    /// Appends the received frames that go over other interfaces. The port has their buffers back when they are released.
+    fn leaving(&mut self, _frames: &mut Vec<Leaving>) {}
+    /// Sends a frame that another port has received, past what stands before this one. False: it cannot.
+    fn send_past(&mut self, _frame: &mut [u8], _checksum: RxChecksum, _gso_bytes: u16) -> bool {
+        false
+    }
+    /// A frame that was to leave could not be sent.
+    fn failed(&mut self) {}
     /// Stands before this port from now on. An error gives it back: this port stands for itself.
     fn set_inner(&mut self, inner: Box<dyn Port>) -> Result<(), Box<dyn Port>> {
         Err(inner)

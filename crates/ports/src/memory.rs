@@ -88,7 +88,7 @@ impl Port for Loopback {
         let count = self.queue.len().min(max);
         for (buffer, len) in self.queue.drain(..count) {
             self.states[buffer as usize] = BufferState::Held;
-            frames.push(RxFrame { handle: u64::from(buffer), len, checksum: RxChecksum::Valid });
+            frames.push(RxFrame { handle: u64::from(buffer), len, checksum: RxChecksum::Valid, gso_bytes: 0 });
         }
         self.counters.rx_frames += count as u64;
     }
@@ -175,6 +175,7 @@ pub struct MemoryPort {
     held: Vec<Option<Box<[u8]>>>,
     vacant: Vec<u32>,
     mtu_bytes: u32,
+    interface: u32,
     counters: PortCounters,
 }
 
@@ -201,8 +202,14 @@ impl MemoryPort {
             held: Vec::new(),
             vacant: Vec::new(),
             mtu_bytes: mtu.min(MAX_MTU_BYTES),
+            interface: 0,
             counters: PortCounters::default(),
         }
+    }
+
+    /// The same, as a port of the interface of this number.
+    pub fn of_interface(self, interface: u32) -> Self {
+        Self { interface, ..self }
     }
 
     fn empty_buffer(&mut self) -> Option<Box<[u8]>> {
@@ -220,6 +227,10 @@ impl Port for MemoryPort {
         Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes: 0 }
     }
 
+    fn interface(&self) -> u32 {
+        self.interface
+    }
+
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let mut cable = lock(&self.inward);
         let count = cable.in_flight.len().min(max);
@@ -229,7 +240,7 @@ impl Port for MemoryPort {
                 self.held.len() as u32 - 1
             });
             self.held[slot as usize] = Some(buffer);
-            frames.push(RxFrame { handle: u64::from(slot), len, checksum: RxChecksum::Unknown });
+            frames.push(RxFrame { handle: u64::from(slot), len, checksum: RxChecksum::Unknown, gso_bytes: 0 });
         }
         self.counters.rx_frames += count as u64;
     }

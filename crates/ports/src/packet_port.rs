@@ -28,6 +28,9 @@ impl Port for PacketPort {
     fn capabilities(&self) -> Capabilities {
         self.sender.capabilities()
     }
+    fn interface(&self) -> u32 {
+        self.sender.interface()
+    }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         self.receiver.receive(frames, max);
     }

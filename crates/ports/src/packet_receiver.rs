@@ -99,8 +99,11 @@ impl PacketReceiver {
             };
             let is_right = self.memory[start] & SUM_IS_RIGHT != 0;
             let checksum = if is_right { RxChecksum::Valid } else { RxChecksum::Unknown };
+            // `gso_type` and `gso_size`.
+            let [kind, low, high] = [1, 4, 5].map(|at| self.memory[start + at]);
+            let gso_bytes = if kind == 0 { 0 } else { u16::from_ne_bytes([low, high]) };
             self.held[usize::from(place)] = true;
-            frames.push(RxFrame { handle: place.into(), len: len as u32, checksum });
+            frames.push(RxFrame { handle: place.into(), len: len as u32, checksum, gso_bytes });
         }
         self.free.extend(&bad[..bad_count]);
         self.received += (got - bad_count) as u64;

@@ -3,7 +3,7 @@
 
 pub use crate::attachment::SteerMode;
 use crate::attachment::{Attachment, Description, PLACES, Parts};
-use crate::forward::{Forwarding, Splice, gone};
+use crate::forward::{Forwarding, Splice, connection, gone};
 use crate::keys::{FlowKey, FlowKey6, Key};
 use crate::listening::{Listening, monotonic};
 use crate::object::{LoadError, Maps};
@@ -264,25 +264,32 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "steering a half-open connection", &e))
     }
 
-    /// Has the kernel send on what comes from the peer of a steered connection over IPv4. It does so where packet sockets receive.
-    /// Segments that begin or end a connection are ours all the same.
+    /// Has the kernel send on what comes from the peer of a steered connection. It does so where packet sockets receive. Segments that
+    /// begin or end a connection are ours all the same.
     pub fn forward(&mut self, local: SocketAddr, remote: SocketAddr, splice: &Splice) -> Result<(), SteerError> {
-        let Key::V4(key) = Key::of(local, remote) else { return Ok(()) };
-        let result = self.forwarding.begin(&mut self.flows, &key, splice);
+        let Some(connection) = connection(local, remote) else { return Ok(()) };
+        let Self { forwarding, flows, flows6, .. } = self;
+        let result = match Key::of(local, remote) {
+            Key::V4(key) => forwarding.begin(flows, (&key, &connection), splice),
+            Key::V6(key) => forwarding.begin(flows6, (&key, &connection), splice),
+        };
         result.map_err(|e| explain(&self.interface, "splicing a connection", &e))
     }
 
     /// From now on all is ours again. Returns the element as it was at last.
     pub fn end_forwarding(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<Option<Splice>, SteerError> {
-        let Key::V4(key) = Key::of(local, remote) else { return Ok(None) };
-        let result = self.forwarding.end(&mut self.flows, &key);
+        let Some(connection) = connection(local, remote) else { return Ok(None) };
+        let Self { forwarding, flows, flows6, .. } = self;
+        let result = match Key::of(local, remote) {
+            Key::V4(key) => forwarding.end(flows, (&key, &connection)),
+            Key::V6(key) => forwarding.end(flows6, (&key, &connection)),
+        };
         result.map_err(|e| explain(&self.interface, "ending a splice", &e))
     }
 
     /// The element of such a connection, with what the kernel has counted.
     pub fn forwarded(&self, local: SocketAddr, remote: SocketAddr) -> Option<Splice> {
-        let Key::V4(key) = Key::of(local, remote) else { return None };
-        self.forwarding.get(&key)
+        self.forwarding.get(&connection(local, remote)?)
     }
 
     /// The program's counters.

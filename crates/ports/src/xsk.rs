@@ -39,6 +39,7 @@ pub struct XskPort {
     /// Sending frames that may be reserved.
     free: Vec<u32>,
     reserved: Option<u32>,
+    interface: u32,
     queue: u32,
     zero_copy: bool,
     checksum: RxChecksum,
@@ -91,6 +92,7 @@ impl XskPort {
             assembly: Assembly::new(),
             free: (shape.frames_per_way()..shape.frames).rev().filter(|frame| !busy[*frame as usize]).collect(),
             reserved: None,
+            interface: shape.interface,
             queue,
             zero_copy,
             checksum: shape.checksum(),
@@ -143,7 +145,7 @@ impl XskPort {
             }
         };
         match added {
-            Added::Whole(handle, len) => Some(RxFrame { handle, len, checksum: self.checksum }),
+            Added::Whole(handle, len) => Some(RxFrame { handle, len, checksum: self.checksum, gso_bytes: 0 }),
             Added::Unfinished => None,
             Added::Dropped => {
                 self.rx_bad += 1;
@@ -254,6 +256,10 @@ impl Port for XskPort {
         Capabilities { mtu_bytes: self.mtu_bytes, tx_checksum: false, gso_max_bytes }
     }
 
+    fn interface(&self) -> u32 {
+        self.interface
+    }
+
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let (before, mut assembled) = (frames.len(), false);
         while frames.len() - before < max {
@@ -271,7 +277,12 @@ impl Port for XskPort {
             match self.given(&descriptor) {
                 Some(frame) => {
                     self.held[frame] = true;
-                    frames.push(RxFrame { handle: descriptor.addr, len: descriptor.len, checksum: self.checksum });
+                    frames.push(RxFrame {
+                        handle: descriptor.addr,
+                        len: descriptor.len,
+                        checksum: self.checksum,
+                        gso_bytes: 0,
+                    });
                 }
                 None => self.rx_bad += 1,
             }

@@ -122,14 +122,16 @@ pub(crate) struct Shape {
     pub mtu_bytes: u32,
     /// See [`Interface::is_virtual`].
     pub is_virtual: bool,
+    /// The interface's number.
+    pub interface: u32,
 }
 
 impl Shape {
     fn of(interface: &Interface, config: &XskConfig) -> Result<Self, XskError> {
         let frame_bytes = check(interface, config)?;
         let XskConfig { frames, ring, tagged, .. } = *config;
-        let Interface { mtu_bytes, is_virtual, .. } = *interface;
-        Ok(Self { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual })
+        let Interface { mtu_bytes, is_virtual, index: interface, .. } = *interface;
+        Ok(Self { frames, frame_bytes, ring, tagged, mtu_bytes, is_virtual, interface })
     }
 
     /// Bytes of a frame before its packet.

@@ -3,9 +3,9 @@
  * Towpath it passes all bytes on.
  * cc -Wall -Wextra -o splice-proxy crates/preload/examples/splice-proxy.c */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -112,9 +112,9 @@ static void serve(struct pair *pair, const struct pollfd *events) {
         finish(pair, 0);
 }
 
-static void begin(int listening, struct pair *pair, const struct sockaddr_in *server) {
-    int on = 1, client = accept4(listening, NULL, NULL, SOCK_NONBLOCK), to = socket(AF_INET, SOCK_STREAM, 0);
-    if (client < 0 || connect(to, (const struct sockaddr *)server, sizeof *server) < 0) {
+static void begin(int listening, struct pair *pair, const struct addrinfo *server) {
+    int on = 1, client = accept4(listening, NULL, NULL, SOCK_NONBLOCK), to = socket(server->ai_family, SOCK_STREAM, 0);
+    if (client < 0 || connect(to, server->ai_addr, server->ai_addrlen) < 0) {
         perror("a client");
         close(client), close(to);
         return;
@@ -128,13 +128,16 @@ static void begin(int listening, struct pair *pair, const struct sockaddr_in *se
 }
 
 int main(int argc, char **argv) {
-    struct sockaddr_in own = {.sin_family = AF_INET}, server = own;
-    int on = 1, listening = socket(AF_INET, SOCK_STREAM, 0);
-    if (argc != 4 || inet_pton(AF_INET, argv[2], &server.sin_addr) != 1)
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *server, *own;
+    int on = 1, listening;
+    if (argc != 4 || getaddrinfo(argv[2], argv[3], &hints, &server) != 0)
         return fprintf(stderr, "usage: %s PORT SERVER PORT\n", argv[0]), 2;
-    own.sin_port = htons((uint16_t)atoi(argv[1])), server.sin_port = htons((uint16_t)atoi(argv[3]));
+    hints.ai_family = server->ai_family, hints.ai_flags |= AI_PASSIVE;
+    if (getaddrinfo(NULL, argv[1], &hints, &own) != 0)
+        return fprintf(stderr, "%s is no port\n", argv[1]), 2;
+    listening = socket(own->ai_family, SOCK_STREAM, 0);
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listening, (struct sockaddr *)&own, sizeof own) < 0 || listen(listening, 128) < 0)
+    if (bind(listening, own->ai_addr, own->ai_addrlen) < 0 || listen(listening, 128) < 0)
         return perror("listen"), 1;
     signal(SIGPIPE, SIG_IGN);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -165,6 +168,6 @@ int main(int argc, char **argv) {
                 serve(&pairs[p], events);
         }
         if (polled[0].revents)
-            begin(listening, unused, &server);
+            begin(listening, unused, server);
     }
 }

@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::FromBytes;
 
 /// Protocol number of ICMP, and next header of ICMPv6.
-const PROTOCOLS: (u8, u8) = (1, 58);
+pub(crate) const PROTOCOLS: (u8, u8) = (1, 58);
 /// Bytes of an ICMP error before the packet that it quotes.
-const HEADER_BYTES: usize = 8;
+pub(crate) const HEADER_BYTES: usize = 8;
 /// The offset in `Ipv4::fragment`.
 const OFFSET_MASK: u16 = 0x1fff;
 

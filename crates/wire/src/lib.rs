@@ -13,6 +13,7 @@ pub mod offload;
 pub mod options;
 pub mod segment;
 pub mod template;
+pub mod too_big;
 
 pub use emit::{Header, TTL, emit, fill_checksum, has_partial_checksum, partial_checksum};
 pub use error::ParseError;

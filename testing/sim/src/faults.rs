@@ -226,7 +226,12 @@ impl<P: Port> Port for Faulty<P> {
         for _ in 0..max {
             let Some(slot) = self.rx.pop(self.now) else { break };
             if let Some(held) = &self.rx.held[slot] {
-                frames.push(RxFrame { handle: slot as u64, len: held.frame.len() as u32, checksum: held.checksum });
+                frames.push(RxFrame {
+                    handle: slot as u64,
+                    len: held.frame.len() as u32,
+                    checksum: held.checksum,
+                    gso_bytes: 0,
+                });
             }
         }
     }

@@ -266,7 +266,7 @@ impl Port for LinkPort {
                 self.held.len() - 1
             });
             let checksum = if self.config.checksum_offload { verified(&frame) } else { RxChecksum::Unknown };
-            frames.push(RxFrame { handle: handle as u64, len: frame.len() as u32, checksum });
+            frames.push(RxFrame { handle: handle as u64, len: frame.len() as u32, checksum, gso_bytes: 0 });
             self.held[handle] = frame;
         }
     }

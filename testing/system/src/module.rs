@@ -5,6 +5,16 @@ use crate::{Lab, Program, Scratch, Service, bin, require_program};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// A text with this word has the types of this kernel (`vmlinux.h`), and not those of `<linux/bpf.h>`.
+pub const KERNEL_TYPES: &str = "KERNEL_TYPES";
+
+fn kernel_types(scratch: &Scratch) -> &'static str {
+    require_program("bpftool", "bpftool");
+    let dump = Program::line("bpftool btf dump file /sys/kernel/btf/vmlinux format c").run(60).ok();
+    std::fs::write(scratch.path("vmlinux.h"), dump).expect("the types are written");
+    "\"vmlinux.h\""
+}
+
 /// A module's object, from a source of this repository or from this text.
 pub fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
     require_program("clang", "clang");
@@ -13,7 +23,9 @@ pub fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
         None => root.join(format!("bpf/modules/{name}.bpf.c")),
         Some(text) => {
             let path = scratch.path(&format!("{name}.bpf.c"));
-            let begin = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n";
+            // The types of this kernel are those of all headers.
+            let types = if text.contains(KERNEL_TYPES) { kernel_types(scratch) } else { "<linux/bpf.h>" };
+            let begin = format!("#include {types}\n#include <bpf/bpf_helpers.h>\n");
             let end = "\nchar _license[] SEC(\"license\") = \"GPL\";\n";
             std::fs::write(&path, format!("{begin}{text}{end}")).expect("the source is written");
             path

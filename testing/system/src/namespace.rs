@@ -48,6 +48,10 @@ pub const CLIENT_TOO: &str = "10.78.0.2";
 pub const SERVER6: &str = "fd77::1";
 /// IPv6 address of the client side, after [`Lab::add_ipv6`].
 pub const CLIENT6: &str = "fd77::2";
+/// The same after [`Lab::add_ipv6_too`].
+pub const SERVER6_TOO: &str = "fd78::1";
+/// See [`SERVER6_TOO`].
+pub const CLIENT6_TOO: &str = "fd78::2";
 
 impl Lab {
     /// Makes the namespaces, the veth pair and the addresses, with cubic as congestion control.
@@ -78,6 +82,10 @@ impl Lab {
     pub fn join_again(&self) {
         self.join_by("eth2", [SERVER_TOO, CLIENT_TOO], "10.78.0.0/24", 1);
     }
+    /// Gives both sides of that an IPv6 address.
+    pub fn add_ipv6_too(&self) {
+        self.add_ipv6_by("eth2", [SERVER6_TOO, CLIENT6_TOO], "fd78::/64");
+    }
     fn join_by(&self, name: &str, addresses: [&str; 2], network: &str, queues: u32) {
         let (server, client) = (&self.server, &self.client);
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
@@ -92,9 +100,12 @@ impl Lab {
     }
     /// Gives both sides an IPv6 address.
     pub fn add_ipv6(&self) {
-        for (namespace, address) in [(&self.server, SERVER6), (&self.client, CLIENT6)] {
-            run(&format!("ip -n {namespace} addr add {address}/64 dev eth1 nodad"));
-            run(&format!("ip -n {namespace} route replace fd77::/64 dev eth1 src {address} congctl cubic"));
+        self.add_ipv6_by("eth1", [SERVER6, CLIENT6], "fd77::/64");
+    }
+    fn add_ipv6_by(&self, name: &str, addresses: [&str; 2], network: &str) {
+        for (namespace, address) in [&self.server, &self.client].into_iter().zip(addresses) {
+            run(&format!("ip -n {namespace} addr add {address}/64 dev {name} nodad"));
+            run(&format!("ip -n {namespace} route replace {network} dev {name} src {address} congctl cubic"));
         }
     }
     /// The program, run in the server's namespace.
@@ -125,6 +136,49 @@ impl Lab {
             add rule inet proof out oifname eth1 tcp flags & (syn | ack | rst | fin) == syn accept;
             add rule inet proof out oifname eth1 meta l4proto tcp drop;";
         self.on_server(Program::new(&["nft", rules])).run(10).ok();
+    }
+}
+
+/// A namespace behind the client's, which routes to it over a path of 1400 bytes, and does not say so before a packet comes.
+pub struct Behind(String);
+
+/// Its address over IPv4 and over IPv6.
+pub const BEHIND: &str = "10.79.0.2";
+/// See [`BEHIND`].
+pub const BEHIND6: &str = "fd79::2";
+
+impl Behind {
+    /// Behind this laboratory's client, which has IPv6 addresses.
+    pub fn new(lab: &Lab) -> Self {
+        let (server, client, name) = (&lab.server, &lab.client, lab.client.replace("tpc", "tpb"));
+        run(&format!("ip netns add {name}"));
+        run(&format!("ip link add eth3 netns {client} type veth peer name eth1 netns {name}"));
+        for (address, of_router, via, all) in
+            [(BEHIND, "10.79.0.1", CLIENT, "10.79.0.0/24"), (BEHIND6, "fd79::1", CLIENT6, "fd79::/64")]
+        {
+            let (bits, nodad) = if all.contains(':') { (64, "nodad") } else { (24, "") };
+            run(&format!("ip -n {client} addr add {of_router}/{bits} dev eth3 {nodad}"));
+            run(&format!("ip -n {name} addr add {address}/{bits} dev eth1 {nodad}"));
+            run(&format!("ip -n {client} link set eth3 up"));
+            run(&format!("ip -n {name} link set eth1 up"));
+            run(&format!("ip -n {client} route replace {all} dev eth3 mtu lock 1400"));
+            run(&format!("ip -n {name} route replace default via {of_router} dev eth1"));
+            run(&format!("ip -n {server} route replace {all} via {via} dev eth1"));
+        }
+        for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            lab.on_client(Program::line(&format!("sysctl -q -w {setting}=1"))).run(10).ok();
+        }
+        Self(name)
+    }
+    /// The program, run there.
+    pub fn on_it(&self, program: Program) -> Program {
+        program.under(&["ip", "netns", "exec", &self.0])
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = Program::line(&format!("ip netns del {}", self.0)).run(10);
     }
 }
 

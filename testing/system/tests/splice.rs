@@ -1,12 +1,13 @@
 //! Splicing: a proxy under Towpath hands two connections over, and the module `splice` passes their segments on. Client and
-//! server are plain Linux programs on the far side of one veth.
+//! server are plain Linux programs on the far side of one veth, or of two.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
-use towpath_system_tests::module::object;
-use towpath_system_tests::namespace::CLIENT;
+use towpath_system_tests::module::{counts, object};
+use towpath_system_tests::namespace::{
+    BEHIND, BEHIND6, Behind, CLIENT, CLIENT_TOO, CLIENT6, CLIENT6_TOO, SERVER, SERVER6,
+};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
 
@@ -17,7 +18,7 @@ const PORTS: [u16; 2] = [7000, 7001];
 /// step waits for a word of the test, a file of that name in the directory gives it.
 const PEERS: &str = r"
 import hashlib, os, socket, struct, sys, threading, time
-what, directory, MB = sys.argv[1], sys.argv[2], 1 << 20
+what, directory, proxy, MB = sys.argv[1], sys.argv[2], sys.argv[3], 1 << 20
 RESETS = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)
 def told(word): return os.path.exists(os.path.join(directory, word))
 def wait_for(word):
@@ -64,9 +65,9 @@ def serve(s):
     elif what == 'reset': end_of(s, 'server')
     s.close()
 if what == 'serve':
-    l = socket.create_server(('', 7001), backlog=64); say('ready')
+    l = socket.create_server(('::', 7001), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True); say('ready')
     while True: threading.Thread(target=serve, args=(l.accept()[0],)).start()
-s = socket.create_connection(('10.77.0.1', 7000), 60); s.settimeout(None)
+s = socket.create_connection((proxy, 7000), 60); s.settimeout(None)
 s.sendall(what.replace('hurry', 'exchange').ljust(8).encode()); assert exact(s, 3) == b'yes'; say('asked')
 if what == 'hurry': exchange(s, 'client'); sys.exit()
 wait_for('go')
@@ -82,39 +83,68 @@ elif what == 'resets': s.sendall(b'now'); end_of(s, 'client')
 elif what == 'reset': s.setsockopt(*RESETS); s.close()
 ";
 
+/// The proxy's address for clients, and the server's for the proxy. Those of the second veth are `_TOO`.
+#[derive(Clone, Copy)]
+struct Path {
+    proxy: &'static str,
+    server: &'static str,
+}
+
+const USUAL: Path = Path { proxy: SERVER, server: CLIENT };
+
 /// A server, and the proxy before it.
 struct Stage {
+    _behind: Option<Behind>,
     lab: Lab,
     service: Service,
     server: Running,
     proxy: Running,
+    path: Path,
 }
 
 impl Stage {
     /// With the module or without.
     fn new(has_module: bool) -> Self {
+        Self::over(USUAL, has_module)
+    }
+    fn over(path: Path, has_module: bool) -> Self {
         require_program("gcc", "gcc");
         let lab = Lab::new();
-        let service = Service::on_interface(&lab);
+        lab.add_ipv6();
+        let mut words = vec!["--interface", "eth1", "--admit", "all"];
+        if [CLIENT_TOO, CLIENT6_TOO].contains(&path.server) {
+            lab.join_again();
+            lab.add_ipv6_too();
+            words.extend(["--interface", "eth2"]);
+        }
+        let behind = [BEHIND, BEHIND6].contains(&path.server).then(|| Behind::new(&lab));
+        let service = Service::start(|program| lab.on_server(words.into_iter().fold(program, Program::arg)));
         if has_module {
             let object = object(&service.scratch, "splice", None);
             module(&service, &format!("add splice {}", object.display())).run(60).ok();
         }
         let scratch = &service.scratch;
-        let mut server = lab.on_client(peers("serve", &service)).start(scratch.path("server.log"));
+        let server = peers("serve", &service, path);
+        let server = match &behind {
+            Some(behind) => behind.on_it(server),
+            None => lab.on_client(server),
+        };
+        let mut server = server.start(scratch.path("server.log"));
         server.wait_for("ready", 30);
         let program = scratch.path("splice-proxy");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/preload/examples/splice-proxy.c");
+        let source =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/preload/examples/splice-proxy.c");
         let compile = Program::line("gcc -O1 -Wall -Wextra -Werror -o").arg(&program);
         compile.arg(source).run(60).ok();
-        let line = format!("{} {} {CLIENT} {}", program.display(), PORTS[0], PORTS[1]);
+        let line = format!("{} {} {} {}", program.display(), PORTS[0], path.server, PORTS[1]);
         let mut proxy = lab.on_server(service.accelerated(&line)).start(scratch.path("proxy.log"));
         proxy.wait_for("ready", 60);
-        Self { lab, service, server, proxy }
+        Self { _behind: behind, lab, service, server, proxy, path }
     }
 
     fn client(&self, what: &str, log: &str) -> Running {
-        let mut client = self.lab.on_client(peers(what, &self.service)).start(self.service.scratch.path(log));
+        let mut client =
+            self.lab.on_client(peers(what, &self.service, self.path)).start(self.service.scratch.path(log));
         client.wait_for("asked", 60);
         client
     }
@@ -134,6 +164,17 @@ impl Stage {
         });
     }
 
+    /// Captures, so that the module sends segments on.
+    fn capture(&self) -> Running {
+        let file = self.service.scratch.path("capture.pcapng");
+        let _ = std::fs::remove_file(&file);
+        let capture = Program::new(&[bin("towpath")]).arg("capture").arg("--socket").arg(&self.service.socket);
+        let capture = capture.arg("-w").arg(&file).start(self.service.scratch.path("capture.log"));
+        // The head of the file is written when the service captures.
+        until("the capture", 30, || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+        capture
+    }
+
     /// Payload bytes from the client and from the server that have been sent on, of all connections that are spliced.
     fn sent_on(&self, by: By) -> [u64; 2] {
         let json = module(&self.service, "maps splice towpath_splices dump --json").run(60).ok();
@@ -142,10 +183,10 @@ impl Stage {
         let mut sums = [0; 2];
         for element in dump["elements"].as_array().unwrap() {
             let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
-            // Two addresses, then the sender's port and the receiver's. The value ends with what the module has counted,
+            // Two addresses of 16 bytes, then the sender's port and the receiver's. The value ends with what the module has counted,
             // frames and bytes, and then the kernel.
-            let from_server = key[16..20] == ports[1];
-            assert!(from_server || key[20..24] == ports[0], "{dump}");
+            let from_server = key[64..68] == ports[1];
+            assert!(from_server || key[68..72] == ports[0], "{dump}");
             let at = value.len() - if by == By::Kernel { 16 } else { 48 };
             let count = u64::from_str_radix(&value[at..at + 16], 16).unwrap();
             sums[usize::from(from_server)] += count.swap_bytes();
@@ -161,8 +202,8 @@ enum By {
     Kernel,
 }
 
-fn peers(what: &str, service: &Service) -> Program {
-    Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0)
+fn peers(what: &str, service: &Service, path: Path) -> Program {
+    Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0).arg(path.proxy)
 }
 
 fn module(service: &Service, line: &str) -> Program {
@@ -252,11 +293,7 @@ fn the_kernel_sends_segments_on_but_while_another_module_or_a_capture_is_to_see_
     module(&stage.service, &format!("add first {} --priority -1", first.display())).run(60).ok();
     echo_by_module(&stage, &mut client, "more");
     module(&stage.service, "rm first").run(60).ok();
-    let file = stage.service.scratch.path("capture.pcapng");
-    let capture = Program::new(&[bin("towpath")]).arg("capture").arg("--socket").arg(&stage.service.socket);
-    let mut capture = capture.arg("-w").arg(&file).start(stage.service.scratch.path("capture.log"));
-    // The head of the file is written when the service captures.
-    until("the capture", 30, || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    let mut capture = stage.capture();
     echo_by_module(&stage, &mut client, "captured");
     capture.signal(libc::SIGINT);
     capture.wait_end(30);
@@ -269,6 +306,85 @@ fn the_kernel_sends_segments_on_but_while_another_module_or_a_capture_is_to_see_
     stage.tell("end");
     client.wait_end(30);
     stage.server.wait_for("server saw the end", 60);
+}
+
+/// Streams and their ends pass, by the kernel and, while somebody captures, by the module.
+fn passes_by_kernel_and_module(path: Path) {
+    const MOST: u64 = 30 << 20;
+    let mut stage = Stage::over(path, true);
+    stage.tell("enough");
+    let mut echoing = stage.client("echoes", "echoes.log");
+    let mut clients = vec![stage.client("exchange", "kernel.log")];
+    stage.await_spliced(2);
+    let before = stage.service.segments();
+    stage.tell("go");
+    echoing.wait_for("echoed once", 60);
+    until("the kernel's counts", 60, || stage.sent_on(By::Kernel).iter().all(|bytes| *bytes > MOST));
+    expect_whole(&stage, &mut clients);
+    let mut capture = stage.capture();
+    let of_module = stage.sent_on(By::Module);
+    for word in ["more", "captured"] {
+        stage.tell(word);
+        echoing.wait_for(&format!("echoed {word}"), 60);
+    }
+    let after = stage.sent_on(By::Module);
+    assert!(after.iter().zip(of_module).all(|(after, before)| after - before >= 2 << 20), "{of_module:?}, {after:?}");
+    let carried = stage.service.segments() - before;
+    assert!(carried < 100, "the stack has carried {carried} segments itself");
+    let [back, over, aborted] = counts(&stage.service, "splice", ["tx", "redirect", "aborted"]);
+    let is_over_two = [CLIENT_TOO, CLIENT6_TOO].contains(&path.server);
+    assert!((back == 0, over == 0, aborted) == (is_over_two, !is_over_two, 0), "{back}, {over}, {aborted}");
+    // A client that has learned of a narrow path announces segments as small, and takes none of those that the server may send.
+    if ![BEHIND, BEHIND6].contains(&path.server) {
+        // It is spliced in the middle of its streams.
+        clients.push(stage.client("hurry", "module.log"));
+        stage.await_spliced(3);
+        expect_whole(&stage, &mut clients);
+    }
+    capture.signal(libc::SIGINT);
+    capture.wait_end(30);
+    ["again", "end"].iter().for_each(|word| stage.tell(word));
+    echoing.wait_for("echoed again", 60);
+    echoing.wait_end(30);
+    stage.server.wait_for("server saw the end", 60);
+    let pairs = clients.len() + 1;
+    until("the ends at the proxy", 60, || stage.proxy.output().matches("over: Success").count() == pairs);
+}
+
+#[test]
+fn connections_over_ipv6_are_spliced() {
+    passes_by_kernel_and_module(Path { proxy: SERVER6, server: CLIENT6 });
+}
+
+#[test]
+fn connections_over_two_interfaces_are_spliced() {
+    passes_by_kernel_and_module(Path { proxy: SERVER, server: CLIENT_TOO });
+}
+
+#[test]
+fn connections_over_ipv6_and_two_interfaces_are_spliced() {
+    passes_by_kernel_and_module(Path { proxy: SERVER6, server: CLIENT6_TOO });
+}
+
+#[test]
+fn a_peer_learns_what_the_path_behind_the_proxy_takes() {
+    passes_by_kernel_and_module(Path { proxy: SERVER, server: BEHIND });
+}
+
+#[test]
+fn a_peer_learns_it_over_ipv6_too() {
+    passes_by_kernel_and_module(Path { proxy: SERVER6, server: BEHIND6 });
+}
+
+#[test]
+fn connections_of_two_families_are_not_spliced_and_the_proxy_goes_on() {
+    // The proxy listens for both families.
+    let mut stage = Stage::over(Path { proxy: SERVER, server: CLIENT6 }, true);
+    let client = stage.client("exchange", "client.log");
+    stage.proxy.wait_for("copied: 1, Operation not supported", 60);
+    stage.tell("enough");
+    stage.tell("go");
+    expect_whole(&stage, &mut [client]);
 }
 
 #[test]

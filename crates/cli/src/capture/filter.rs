@@ -58,7 +58,7 @@ impl Filter {
     /// Takes an XDP object, and the name of its program if it has several.
     pub fn module(object: &Path, program: Option<String>) -> Result<Self, String> {
         let text = program.iter().fold(format!("module {}", object.display()), |text, name| format!("{text} {name}"));
-        let object = crate::module::read(object).map_err(|why| format!("--module: {why}"))?;
+        let (object, _) = crate::module::read(object).map_err(|why| format!("--module: {why}"))?;
         Ok(Self { program: None, module: Some(FilterModule { object, program }), text })
     }
 

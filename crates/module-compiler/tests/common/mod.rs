@@ -88,14 +88,30 @@ fn payload_of(rng: &mut Rng, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.next_u64() as u8).collect()
 }
 
+/// This kernel's types, in C (`vmlinux.h`).
+pub fn vmlinux_h() -> Vec<u8> {
+    let mut bpftool = Command::new("bpftool");
+    let types = bpftool.args(["btf", "dump", "file", "/sys/kernel/btf/vmlinux", "format", "c"]).output();
+    let types = types.expect("no bpftool; get it with: scripts/setup all");
+    assert!(types.status.success(), "bpftool: {}", String::from_utf8_lossy(&types.stderr));
+    types.stdout
+}
+
 /// Compiles a file of the repository; `None` = there is no clang, and the test says so.
 pub fn object_file(source: &str) -> Option<Vec<u8>> {
+    object_file_with(source, &[])
+}
+
+/// The same with these options.
+pub fn object_file_with(source: &str, options: &[&str]) -> Option<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
     let object: PathBuf =
         std::env::temp_dir().join(format!("towpath-{name}-{}-{:?}.o", std::process::id(), std::thread::current().id()));
     let mut clang = clang();
-    let Ok(done) = clang.args(["-Wall", "-Werror", "-c"]).arg(root.join(source)).arg("-o").arg(&object).status() else {
+    let Ok(done) =
+        clang.args(["-Wall", "-Werror", "-c"]).args(options).arg(root.join(source)).arg("-o").arg(&object).status()
+    else {
         eprintln!("SKIPPED: clang is missing: apt-get install -y clang libbpf-dev");
         return None;
     };

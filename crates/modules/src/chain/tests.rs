@@ -52,10 +52,18 @@ fn a_module_over_its_budget_leaves_the_chain_and_is_told_once() {
     assert_eq!(modules[1].budget.overrun(), None);
 }
 
-/// Its verdict is the frame's byte at this place.
+/// Its verdict is the frame's byte at this place. If it redirects, it does so over the port that the fourth byte says.
 fn by_byte(place: i16) -> Attached {
-    let load = |code, dst, src, off| Insn { code, dst, src, off, imm: 0 };
-    let insns = vec![load(0x61, 2, 1, 0), load(0x71, 0, 2, place), load(0x95, 0, 0, 0)];
+    let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
+    let insns = vec![
+        insn(0x61, 2, 1, 0, 0),
+        insn(0x71, 6, 2, place, 0),
+        insn(0x71, 1, 2, 3, 0),
+        insn(0xb7, 2, 0, 0, 0),
+        insn(0x85, 0, 0, 0, 23),
+        insn(0xbf, 0, 6, 0, 0),
+        insn(0x95, 0, 0, 0, 0),
+    ];
     let program = ProgramSpec { name: "byte".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     Attached { module: Arc::new(Module::interpreted(&object, 0, 1).unwrap()), ..attached("byte", 99) }
@@ -64,7 +72,7 @@ fn by_byte(place: i16) -> Attached {
 #[test]
 fn a_batch_is_its_frames_one_by_one() {
     let frames: Vec<Vec<u8>> = (0..3000u32)
-        .map(|at| vec![[2, 2, 1, 3][(at * at / 7 % 4) as usize], [2, 0][(at % 3 / 2) as usize], 2, 2])
+        .map(|at| vec![[2, 4, 1, 3][(at * at / 7 % 4) as usize], [2, 0][(at % 3 / 2) as usize], 2, at as u8])
         .collect();
     for count in 0..=3 {
         let chains = [(); 2].map(|()| (0..count).map(by_byte).collect::<Vec<_>>());
@@ -77,7 +85,9 @@ fn a_batch_is_its_frames_one_by_one() {
             batched.run_batch(64 * batch, &mut slices, &mut left);
             for (at, frame) in frames.iter().enumerate() {
                 let action = alone.run_in_place(&mut frame.clone());
-                expected.extend(Some((64 * batch + at, action)).filter(|_| action != Action::Pass));
+                let over = if action == Action::Redirect { frame[3].into() } else { 0 };
+                assert!(action != Action::Redirect || alone.over() == over);
+                expected.extend(Some(Left { place: 64 * batch + at, action, over }).filter(|_| action != Action::Pass));
             }
         }
         assert_eq!(left, expected, "{count} modules");

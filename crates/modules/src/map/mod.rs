@@ -2,6 +2,7 @@
 
 mod cells;
 mod codes;
+mod devices;
 mod hash;
 mod lpm;
 mod ring;
@@ -11,6 +12,7 @@ use cells::Cells;
 pub use cells::{clear, copy};
 pub use codes::error;
 use codes::{ANY, EXIST, NO_EXIST};
+use devices::Devices;
 use hash::Hash;
 use lpm::Lpm;
 pub use ring::Ring;
@@ -32,6 +34,7 @@ enum Body {
         copies: usize,
     },
     Hash(Hash),
+    Devices(Devices),
     Lpm(Lpm),
     Ring(Ring),
     /// Numbers of programs, from 1.
@@ -56,7 +59,8 @@ impl Map {
                 unsafe { copy(spec.initial.as_ptr(), cells.start(), length) };
                 Body::Array { cells, stride, copies }
             }
-            MapKind::Hash | MapKind::PerCpuHash => hash(false),
+            MapKind::Hash | MapKind::PerCpuHash | MapKind::DevMapHash => hash(false),
+            MapKind::DevMap => Body::Devices(Devices::new(value_size, entries)),
             MapKind::LruHash | MapKind::LruPerCpuHash => hash(true),
             MapKind::LpmTrie => Body::Lpm(Lpm::new(key_size, value_size, entries)),
             MapKind::RingBuf => Body::Ring(Ring::new(entries)),
@@ -87,7 +91,7 @@ impl Map {
         match &self.body {
             Body::Array { copies, .. } => *copies,
             Body::Hash(hash) => hash.copies() as usize,
-            Body::Lpm(_) | Body::Ring(_) | Body::Programs(_) => 1,
+            Body::Devices(_) | Body::Lpm(_) | Body::Ring(_) | Body::Programs(_) => 1,
         }
     }
 
@@ -107,7 +111,9 @@ impl Map {
                 let fits = offset % stride + length <= self.spec.value_size as usize;
                 offset < cells.bytes() && fits && !(write && self.spec.read_only)
             }
-            Body::Hash(hash) => hash.has_value(at, length),
+            // Programs only read interfaces.
+            Body::Devices(devices) => devices.has_value(at, length) && !write,
+            Body::Hash(hash) => hash.has_value(at, length) && !(write && self.spec.kind.is_of_devices()),
             Body::Lpm(lpm) => lpm.has_value(at, length),
             Body::Ring(_) | Body::Programs(_) => false,
         }
@@ -131,6 +137,8 @@ impl Map {
             }
             // SAFETY: as promised by the caller.
             Body::Hash(hash) => unsafe { hash.lookup(key, group) },
+            // SAFETY: the key has four bytes, as the caller promises.
+            Body::Devices(devices) => devices.lookup(unsafe { number(key) }),
             // SAFETY: as promised by the caller.
             Body::Lpm(lpm) => unsafe { lpm.lookup(key) },
             Body::Ring(_) | Body::Programs(_) => std::ptr::null_mut(),
@@ -161,6 +169,12 @@ impl Map {
             }
             // SAFETY: as promised by the caller.
             Body::Hash(hash) => unsafe { hash.update(key, value, flags, group) },
+            Body::Devices(_) if flags == NO_EXIST => error(libc::EEXIST),
+            // SAFETY: the key has four bytes and the value those of this map's, as the caller promises.
+            Body::Devices(devices) => match unsafe { devices.set(number(key), value) } {
+                true => 0,
+                false => error(libc::E2BIG),
+            },
             // SAFETY: as promised by the caller.
             Body::Lpm(lpm) => unsafe { lpm.update(key, value, flags) },
             Body::Ring(_) | Body::Programs(_) => error(libc::EINVAL),
@@ -175,6 +189,11 @@ impl Map {
         match &self.body {
             // SAFETY: as promised by the caller.
             Body::Hash(hash) => unsafe { hash.delete(key) },
+            // SAFETY: the key has four bytes, as the caller promises.
+            Body::Devices(devices) => match devices.remove(unsafe { number(key) }) {
+                true => 0,
+                false => error(libc::EINVAL),
+            },
             // SAFETY: as promised by the caller.
             Body::Lpm(lpm) => unsafe { lpm.delete(key) },
             Body::Array { .. } | Body::Ring(_) | Body::Programs(_) => error(libc::EINVAL),
@@ -217,6 +236,7 @@ impl Map {
                 (0..self.spec.entries).map(element).collect()
             }
             Body::Hash(hash) => hash.entries(),
+            Body::Devices(devices) => devices.entries(),
             Body::Lpm(lpm) => lpm.entries(),
             Body::Ring(ring) => std::iter::from_fn(|| ring.next()).map(|record| (Vec::new(), vec![record])).collect(),
             Body::Programs(places) => {
@@ -235,6 +255,9 @@ impl Map {
         if (key.len(), value.len()) != lengths || self.spec.read_only {
             return Err(if self.spec.read_only { libc::EPERM } else { libc::EINVAL });
         }
+        if self.spec.kind.is_of_devices() {
+            self.may_have(value)?;
+        }
         for group in 0..self.copies() as u32 {
             // SAFETY: key and value have the bytes of this map's, as was looked at.
             let done = unsafe { self.update(key.as_ptr(), value.as_ptr(), ANY, group) };
@@ -243,6 +266,19 @@ impl Map {
             }
         }
         Ok(())
+    }
+
+    /// Can a map of interfaces have this value? A program behind the index is none that modules run.
+    fn may_have(&self, value: &[u8]) -> Result<(), i32> {
+        let word =
+            |at: usize| value.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, i32::from_ne_bytes);
+        let (index, program) = (word(0), word(4));
+        match () {
+            // As in the kernel, a descriptor below 1 is none.
+            () if program > 0 => Err(libc::EOPNOTSUPP),
+            () if index == 0 && self.spec.kind == MapKind::DevMapHash => Err(libc::ENODEV),
+            () => Ok(()),
+        }
     }
 
     /// Copies the value of a key, for the first flow group. False: there is none, or a length is wrong.

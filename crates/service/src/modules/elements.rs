@@ -116,6 +116,8 @@ pub fn set_element(
             Ok((key, line))
         }
         Err(libc::E2BIG | libc::ENOSPC) => Err(format!("the map has room for {} elements", map.spec().entries)),
+        Err(libc::ENODEV) => Err("0 is no interface: the value is an index, as in /sys/class/net/NAME/ifindex".into()),
+        Err(libc::EOPNOTSUPP) => Err("an element with a program of its own (bpf_prog) is refused: none runs".into()),
         Err(libc::EPERM) => Err("these are constants of the program, which nobody changes".into()),
         Err(errno) => Err(std::io::Error::from_raw_os_error(errno).to_string()),
     }

@@ -89,9 +89,13 @@ pub trait Network: Send {
     fn is_local(&self, addr: IpAddr) -> bool;
     /// Steers packets of this tuple to us from now on, or no longer.
     fn steer(&mut self, tuple: &FourTuple, steered: towpath_tcp::slow::Steered);
-    /// Has the kernel send on the segments that come on this connection, without us, if it can. Those that begin or end a
-    /// connection come to us all the same.
+    /// Has the kernel send on the segments that come on this connection, without us, if it can. Those that begin or
+    /// end a connection come to us all the same.
     fn forward(&mut self, _tuple: &FourTuple, _splice: &Splice) {}
+    /// The number of the interface of a port; `None` = it has none.
+    fn interface(&self, _port: PortId) -> Option<u32> {
+        None
+    }
     /// All come to us again. Returns the element as it was at last.
     fn end_forwarding(&mut self, _tuple: &FourTuple) -> Option<Splice> {
         None

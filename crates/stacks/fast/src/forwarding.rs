@@ -8,16 +8,27 @@ use towpath_tcp::slow::{Forwarded, Translation};
 /// Both maps have each element: that of the module, and the kernel's while it sends segments on by itself.
 impl SlowHost {
     pub fn begin_splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
-        self.splices.insert(translations)?;
-        translations.iter().for_each(|translation| self.forward(&translation.from));
+        let [Some(first), Some(second)] = translations.each_ref().map(|translation| self.way_out(translation)) else {
+            return Err(libc::EOPNOTSUPP);
+        };
+        self.splices.insert(translations, [first, second])?;
+        translations.iter().for_each(|translation| self.forward(translation));
         Ok(())
     }
 
     /// Another link, or another way: the kernel's copy is made anew.
     pub fn change_splice(&mut self, translation: &Translation) {
         self.end_forwarding(&translation.from);
-        self.splices.relink(translation);
-        self.forward(&translation.from);
+        if let Some(interface) = self.way_out(translation) {
+            self.splices.relink(translation, interface);
+            self.forward(translation);
+        }
+    }
+
+    /// The interface that a direction goes over, as the module and the kernel name it; 0: back over its own. `None`: it is none,
+    /// as memory is.
+    fn way_out(&self, translation: &Translation) -> Option<u32> {
+        translation.out.map_or(Some(0), |port| self.network.interface(port))
     }
 
     /// The map of which the kernel has copies now. None while somebody captures: he would not see what the kernel sends on.
@@ -38,11 +49,11 @@ impl SlowHost {
     }
 
     /// Has the kernel send on what comes on a connection.
-    fn forward(&mut self, tuple: &FourTuple) {
+    fn forward(&mut self, Translation { from, .. }: &Translation) {
         if self.forwards_by().is_some()
-            && let Some(copy) = self.splices.for_kernel(tuple)
+            && let Some(copy) = self.splices.for_kernel(from)
         {
-            self.network.forward(tuple, &copy);
+            self.network.forward(from, &copy);
         }
     }
 

@@ -248,6 +248,7 @@ impl FlowGroup {
             port.release(frames);
             probes::stage::<{ Stage::Deliver as u32 }>(taken);
         }
+        self.ports.redirect();
         work
     }
 

@@ -20,6 +20,7 @@ mod direct_frames;
 mod direct_modules;
 mod flood_notice;
 mod forwarding;
+mod goes;
 mod group;
 #[cfg(test)]
 mod group_tests;

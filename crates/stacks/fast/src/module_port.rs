@@ -7,6 +7,7 @@
 //! If a module has a selector, it is looked up first whose each frame is. Such a port is a type of its own, so that without
 //! selectors nothing is asked for them.
 
+use crate::goes::Goes;
 use crate::selection::Selected;
 use crate::send_back;
 use std::os::fd::BorrowedFd;
@@ -15,7 +16,7 @@ use towpath_modules::module::Action;
 use towpath_modules::{Budget, Chain, Chains, EVERY, Frame, Hook, Left, Overrun, TOWPATH_FRAME_BYTES, TowpathFrame};
 use towpath_ports::gather::commit_whole;
 use towpath_ports::memory::Loopback;
-use towpath_ports::{Capabilities, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, Leaving, PacketBuffer, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 
 /// Room before a frame, as XDP has it, and behind it.
 const HEADROOM: usize = 256;
@@ -35,8 +36,9 @@ const GROWTH: u32 = 64;
 pub struct Filter {
     ingress: Chain,
     egress: Chain,
-    /// Number of the port, and of the flow group.
+    /// Number of the port, of its interface in the kernel, and of the flow group.
     port: u32,
+    interface: u32,
     group: u32,
     /// Buffers for received frames, and those that are free. None if nothing wants room.
     held: Vec<PacketBuffer>,
@@ -48,8 +50,9 @@ pub struct Filter {
     returned: Option<PacketBuffer>,
     /// Frames to be given back to the port.
     done: Vec<RxFrame>,
-    /// Those that are sent back before.
+    /// Those that are sent back before, and those that go over another interface.
     back: Vec<RxFrame>,
+    leaving: Vec<Leaving>,
     /// Those of a batch that do not pass.
     left: Vec<Left>,
 }
@@ -57,8 +60,8 @@ pub struct Filter {
 impl Filter {
     /// For a port of a flow group.
     pub fn new(chains: &Chains, group: usize, port: u32) -> Self {
-        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, port);
-        let egress = Chain::new(&chains.egress, Hook::Egress, group, port);
+        let ingress = Chain::new(&chains.ingress, Hook::Ingress, group, 0);
+        let egress = Chain::new(&chains.egress, Hook::Egress, group, 0);
         let buffer = |bytes| {
             let made = PacketBuffer::new(bytes);
             made.inspect_err(|error| tracing::error!(%error, "no memory for frames under modules: they are dropped"))
@@ -74,12 +77,21 @@ impl Filter {
             held,
             done: Vec::with_capacity(4 * HELD),
             back: Vec::with_capacity(4 * HELD),
+            leaving: Vec::with_capacity(4 * HELD),
             left: Vec::with_capacity(4 * HELD),
             ingress,
             egress,
             port,
+            interface: 0,
             group: group as u32,
         }
+    }
+
+    /// Frames come from and go to this interface.
+    fn stands_at(&mut self, interface: u32) {
+        self.interface = interface;
+        self.ingress.stands_at(interface);
+        self.egress.stands_at(interface);
     }
 
     /// With this table for its modules with selectors. Without a table these have no frames.
@@ -96,13 +108,14 @@ impl Filter {
     #[cold]
     #[inline(never)]
     fn take_out(&mut self, frames: &mut Vec<RxFrame>) {
-        let Self { done, back, left: places, .. } = self;
+        let Self { done, back, leaving, interface, left: places, .. } = self;
+        let mut goes = Goes { done, back, leaving, interface: *interface };
         let mut places = places.drain(..).peekable();
         let mut at = 0;
         frames.retain(|frame| {
-            let place = places.next_if(|(place, _)| *place == at);
+            let left = places.next_if(|left| left.place == at);
             at += 1;
-            place.is_none_or(|(_, action)| left(*frame, action, done, back))
+            left.is_none_or(|Left { action, over, .. }| goes.left(*frame, action, over))
         });
     }
 
@@ -123,18 +136,6 @@ impl Filter {
 struct ModulePort<const SELECTS: bool, const ROOM: bool> {
     inner: Box<dyn Port>,
     filter: Filter,
-}
-
-/// A frame that does not pass: it is given back, or sent back before.
-#[cold]
-#[inline(never)]
-fn left(frame: RxFrame, action: Action, done: &mut Vec<RxFrame>, back: &mut Vec<RxFrame>) -> bool {
-    if action == Action::Tx {
-        back.push(frame)
-    } else {
-        done.push(frame)
-    }
-    false
 }
 
 /// Runs the modules on a frame in its place.
@@ -171,17 +172,17 @@ fn said(budget: Arc<Budget>) {
 }
 
 /// A copy of a frame with room around it. The caller has seen that it fits.
-pub fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame) -> Frame<'a> {
+pub fn with_room<'a>(buffer: &'a mut [u8], bytes: &[u8], about: TowpathFrame, interface: u32) -> Frame<'a> {
     buffer[HEADROOM - TOWPATH_FRAME_BYTES..HEADROOM].copy_from_slice(&about.bytes());
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
-    let (length, ifindex, queue) = (bytes.len(), about.port, about.flow_group);
-    Frame { start: HEADROOM, length, meta: TOWPATH_FRAME_BYTES, room: true, ifindex, queue, ..Frame::whole(buffer) }
+    let (length, meta, queue) = (bytes.len(), TOWPATH_FRAME_BYTES, about.flow_group);
+    Frame { start: HEADROOM, length, meta, room: true, ifindex: interface, queue, ..Frame::whole(buffer) }
 }
 
 /// Runs the modules on a copy of a received frame, in the buffer of this number. Returns what becomes of it, and its length.
 fn run_copy<const SELECTS: bool>(filter: &mut Filter, number: u64, bytes: &[u8], selectors: u32) -> (Action, u32) {
     let about = TowpathFrame { port: filter.port, flow_group: filter.group, ..TowpathFrame::default() };
-    let mut copy = with_room(&mut filter.held[number as usize], bytes, about);
+    let mut copy = with_room(&mut filter.held[number as usize], bytes, about, filter.interface);
     let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
     filter.starts[number as usize] = copy.start as u32;
     (action, copy.length as u32)
@@ -195,7 +196,8 @@ fn copied<'a>(buffer: &'a mut [u8], frame: &[u8]) -> Option<&'a mut [u8]> {
 }
 
 impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
-    fn new(inner: Box<dyn Port>, filter: Filter) -> Self {
+    fn new(inner: Box<dyn Port>, mut filter: Filter) -> Self {
+        filter.stands_at(inner.interface());
         Self { inner, filter }
     }
 
@@ -240,12 +242,13 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
     #[inline(never)]
     fn received_one_by_one(&mut self, frames: &mut Vec<RxFrame>, from: usize) {
         let Self { inner, filter } = self;
-        let Filter { ingress, done, back, .. } = filter;
+        let Filter { ingress, done, back, leaving, interface, .. } = filter;
+        let mut goes = Goes { done, back, leaving, interface: *interface };
         inner.retain_in_place(frames, from, &mut |frame, bytes| {
             let checksum = send_back::received(bytes, frame.checksum);
             match run_in_place::<SELECTS>(ingress, bytes) {
                 Action::Pass => true,
-                action => left(RxFrame { checksum, ..*frame }, action, done, back),
+                action => goes.left(RxFrame { checksum, ..*frame }, action, ingress.over()),
             }
         });
     }
@@ -264,17 +267,29 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let Some(number) = filter.free.pop() else { return false };
         let checksum = send_back::received(bytes, frame.checksum);
         let (action, len) = run_copy::<SELECTS>(filter, number, bytes, selectors);
-        let moved = RxFrame { handle: OURS | number, len, checksum: frame.checksum };
+        let moved = RxFrame { handle: OURS | number, len, ..*frame };
         match action {
             Action::Pass => {
                 filter.done.push(std::mem::replace(frame, moved));
                 return true;
             }
-            Action::Tx => self.send_back(&RxFrame { checksum, ..moved }),
+            action => self.copy_left(RxFrame { checksum, ..moved }, action),
+        }
+        false
+    }
+
+    /// A copy in a buffer of ours does not pass.
+    #[cold]
+    fn copy_left(&mut self, copy: RxFrame, action: Action) {
+        let over = self.filter.ingress.over();
+        match action {
+            Action::Redirect if over != self.filter.interface => {
+                return self.filter.leaving.push(Leaving { frame: copy, over });
+            }
+            Action::Tx | Action::Redirect => self.send_back(&copy),
             _ => {}
         }
-        self.filter.free.push(number);
-        false
+        self.filter.free.push(copy.handle & !OURS);
     }
 
     /// Sends a received frame over the port that it came from.
@@ -285,8 +300,8 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let able = inner.capabilities();
         if frame.handle & OURS == 0
             && let Some(bytes) = inner.bytes_mut(frame)
-            && send_back::is_super(able, bytes)
-            && let Some((payload, end, offload)) = send_back::ready(able, bytes, checksum)
+            && send_back::is_super(able, bytes, frame.gso_bytes)
+            && let Some((payload, end, offload)) = send_back::ready(able, bytes, checksum, frame.gso_bytes)
         {
             if inner.return_super(&RxFrame { len: end as u32, ..*frame }, payload, offload) {
                 return;
@@ -302,7 +317,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
             let start = filter.starts[at] as usize;
             filter.held[at].get_mut(start..start + frame.len as usize)
         };
-        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum)) {
+        if !bytes.is_some_and(|bytes| send_back::send(&mut **inner, bytes, checksum, frame.gso_bytes)) {
             filter.ingress.failed(EVERY);
         }
     }
@@ -347,7 +362,7 @@ impl<const SELECTS: bool, const ROOM: bool> ModulePort<SELECTS, ROOM> {
         let (gso_bytes, port, flow_group) = (offload.gso_bytes, filter.port, filter.group);
         let about = TowpathFrame { gso_bytes, egress: true, port, flow_group };
         let Some(sent) = &mut filter.sent else { return filter.egress.failed(selectors) };
-        let mut copy = with_room(sent, &buffer[..len], about);
+        let mut copy = with_room(sent, &buffer[..len], about, filter.interface);
         if run::<SELECTS>(&mut filter.egress, &mut copy, selectors) != Action::Pass {
             return;
         }
@@ -371,6 +386,9 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         let all = self.inner.capabilities();
         let growth = if ROOM && self.filter.egress.wants_room() { GROWTH } else { 0 };
         Capabilities { gso_max_bytes: all.gso_max_bytes.saturating_sub(growth), ..all }
+    }
+    fn interface(&self) -> u32 {
+        self.inner.interface()
     }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let before = frames.len();
@@ -464,14 +482,19 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         if let Err(inner) = self.inner.set_inner(inner) {
             self.inner = inner;
         }
+        self.filter.stands_at(self.inner.interface());
         Ok(())
     }
-    fn translate(&mut self, frame: &mut [u8]) {
+    fn translate(&mut self, frame: &mut [u8]) -> Option<u32> {
         let Self { inner, filter } = self;
+        let mut leaves = None;
         // Whoever kept the frame has checked it. The checksum is made new.
         if !ROOM || !filter.ingress.wants_room() {
-            let goes_back = run_in_place::<SELECTS>(&mut filter.ingress, frame) == Action::Tx;
-            if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid) {
+            let action = run_in_place::<SELECTS>(&mut filter.ingress, frame);
+            let over = Some(filter.ingress.over()).filter(|_| action == Action::Redirect);
+            leaves = over.filter(|over| *over != filter.interface);
+            let goes_back = action == Action::Tx || (over.is_some() && leaves.is_none());
+            if goes_back && !send_back::send(&mut **inner, frame, RxChecksum::Valid, 0) {
                 filter.ingress.failed(EVERY);
             }
         } else if frame.len() <= LARGEST
@@ -479,12 +502,20 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         {
             let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
             let (action, len) = run_copy::<SELECTS>(filter, number, frame, selectors);
-            if action == Action::Tx {
-                self.send_back(&RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid });
-            }
-            self.filter.free.push(number);
+            let copy = RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid, gso_bytes: 0 };
+            self.copy_left(copy, action);
         }
         settle(&mut self.filter.ingress);
+        leaves
+    }
+    fn leaving(&mut self, frames: &mut Vec<Leaving>) {
+        frames.append(&mut self.filter.leaving);
+    }
+    fn send_past(&mut self, frame: &mut [u8], checksum: RxChecksum, gso_bytes: u16) -> bool {
+        send_back::send(&mut *self.inner, frame, checksum, gso_bytes)
+    }
+    fn failed(&mut self) {
+        self.filter.ingress.failed(EVERY);
     }
     fn inner(&mut self) -> Option<Box<dyn Port>> {
         Some(std::mem::replace(&mut self.inner, Box::new(Loopback::with_buffers(0, 0))))

@@ -94,6 +94,7 @@ fn received_frames_pass_are_dropped_or_go_back() {
         let mut passed = frame(2);
         passed[0] = 100;
         assert_eq!(received(near(&mut set)), [passed]);
+        set.redirect();
         set.flush();
         let mut back = frame(3);
         back[0] = 100;
@@ -261,4 +262,68 @@ fn modules_with_and_without_selectors_stand_in_one_chain() {
     send(&mut far, &segment(false, None, 10).0);
     assert!(received(near(&mut set)).is_empty());
     assert_eq!((counts(&some)[0], counts(&all)[0]), (1, 3));
+}
+
+/// Sends a frame over the interface that its third byte says, and writes 100 to its first. With room, it asks for it.
+fn redirects(room: bool) -> Attached {
+    let moves = [insn(0xbf, 6, 1, 0, 0), insn(0xb7, 2, 0, 0, 0), insn(0x85, 0, 0, 0, 44)];
+    let stays = [insn(0xbf, 6, 1, 0, 0)];
+    let mut program = if room { moves.to_vec() } else { stays.to_vec() };
+    program.extend([insn(0x61, 2, 6, 0, 0), insn(0x71, 1, 2, 2, 0), insn(0x72, 2, 0, 0, 100)]);
+    program.extend([insn(0xb7, 2, 0, 0, 0), insn(0x85, 0, 0, 0, 23), insn(0x95, 0, 0, 0, 0)]);
+    attached(program)
+}
+
+/// Interfaces whose numbers are no ports'.
+const ONE: u8 = 41;
+const TWO: u8 = 42;
+const AGAIN: u8 = 43;
+
+#[test]
+fn a_module_sends_frames_over_another_interface() {
+    for room in [false, true] {
+        let (module, passes) = (redirects(room), by_byte());
+        let ((one, mut far_of_one), (two, mut far_of_two)) = (pair(1500), pair(1500));
+        let [one, two] = [(one, ONE), (two, TWO)].map(|(port, number)| port.of_interface(number.into()));
+        let mut set = PortSet::new(vec![Box::new(Loopback::new()), Box::new(one), Box::new(two)]);
+        // What another port sends on is seen by no module of its egress.
+        let chains = Chains { ingress: vec![module.clone()], egress: vec![passes.clone()] };
+        set.filter(Some((0..3).map(|port| Filter::new(&chains, 0, port)).collect()));
+        let over = |interface: u8, number: u8| [9, number, interface].into_iter().chain([9; 57]).collect::<Vec<u8>>();
+        let gone =
+            |interface, number: u8| [100].into_iter().chain(over(interface, number).into_iter().skip(1)).collect();
+        // More than there are buffers, so that each must come back.
+        for number in 0..200 {
+            // To the other one, back to its own, to one that is not there, and to memory.
+            [TWO, ONE, 77, 0].iter().for_each(|to| send(&mut far_of_one, &over(*to, number)));
+            send(&mut far_of_two, &over(ONE, number));
+            (1..3).for_each(|place| assert!(received(&mut **set.iter_mut().nth(place).unwrap()).is_empty()));
+            set.redirect();
+            set.flush();
+            let both: [Vec<u8>; 2] = [gone(ONE, number), gone(ONE, number)];
+            assert_eq!(received(&mut far_of_one), both);
+            let frame: Vec<u8> = gone(TWO, number);
+            assert_eq!(received(&mut far_of_two), [frame]);
+        }
+        // A frame that was kept goes the same way.
+        for to in [TWO, ONE, 77, 0] {
+            set.translate(PortId(1), &mut over(to, 3));
+        }
+        set.flush();
+        let frames: [Vec<u8>; 2] = [gone(ONE, 3), gone(TWO, 3)];
+        assert_eq!([received(&mut far_of_one), received(&mut far_of_two)].concat(), frames);
+        // The first interface comes again, under another number.
+        let (again, mut far_again) = pair(1500);
+        set.replace(PortId(1), Box::new(again.of_interface(AGAIN.into())));
+        [ONE, AGAIN].iter().for_each(|to| send(&mut far_of_two, &over(*to, 4)));
+        send(&mut far_again, &over(AGAIN, 5));
+        (1..3).for_each(|place| assert!(received(&mut **set.iter_mut().nth(place).unwrap()).is_empty()));
+        set.redirect();
+        set.flush();
+        let frames: [Vec<u8>; 2] = [gone(AGAIN, 5), gone(AGAIN, 4)];
+        assert_eq!(received(&mut far_again), frames);
+        drop(set);
+        assert_eq!(counts(&module), [1007, 0, 0, 0, 1007, 403], "those that cannot be sent");
+        assert_eq!(counts(&passes), [0; 6]);
+    }
 }

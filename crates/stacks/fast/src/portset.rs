@@ -4,10 +4,13 @@ use crate::module_port::Filter;
 use crate::tapped_port::TappedPort;
 use std::os::fd::BorrowedFd;
 use towpath_capture::Tap;
-use towpath_ports::{Port, RxFrame};
+use towpath_ports::{Leaving, Port, RxFrame};
 use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::flow::PortId;
 use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
+
+/// Room for frames of a port that go over another interface: for all that it holds in a turn.
+const MOST_LEAVING: usize = 256;
 
 /// The ports of one flow group in the order of their numbers.
 pub struct PortSet {
@@ -16,12 +19,15 @@ pub struct PortSet {
     gso_max_bytes: Vec<u32>,
     /// Modules stand before all of them, also before who captures.
     filtered: bool,
+    /// Received frames that go over another interface. Its memory is there before the first one.
+    leaving: Vec<Leaving>,
 }
 
 impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
-        let mut set = Self { ports, tx_checksum: Vec::new(), gso_max_bytes: Vec::new(), filtered: false };
+        let (tx_checksum, gso_max_bytes, leaving) = (Vec::new(), Vec::new(), Vec::with_capacity(MOST_LEAVING));
+        let mut set = Self { ports, tx_checksum, gso_max_bytes, filtered: false, leaving };
         set.ask_again();
         set
     }
@@ -78,10 +84,41 @@ impl PortSet {
         let capabilities = old.capabilities();
         (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
     }
-    /// Takes a received frame through the modules of a port again, and sends it back if they say so.
+    /// Takes a received frame through the modules of a port again, and sends it back or over another interface if they say so.
     pub fn translate(&mut self, number: PortId, frame: &mut [u8]) {
-        if let Some(port) = self.ports.get_mut(usize::from(number.0)) {
-            port.translate(frame);
+        let place = usize::from(number.0);
+        let Some(port) = self.ports.get_mut(place) else { return };
+        if let Some(over) = port.translate(frame) {
+            // Whoever kept the frame has checked it.
+            let to = port_of(&self.ports, over);
+            let sent = to.is_some_and(|to| self.ports[to].send_past(frame, RxChecksum::Valid, 0));
+            if !sent {
+                self.ports[place].failed();
+            }
+        }
+        self.redirect();
+    }
+    /// Sends what the ports have received and modules have sent over other interfaces. Called after each batch of frames.
+    #[inline]
+    pub fn redirect(&mut self) {
+        if self.filtered {
+            self.redirect_frames();
+        }
+    }
+    fn redirect_frames(&mut self) {
+        let Self { ports, leaving, .. } = self;
+        for place in 0..ports.len() {
+            ports[place].leaving(leaving);
+            for Leaving { frame, over } in leaving.drain(..) {
+                let both = port_of(ports, over).and_then(|to| ports.get_disjoint_mut([place, to]).ok());
+                let sent = both.is_some_and(|[from, to]| {
+                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum, frame.gso_bytes))
+                });
+                ports[place].release(&[frame]);
+                if !sent {
+                    ports[place].failed();
+                }
+            }
         }
     }
     /// The descriptor that a port wakes by.
@@ -106,6 +143,11 @@ impl PortSet {
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ports.iter().filter_map(|p| p.wait_fd())
     }
+}
+
+/// The first port of the interface of this number. Memory has no interface, so nothing comes to it from elsewhere.
+fn port_of(ports: &[Box<dyn Port>], interface: u32) -> Option<usize> {
+    ports.iter().position(|port| port.interface() == interface).filter(|_| interface != 0)
 }
 
 impl TxPorts for PortSet {

@@ -41,6 +41,7 @@ struct Wire {
     able: Capabilities,
     come: Vec<Vec<u8>>,
     checksum: RxChecksum,
+    gso_bytes: u16,
     told: usize,
     buffer: Vec<u8>,
     sent: Sent,
@@ -54,7 +55,12 @@ impl Port for Wire {
     }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         for (at, bytes) in self.come.iter().enumerate().skip(self.told).take(max) {
-            frames.push(RxFrame { handle: at as u64, len: bytes.len() as u32, checksum: self.checksum });
+            frames.push(RxFrame {
+                handle: at as u64,
+                len: bytes.len() as u32,
+                checksum: self.checksum,
+                gso_bytes: self.gso_bytes,
+            });
             self.told += 1;
         }
     }
@@ -102,22 +108,32 @@ const CUTS: Capabilities = Capabilities { gso_max_bytes: 65_535 + ETHERNET_BYTES
 
 /// Frames that a port sends after it has received one, and how many have failed.
 fn back(module: &Attached, able: Capabilities, checksum: RxChecksum, frame: &[u8]) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
-    let copied = back_over(module, able, checksum, frame, false);
-    assert_eq!(copied, back_over(module, able, checksum, frame, true), "with a copy or without");
+    back_cut(module, able, (checksum, 0), frame)
+}
+
+/// The same of a frame that has come as segments of so much payload.
+fn back_cut(
+    module: &Attached,
+    able: Capabilities,
+    come: (RxChecksum, u16),
+    frame: &[u8],
+) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
+    let copied = back_over(module, able, come, frame, false);
+    assert_eq!(copied, back_over(module, able, come, frame, true), "with a copy or without");
     copied
 }
 
 fn back_over(
     module: &Attached,
     able: Capabilities,
-    checksum: RxChecksum,
+    (checksum, gso_bytes): (RxChecksum, u16),
     frame: &[u8],
     returns: bool,
 ) -> (Vec<(Vec<u8>, TxOffload)>, u64) {
     let before = counts(module)[5];
     let sent = Sent::default();
     let (come, buffer) = (vec![frame.to_vec()], vec![0; 70_000]);
-    let port = Wire { able, come, checksum, told: 0, buffer, sent: Arc::clone(&sent), returns };
+    let port = Wire { able, come, checksum, gso_bytes, told: 0, buffer, sent: Arc::clone(&sent), returns };
     let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
     let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
     let mut passed = Vec::new();
@@ -230,8 +246,16 @@ fn a_segment_that_was_kept_goes_back_as_if_it_came_now() {
         for module in modules(place) {
             let sent = Sent::default();
             let (checksum, buffer) = (RxChecksum::Unknown, vec![0; 70_000]);
-            let port =
-                Wire { able, come: Vec::new(), checksum, told: 0, buffer, sent: Arc::clone(&sent), returns: false };
+            let port = Wire {
+                able,
+                come: Vec::new(),
+                checksum,
+                gso_bytes: 0,
+                told: 0,
+                buffer,
+                sent: Arc::clone(&sent),
+                returns: false,
+            };
             let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
             let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
             // More often than there are buffers with room.
@@ -288,4 +312,23 @@ fn what_a_port_cannot_send_has_failed() {
     let (sent, failed) = back(&changes(place), CUTS, RxChecksum::Unknown, &long);
     assert_eq!((sent.len(), failed), (1, 0));
     assert_eq!(completed(&sent[0].0, sent[0].1), long);
+}
+
+#[test]
+fn a_super_segment_goes_on_in_segments_as_small_as_it_has_come() {
+    for module in [changes(60), changes_with_room(60)] {
+        let cut = |bytes: usize, gso_bytes| {
+            let (frame, _) = segment(false, None, bytes);
+            let (sent, failed) = back_cut(&module, CUTS, (RxChecksum::Valid, gso_bytes), &frame);
+            assert_eq!((sent.len(), failed), (1, 0));
+            sent[0].1.gso_bytes
+        };
+        let most = MTU as u16 - 40 - TIMESTAMPS as u16;
+        assert_eq!((cut(9000, 0), cut(9000, 1300), cut(9000, 9000)), (most, 1300, most));
+        // Two small ones that have come together, and one that is none.
+        assert_eq!((cut(1000, 600), cut(1000, 1000), cut(1000, 0)), (600, 0, 0));
+        let (frame, _) = segment(false, None, 1000);
+        let (sent, _) = back_cut(&module, NOTHING, (RxChecksum::Valid, 600), &frame);
+        assert_eq!((sent.len(), sent[0].1.gso_bytes), (1, 0), "a port that cuts nothing sends what fits");
+    }
 }

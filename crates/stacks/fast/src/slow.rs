@@ -132,7 +132,12 @@ impl SlowState {
             + self.commands(now);
         let changed = self.host.network.changed();
         if changed {
-            for NewPort { flow_group, number, port } in self.host.network.new_ports() {
+            let new = self.host.network.new_ports();
+            if !new.is_empty() {
+                // The interface has another index.
+                self.slow.change_splices(&mut self.host);
+            }
+            for NewPort { flow_group, number, port } in new {
                 if let Some(group) = self.host.flow_groups.get_mut(flow_group) {
                     group.to.send(ToGroup::Port(number, port));
                 }

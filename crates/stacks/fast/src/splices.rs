@@ -3,10 +3,9 @@
 //! Its elements are `struct towpath_splice` of `bpf/modules/towpath.h`, one for each connection whose peer's segments
 //! are translated. If nothing would see them before the module, the kernel has a copy and sends them on by itself.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use towpath_modules::{Attached, Budget, Chains, Map, MapKind};
-use towpath_ports::forward::Splice;
+use towpath_ports::forward::{Connection, OUT_AT, Splice, connection};
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::seq::Seq;
 use towpath_tcp::slow::{Forwarded, Translation};
@@ -14,14 +13,18 @@ use towpath_tcp::slow::{Forwarded, Translation};
 /// The map's name in the module.
 const MAP: &str = "towpath_splices";
 /// Bytes of a key and of a value.
-const KEY: usize = 12;
+const KEY: usize = size_of::<Connection>();
 const VALUE: usize = size_of::<Splice>();
-/// Where the Ethernet addresses stand in a value, the newest acknowledgement, and what has gone on: by the module, and by the
-/// kernel.
-const LINK_AT: usize = 12;
-const ACKED_AT: usize = 44;
-const COUNTS_AT: usize = 56;
-const KERNEL_COUNTS_AT: usize = 72;
+/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, the newest acknowledgement, the ends, and
+/// what has gone on: by the module, and by the kernel.
+const LINK_AT: usize = KEY;
+const SHIFTS_AT: usize = 68;
+const ENDED_AT: usize = 70;
+const ACKED_AT: usize = 72;
+const FIN_AT: usize = 76;
+const RST_AT: usize = 80;
+const COUNTS_AT: usize = 88;
+const KERNEL_COUNTS_AT: usize = 104;
 /// An acknowledgement may be older by so much than one that has overtaken it: as in `bpf/modules/splice.h`.
 const OVERTAKEN: u32 = 1 << 18;
 /// Bits of `ended`.
@@ -72,11 +75,11 @@ impl Splices {
         self.map().is_some() && self.0.as_ref().is_some_and(sees)
     }
 
-    /// Enters both directions.
-    pub fn insert(&self, translations: &[Translation; 2]) -> Result<(), i32> {
+    /// Enters both directions, each with the interface that it goes over; 0: back over its own.
+    pub fn insert(&self, translations: &[Translation; 2], interfaces: [u32; 2]) -> Result<(), i32> {
         let map = self.map().ok_or(libc::EOPNOTSUPP)?;
-        let [first, second] = translations;
-        let elements = [first, second].map(|translation| (key(&translation.from), value(translation)));
+        let ([first, second], [out, other_out]) = (translations, interfaces);
+        let elements = [(first, out), (second, other_out)].map(|(one, out)| (key(&one.from), value(one, out)));
         let [(Some(key), Some(value)), (Some(other_key), Some(other_value))] = elements else {
             return Err(libc::EOPNOTSUPP);
         };
@@ -85,11 +88,12 @@ impl Splices {
         map.set(&other_key, &other_value).inspect_err(|_| _ = map.remove(&key)).map_err(full)
     }
 
-    /// Changes the link of a direction.
-    pub fn relink(&self, translation: &Translation) {
+    /// Changes the link of a direction, and the interface that it goes over.
+    pub fn relink(&self, translation: &Translation, interface: u32) {
         let macs = [translation.link.destination, translation.link.source].concat();
         if let (Some(map), Some(key)) = (self.map(), key(&translation.from)) {
             map.put(&key, LINK_AT, &macs);
+            map.put(&key, OUT_AT, &interface.to_ne_bytes());
         }
     }
 
@@ -99,11 +103,11 @@ impl Splices {
         if !self.map()?.get(&key(tuple)?, &mut value) {
             return None;
         }
-        let ended = value[42];
+        let ended = value[ENDED_AT];
         Some(Forwarded {
             acked: Seq(number(&value, ACKED_AT)),
-            fin: (ended & FIN != 0).then(|| Seq(number(&value, 48))),
-            rst: (ended & RST != 0).then(|| Seq(number(&value, 52))),
+            fin: (ended & FIN != 0).then(|| Seq(number(&value, FIN_AT))),
+            rst: (ended & RST != 0).then(|| Seq(number(&value, RST_AT))),
             segments: count(&value, COUNTS_AT).wrapping_add(count(&value, KERNEL_COUNTS_AT)),
         })
     }
@@ -159,28 +163,27 @@ fn count(value: &Splice, at: usize) -> u64 {
     u64::from(number(value, at)) | u64::from(number(value, at + 4)) << 32
 }
 
-/// The connection as a received segment names it: `struct towpath_connection`.
-fn key(tuple: &FourTuple) -> Option<[u8; KEY]> {
-    let (IpAddr::V4(local), IpAddr::V4(remote)) = (tuple.local, tuple.remote) else { return None };
-    let mut key = [0; KEY];
-    key[..4].copy_from_slice(&remote.octets());
-    key[4..8].copy_from_slice(&local.octets());
-    key[8..10].copy_from_slice(&tuple.remote_port.to_be_bytes());
-    key[10..].copy_from_slice(&tuple.local_port.to_be_bytes());
-    Some(key)
+/// The connection as a received segment names it.
+fn key(tuple: &FourTuple) -> Option<Connection> {
+    connection(tuple.local_end(), tuple.remote_end())
 }
 
 /// `struct towpath_splice`.
-fn value(translation: &Translation) -> Option<[u8; VALUE]> {
-    let Translation { to, link, seq, ack, tsval, tsecr, shift, acked, .. } = translation;
+fn value(translation: &Translation, out: u32) -> Option<Splice> {
+    let Translation { from, to, link, seq, ack, tsval, tsecr, shift, acked, out: _ } = translation;
+    let (from, to) = (key(from)?, key(to)?);
     let mut value = [0; VALUE];
-    value[..KEY].copy_from_slice(&key(to)?);
+    value[..KEY].copy_from_slice(&to);
+    // The last word is IP's version.
+    if from[KEY - 4..] != to[KEY - 4..] {
+        return None;
+    }
     value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
     value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
-    for (at, number) in [(24, *seq), (28, *ack), (32, *tsval), (36, *tsecr), (ACKED_AT, acked.0)] {
+    for (at, number) in [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr), (ACKED_AT, acked.0), (OUT_AT, out)] {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
-    (value[40], value[41]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
+    (value[SHIFTS_AT], value[SHIFTS_AT + 1]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
     Some(value)
 }
 
@@ -188,9 +191,14 @@ fn value(translation: &Translation) -> Option<[u8; VALUE]> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use towpath_modules::MapSpec;
     use towpath_tcp::flow::{Link, PortId};
+
+    /// Enters them with interfaces that have their ports' numbers.
+    fn enter(splices: &Splices, translations: &[Translation; 2]) -> Result<(), i32> {
+        splices.insert(translations, translations.each_ref().map(|one| one.out.map_or(0, |port| port.0.into())))
+    }
 
     fn splices(entries: u32) -> Splices {
         let spec = MapSpec {
@@ -226,6 +234,7 @@ mod tests {
             tsecr: 4,
             shift: -5,
             acked: Seq(6),
+            out: None,
         };
         [first, Translation { from: tuple(5000), to: tuple(4000), shift: 7, ..first }]
     }
@@ -233,40 +242,75 @@ mod tests {
     #[test]
     fn an_element_is_what_the_header_of_modules_says() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let map = splices.map().unwrap();
         let mut value = [0; VALUE];
         // As segments of the peer name it: from 10.0.0.2:4000 to 10.0.0.1:80.
-        assert!(map.get(&[10, 0, 0, 2, 10, 0, 0, 1, 0x0f, 0xa0, 0, 80], &mut value));
-        let mut expected = vec![10, 0, 0, 2, 10, 0, 0, 1, 0x13, 0x88, 0, 80, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1];
+        let named = |ports: [u8; 4]| {
+            let [remote, local] = [2, 1].map(|last| [&[10, 0, 0, last][..], &[0; 12]].concat());
+            [remote, local, ports.to_vec(), 4u32.to_ne_bytes().to_vec()].concat()
+        };
+        assert!(map.get(&named([0x0f, 0xa0, 0, 80]), &mut value));
+        let mut expected = named([0x13, 0x88, 0, 80]);
+        expected.extend([2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
         (1..=4u32).for_each(|number| expected.extend(number.to_ne_bytes()));
         expected.extend([0, 5, 0, 0]);
         expected.extend(6u32.to_ne_bytes());
         expected.resize(VALUE, 0);
         assert_eq!(value.as_slice(), expected);
         assert!(map.get(&key(&tuple(5000)).unwrap(), &mut value));
-        assert_eq!(value[40..42], [7, 0]);
+        assert_eq!(value[SHIFTS_AT..ENDED_AT], [7, 0]);
+    }
+
+    #[test]
+    fn connections_over_ipv6_and_two_ports_are_entered_and_others_refused() {
+        let six = |local: &str, remote: &str, remote_port| {
+            let [local, remote] = [local, remote].map(|address| address.parse::<IpAddr>().unwrap());
+            FourTuple { local, local_port: 80, remote, remote_port }
+        };
+        let splice = |from: FourTuple, to: FourTuple, out: Option<u8>| {
+            let [first, second] = both();
+            let out = out.map(PortId);
+            [Translation { from, to, out, ..first }, Translation { from: to, to: from, out, ..second }]
+        };
+        let (one, other) = (six("fd00::1", "fd00::2", 4000), six("fd00::1", "fd00::3", 5000));
+        let splices = splices(8);
+        enter(&splices, &splice(one, other, Some(2))).unwrap();
+        let mut value = [0; VALUE];
+        let ends = ["fd00::2", "fd00::1"].map(|address| address.parse::<Ipv6Addr>().unwrap().octets()).concat();
+        let named = [&ends[..], &[0x0f, 0xa0, 0, 80], &6u32.to_ne_bytes()].concat();
+        assert!(splices.map().unwrap().get(&named, &mut value));
+        assert_eq!((number(&value, OUT_AT), value[15], value[32..36].to_vec()), (2, 3, vec![0x13, 0x88, 0, 80]));
+        assert!(splices.for_kernel(&one).is_some_and(|copy| number(&copy, OUT_AT) == 2));
+        let scoped = six("fe80::1", "fe80::2", 4000);
+        let mapped = six("::ffff:10.0.0.1", "::ffff:10.0.0.2", 4000);
+        for refused in [splice(tuple(1), one, None), splice(scoped, one, None)] {
+            assert_eq!(enter(&splices, &refused), Err(libc::EOPNOTSUPP));
+        }
+        // No segment over IPv6 names a connection over IPv4.
+        assert_ne!(key(&mapped), key(&tuple(4000)));
+        assert_eq!(splices.map().unwrap().elements().len(), 2);
     }
 
     #[test]
     fn what_a_module_has_done_is_read_back_and_a_new_link_keeps_it() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let begun = Forwarded { acked: Seq(6), ..Forwarded::default() };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(begun));
         let (map, key) = (splices.map().unwrap(), key(&tuple(4000)).unwrap());
         let mut value = [0; VALUE];
         assert!(map.get(&key, &mut value));
-        value[42] = FIN | RST;
-        for (at, number) in [(44, 10u32), (48, 11), (52, 12), (56, 13)] {
+        value[ENDED_AT] = FIN | RST;
+        for (at, number) in [(ACKED_AT, 10u32), (FIN_AT, 11), (RST_AT, 12), (COUNTS_AT, 13)] {
             value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
         }
         map.set(&key, &value).unwrap();
         let link = Link { destination: [9; 6], ..both()[0].link };
-        splices.relink(&Translation { link, ..both()[0] });
+        splices.relink(&Translation { link, ..both()[0] }, 0);
         let seen = Forwarded { acked: Seq(10), fin: Some(Seq(11)), rst: Some(Seq(12)), segments: 13 };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
-        assert!(map.get(&key, &mut value) && value[12..18] == [9; 6]);
+        assert!(map.get(&key, &mut value) && value[LINK_AT..LINK_AT + 6] == [9; 6]);
         splices.remove(&tuple(4000));
         assert_eq!(splices.forwarded(&tuple(4000)), None);
     }
@@ -274,9 +318,9 @@ mod tests {
     #[test]
     fn the_kernels_copy_counts_from_where_it_was_and_what_it_notes_is_taken_over() {
         let splices = splices(8);
-        splices.insert(&both()).unwrap();
+        enter(&splices, &both()).unwrap();
         let mut copy = splices.for_kernel(&tuple(4000)).unwrap();
-        assert_eq!(copy[..COUNTS_AT], value(&both()[0]).unwrap()[..COUNTS_AT]);
+        assert_eq!(copy[..COUNTS_AT], value(&both()[0], 0).unwrap()[..COUNTS_AT]);
         copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&9u32.to_ne_bytes());
         copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
         splices.note(&tuple(4000), &copy);
@@ -299,9 +343,9 @@ mod tests {
     #[test]
     fn a_map_that_is_full_or_not_there_splices_nothing() {
         let full = splices(1);
-        assert_eq!(full.insert(&both()), Err(libc::EOPNOTSUPP));
+        assert_eq!(enter(&full, &both()), Err(libc::EOPNOTSUPP));
         assert!(full.map().unwrap().elements().is_empty(), "not one direction alone");
-        assert_eq!(Splices::of(None).insert(&both()), Err(libc::EOPNOTSUPP));
+        assert_eq!(enter(&Splices::of(None), &both()), Err(libc::EOPNOTSUPP));
     }
 
     #[test]

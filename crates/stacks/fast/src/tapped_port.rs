@@ -26,6 +26,9 @@ impl Port for TappedPort {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
+    fn interface(&self) -> u32 {
+        self.inner.interface()
+    }
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let before = frames.len();
         self.inner.receive(frames, max);

@@ -63,10 +63,13 @@ fn ends_half_open(error: &IcmpError) -> bool {
 impl SlowPath {
     /// Handles an ICMP error. On an installed flow it takes effect in the next `poll`, where the flow's numbers are
     /// known.
-    pub fn on_icmp(&mut self, _now: Micros, error: IcmpError, host: &mut dyn Host) {
+    pub fn on_icmp(&mut self, now: Micros, error: IcmpError, host: &mut dyn Host) {
         let IcmpError { local, local_port, remote, remote_port, .. } = error;
         let id = self.table.by_tuple(&FourTuple { local, local_port, remote, remote_port });
         let Some(id) = id else { return self.counters.drop(Drop::BadIcmp) };
+        if self.icmp_on_splice(now, id, &error, host) {
+            return;
+        }
         if let Some(installed) = self.table.running(id) {
             // One error per check is enough. One that asks for smaller packets takes precedence.
             if installed.icmp.is_none() || matches!(error.kind, IcmpKind::TooBig { .. }) {

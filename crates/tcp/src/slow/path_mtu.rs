@@ -19,6 +19,23 @@ const STEP_US: u64 = 60_000_000;
 /// A search ends when its range is smaller than this, in bytes (`tcp_probe_threshold`).
 const CLOSE: u16 = 8;
 
+fn least(v6: bool) -> u32 {
+    if v6 { MIN_MTU.1 } else { MIN_MTU.0 }
+}
+
+/// What a router means that cannot forward a packet of `packet_bytes` over a link of `mtu` (0 = not stated).
+fn said(mtu: u32, packet_bytes: u32) -> u32 {
+    match mtu {
+        0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet_bytes).unwrap_or(0),
+        mtu => mtu,
+    }
+}
+
+/// The same to be told to somebody else: no forged error makes him send tiny packets.
+pub(super) fn to_tell(v6: bool, mtu: u32, packet_bytes: u32) -> u16 {
+    u16::try_from(said(mtu, packet_bytes).max(least(v6))).unwrap_or(u16::MAX)
+}
+
 /// The state of a flow's path MTU discovery. Sizes are payload per packet, without options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
@@ -48,18 +65,15 @@ impl PathMtu {
     }
 
     fn floor(&self) -> u16 {
-        let mtu = if self.v6 { MIN_MTU.1 } else { MIN_MTU.0 };
-        (mtu as u16).saturating_sub(self.overhead).min(self.full)
+        (least(self.v6) as u16).saturating_sub(self.overhead).min(self.full)
     }
 
     /// A router cannot forward a packet of `packet_bytes` over a link of `mtu` (0 = not stated). Returns the new size,
     /// if it changes.
     pub(super) fn too_big(&mut self, now: Micros, mtu: u32, packet_bytes: u32) -> Option<u16> {
-        let said = match mtu {
-            0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet_bytes).unwrap_or(0),
-            mtu => mtu,
-        };
-        let mss = u16::try_from(said.saturating_sub(self.overhead.into())).unwrap_or(u16::MAX).max(self.floor());
+        let mss = u16::try_from(said(mtu, packet_bytes).saturating_sub(self.overhead.into()))
+            .unwrap_or(u16::MAX)
+            .max(self.floor());
         if mss >= self.mss {
             return None;
         }
@@ -114,6 +128,11 @@ impl PathMtu {
         let changed = self.mss != full;
         *self = Self::new(self.v6, full, self.overhead);
         changed.then_some(full)
+    }
+
+    /// The size that route and peer allow, if a router has said that the path takes less. It says so to others, too.
+    pub(super) fn told(&self) -> Option<u16> {
+        (!self.searching && self.mss < self.full).then_some(self.full)
     }
 
     /// Bytes of headers and timestamps in each packet.

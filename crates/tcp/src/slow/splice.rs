@@ -14,6 +14,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple, Link, Owner, PortId, flow_flags};
 use crate::messages::{Held, Splicing, ToFast};
 use crate::time::Micros;
+use std::net::IpAddr;
 
 /// How long we wait for what is on its way before the application is to try again, µs.
 const WAIT_US: u64 = 5000;
@@ -155,12 +156,12 @@ impl SlowPath {
         let [a, b] = flows.map(|id| self.end_of(now, id, snapshots.snapshot(id), host));
         let (a, b) = (a?, b?);
         // Both ends of one connection would send each other their own segments.
-        let v4 = a.tuple.local.is_ipv4() && b.tuple.local.is_ipv4() && a.tuple != b.tuple.reversed();
-        let plain = a.link.port == b.link.port && a.link.vlan.is_none() && b.link.vlan.is_none();
+        let apart = a.tuple != b.tuple.reversed();
+        let plain = a.tuple.local.is_ipv4() == b.tuple.local.is_ipv4() && [&a, &b].iter().all(|end| end.is_plain());
         let installed = a.snapshot.mss != 0 && b.snapshot.mss != 0;
-        let fits = a.largest <= b.snapshot.mss && b.largest <= a.snapshot.mss;
+        let fits = a.largest <= b.takes && b.largest <= a.takes;
         let alike = (a.snapshot.flags ^ b.snapshot.flags) & ALIKE == 0;
-        if v4 && plain && (!installed || (fits && alike)) { Ok([a, b]) } else { Err(EOPNOTSUPP) }
+        if apart && plain && (!installed || (fits && alike)) { Ok([a, b]) } else { Err(EOPNOTSUPP) }
     }
 
     fn end_of(&self, now: Micros, id: FlowId, snapshot: FlowSnapshot, host: &mut dyn Host) -> Result<End, i32> {
@@ -180,7 +181,8 @@ impl SlowPath {
         };
         let largest = mtu.saturating_sub(installed.path.overhead());
         let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
-        Ok(End { tuple, link, largest, stamp, snapshot })
+        let takes = installed.path.told().unwrap_or(snapshot.mss);
+        Ok(End { tuple, link, largest, takes, stamp, snapshot })
     }
 
     pub(super) fn step(&self, flows: [FlowId; 2], step: Splicing, host: &mut dyn Host) {
@@ -334,9 +336,19 @@ struct End {
     link: Link,
     /// The most payload that the peer may send in one packet.
     largest: u16,
+    /// The most payload in one packet that it takes. A router that finds less possible is asked anew by whoever sends then.
+    takes: u16,
     /// The timestamp that we would send now.
     stamp: u32,
     snapshot: FlowSnapshot,
+}
+
+impl End {
+    /// Have its frames no tag, and do its addresses say where they lead?
+    fn is_plain(&self) -> bool {
+        let scoped = |address: IpAddr| matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+        self.link.vlan.is_none() && !scoped(self.tuple.local) && !scoped(self.tuple.remote)
+    }
 }
 
 /// What `from`'s peer sends becomes what `to`'s peer expects from us.
@@ -348,6 +360,7 @@ fn translation(from: &End, to: &End) -> Translation {
         from: from.tuple,
         to: to.tuple,
         link: to.link,
+        out: (from.link.port != to.link.port).then_some(to.link.port),
         seq: b.snd_max.bytes_since(a.rcv_nxt),
         ack: b.rcv_nxt.bytes_since(a.snd_max),
         tsval: stamp(to.stamp, a.ts_recent),

@@ -4,6 +4,7 @@ use super::SlowPath;
 use super::connections::{Phase, SpliceState};
 use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use super::host::Host;
+use super::path_mtu::to_tell;
 use super::segments::{Arrival, Reply};
 use super::translation::{Forwarded, Translation};
 use crate::counters::Drop;
@@ -13,6 +14,8 @@ use crate::seq::Seq;
 use crate::time::Micros;
 use std::collections::{HashMap, VecDeque};
 use towpath_wire::flags;
+use towpath_wire::icmp::{IcmpError, IcmpKind};
+use towpath_wire::too_big::TooBig;
 
 /// How often splices are looked at, µs, and how many at a time.
 const LOOK_US: u64 = 100_000;
@@ -23,6 +26,8 @@ const SETTLED_US: u64 = 2_000_000;
 const DOUBTFUL_US: u64 = 60_000_000;
 /// How far from it such an end may stand: by what was sent right before it.
 const NEAR: u32 = 1 << 18;
+/// How far beyond the newest acknowledgement a segment may be: by the largest window.
+const MOST_AHEAD: u32 = 1 << 30;
 /// A splice without segments ends after five days (as Linux's connection tracking).
 const IDLE_US: u64 = 5 * 86_400_000_000;
 
@@ -220,5 +225,34 @@ impl SlowPath {
             let ack = Reply::bare(seen[side].acked, heard[side], flags::ACK);
             self.transmit(arrival.flow_group, &arrival.tuple, &arrival.way_back(), &ack, host);
         }
+    }
+
+    /// An error about a segment of a spliced connection. If a router finds it too big, the peer that has sent it is told, who judges
+    /// by its own numbers whether it is forged. False: the connection is not spliced.
+    pub(super) fn icmp_on_splice(&mut self, now: Micros, id: FlowId, error: &IcmpError, host: &mut dyn Host) -> bool {
+        let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.get(&key)) else { return false };
+        let side = usize::from(running.flows[1] == id);
+        // The segment has come by the other connection, and the answer goes there.
+        let (came, back, other) = (running.translations[1 - side], running.translations[side], running.flows[1 - side]);
+        let IcmpKind::TooBig { mtu } = error.kind else { return true };
+        let outstanding = host.forwarded(&back.from).map(|seen| Seq(error.seq).bytes_since(seen.acked));
+        if outstanding.is_none_or(|ahead| ahead > MOST_AHEAD) {
+            self.counters.drop(Drop::BadIcmp);
+            return true;
+        }
+        let told = TooBig {
+            macs: [back.link.destination, back.link.source],
+            from: came.from.remote_end(),
+            to: came.from.local_end(),
+            seq: Seq(error.seq).sub(came.seq).0,
+            packet_bytes: u16::try_from(error.packet_bytes).unwrap_or(u16::MAX),
+            mtu: to_tell(error.local.is_ipv6(), mtu, error.packet_bytes),
+        };
+        if self.may_challenge(now, None, host)
+            && let (Some(frame), Some(connection)) = (told.frame(), self.table.get(other))
+        {
+            host.send(connection.flow_group, ToFast::Transmit(back.link.port, frame));
+        }
+        true
     }
 }

@@ -1,6 +1,6 @@
 //! What becomes of the segments of spliced connections, as the host carries it out.
 
-use crate::flow::{FourTuple, Link};
+use crate::flow::{FourTuple, Link, PortId};
 use crate::seq::Seq;
 
 /// What becomes of the segments of one connection's peer.
@@ -12,6 +12,8 @@ pub struct Translation {
     pub to: FourTuple,
     /// Their way out.
     pub link: Link,
+    /// The port by which they go, if that is another one than they come by.
+    pub out: Option<PortId>,
     /// What is added to the sequence number,
     pub seq: u32,
     /// to the acknowledgement,

@@ -250,6 +250,10 @@ impl Network for HostNetwork {
         }
     }
 
+    fn interface(&self, port: PortId) -> Option<u32> {
+        self.of_port(port).map(|served| served.index)
+    }
+
     fn end_forwarding(&mut self, tuple: &FourTuple) -> Option<Splice> {
         self.steer.as_mut()?.end_forwarding(tuple)
     }

@@ -22,4 +22,5 @@ mod named;
 mod property;
 mod set_options;
 mod splice;
+mod splice_ways;
 mod world;

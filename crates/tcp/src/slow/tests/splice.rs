@@ -11,25 +11,29 @@ use towpath_wire::flags;
 const EAGAIN: i32 = 11;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
-const EOPNOTSUPP: i32 = 95;
+pub(super) const EOPNOTSUPP: i32 = 95;
 const ECONNRESET: i32 = 104;
 const ENOTCONN: i32 = 107;
 const ETIMEDOUT: i32 = 110;
 
 /// A proxy: a child of its listener, and a connection that it has opened.
-struct Proxy {
-    bench: Bench,
-    flows: [FlowId; 2],
-    owners: [Owner; 2],
+pub(super) struct Proxy {
+    pub(super) bench: Bench,
+    pub(super) flows: [FlowId; 2],
+    pub(super) owners: [Owner; 2],
     /// How often it has asked.
     round: u32,
 }
 
 impl Proxy {
     fn new() -> Self {
+        Self::with(Bench::client)
+    }
+    /// With a connection that is opened so.
+    pub(super) fn with(open: impl FnOnce(&mut Bench) -> FlowId) -> Self {
         let mut bench = Bench::listening(10);
         let mss = 1448;
-        let flows = [bench.child(4001), bench.client()];
+        let flows = [bench.child(4001), open(&mut bench)];
         let owners = flows.map(|flow| bench.world.setups[&flow].owner);
         for (flow, rcv) in flows.into_iter().zip([10, 20]) {
             let reading = bench.reading(flow);
@@ -43,7 +47,7 @@ impl Proxy {
         bench.messages();
         Self { bench, flows, owners, round: 0 }
     }
-    fn ask(&mut self) -> Result<(), i32> {
+    pub(super) fn ask(&mut self) -> Result<(), i32> {
         self.ask_for(self.owners)
     }
     fn ask_for(&mut self, owners: [Owner; 2]) -> Result<(), i32> {
@@ -52,22 +56,22 @@ impl Proxy {
         slow.splice(*now, owners, 1, readings, world)
     }
     /// Answers to the newest round.
-    fn held(&mut self, side: usize, held: Held) {
+    pub(super) fn held(&mut self, side: usize, held: Held) {
         self.held_in(self.round, side, held);
     }
     fn held_in(&mut self, round: u32, side: usize, held: Held) {
         self.bench.say(ToSlow::Held(self.flows[side], round, held));
     }
-    fn steps(&mut self) -> Vec<String> {
+    pub(super) fn steps(&mut self) -> Vec<String> {
         let steps = ["hold", "resume", "release", "begun", "ended", "remove"];
         let name = |message: &String| message.split_once(':').unwrap().1.to_owned();
         let is_step = |message: &String| steps.iter().any(|step| message.starts_with(step));
         self.bench.messages().iter().map(name).filter(is_step).collect()
     }
-    fn answers(&mut self) -> Vec<i32> {
+    pub(super) fn answers(&mut self) -> Vec<i32> {
         std::mem::take(&mut self.bench.world.splice_answers).into_iter().map(|(_, errno)| errno).collect()
     }
-    fn begun() -> Self {
+    pub(super) fn begun() -> Self {
         let mut proxy = Self::new();
         proxy.ask().unwrap();
         proxy.held(0, Held::Resting);
@@ -77,14 +81,14 @@ impl Proxy {
         proxy.steps();
         proxy
     }
-    fn tuple(&self, side: usize) -> FourTuple {
+    pub(super) fn tuple(&self, side: usize) -> FourTuple {
         self.bench.world.setups[&self.flows[side]].tuple
     }
-    fn seen(&mut self, side: usize) -> &mut Forwarded {
+    pub(super) fn seen(&mut self, side: usize) -> &mut Forwarded {
         let tuple = self.tuple(side);
         &mut self.bench.world.splices.as_mut().unwrap().get_mut(&tuple).unwrap().1
     }
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.bench.world.splices.as_ref().unwrap().is_empty()
     }
     /// The other peer acknowledges this one's bytes up to `seq`.

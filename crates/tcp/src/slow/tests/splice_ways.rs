@@ -1,0 +1,134 @@
+//! The ways of spliced connections: ports, families, and what routers say.
+
+use super::splice::{EOPNOTSUPP, Proxy};
+use super::world::*;
+use crate::counters::Drop;
+use crate::flow::{FlowId, Link, Owner, PortId};
+use crate::messages::{Held, ToFast};
+use crate::slow::Route;
+use std::collections::HashMap;
+use towpath_wire::icmp::{self, IcmpError, IcmpKind};
+
+/// Opens a connection over another port, or over a link that is otherwise another one.
+fn by(link: Link) -> impl FnOnce(&mut Bench) -> FlowId {
+    move |bench| {
+        bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
+        let flow = bench.client();
+        bench.world.route = None;
+        flow
+    }
+}
+
+#[test]
+fn connections_over_two_ports_name_the_way_out_and_other_links_are_refused() {
+    let mut proxy = Proxy::with(by(Link { port: PortId(2), source: [7; 6], ..LINK }));
+    proxy.ask().unwrap();
+    proxy.held(0, Held::Resting);
+    proxy.held(1, Held::Resting);
+    proxy.bench.poll();
+    assert_eq!(proxy.answers(), [0]);
+    let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0);
+    assert_eq!(ways.map(|way| way.out), [Some(PortId(2)), Some(PortId(1))]);
+    assert_eq!(ways.map(|way| way.link.source), [[7; 6], LINK.source]);
+    let mut proxy = Proxy::with(by(Link { vlan: Some(5), ..LINK }));
+    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "a tag");
+}
+
+#[test]
+fn connections_of_two_families_and_of_one_link_alone_are_refused() {
+    let mut proxy = Proxy::with(|bench| bench.client_of(CLIENT, PEER6, US6));
+    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "the other one is over IPv4");
+    let [us, peer] = ["fe80::1", "fe80::2"].map(|address| address.parse().unwrap());
+    for (remote, local, answer) in [(PEER6, US6, Ok(())), (peer, us, Err(EOPNOTSUPP))] {
+        let mut bench = Bench::listening(10);
+        bench.world.splices = Some(HashMap::new());
+        bench.world.route = Some(Route::Via { link: LINK, source: local, mtu: 1500 });
+        let flows = [CLIENT, Owner(77)].map(|owner| bench.client_of(owner, remote, local));
+        for flow in flows {
+            bench.reading(flow).mss = 1428;
+        }
+        let owners = flows.map(|flow| bench.world.setups[&flow].owner);
+        let Bench { slow, world, readings, now } = &mut bench;
+        assert_eq!(slow.splice(*now, owners, 1, readings, world), answer, "{remote}");
+    }
+}
+
+/// What the peers are told by ICMP, since the last call.
+fn told(proxy: &mut Proxy) -> Vec<IcmpError> {
+    let mut told = Vec::new();
+    proxy.bench.world.sent.retain(|(_, message)| match message {
+        ToFast::Transmit(_, frame) => icmp::parse(frame).map(|error| told.push(error)).is_none(),
+        _ => true,
+    });
+    told
+}
+
+#[test]
+fn a_path_that_a_router_has_found_narrow_is_no_hindrance_and_one_that_was_guessed_is() {
+    for (is_told, answer) in [(true, Ok(())), (false, Err(EOPNOTSUPP))] {
+        let mut proxy = Proxy::with(Bench::client);
+        let flow = proxy.flows[1];
+        if is_told {
+            proxy.bench.outstanding(flow, 5000);
+            let tuple = proxy.tuple(1);
+            let error = IcmpError {
+                kind: IcmpKind::TooBig { mtu: 1400 },
+                local: tuple.local,
+                local_port: tuple.local_port,
+                remote: tuple.remote,
+                remote_port: tuple.remote_port,
+                seq: proxy.bench.readings.0[&flow].snd_una.0,
+                packet_bytes: 1500,
+            };
+            let Bench { slow, world, now, .. } = &mut proxy.bench;
+            slow.on_icmp(*now, error, world);
+            proxy.bench.poll();
+        }
+        proxy.bench.reading(flow).mss = 1348;
+        assert_eq!(proxy.ask(), answer);
+    }
+}
+
+#[test]
+fn a_router_that_finds_a_segment_too_big_is_passed_on_to_whoever_has_sent_it() {
+    let mut proxy = Proxy::begun();
+    let Proxy { flows, .. } = proxy;
+    let [came, went] = [0, 1].map(|side| proxy.tuple(side));
+    let sent = proxy.bench.readings.0[&flows[0]].rcv_nxt.add(5000);
+    let way = proxy.bench.world.splices.as_ref().unwrap()[&came].0;
+    let error = IcmpError {
+        kind: IcmpKind::TooBig { mtu: 1400 },
+        local: went.local,
+        local_port: went.local_port,
+        remote: went.remote,
+        remote_port: went.remote_port,
+        seq: sent.add(way.seq).0,
+        packet_bytes: 1500,
+    };
+    let hear = |proxy: &mut Proxy, error| {
+        let Bench { slow, world, now, .. } = &mut proxy.bench;
+        slow.on_icmp(*now, error, world);
+        told(proxy)
+    };
+    // The sender reads it as an error about what it has sent to us.
+    let expected = IcmpError {
+        local: came.remote,
+        local_port: came.remote_port,
+        remote: came.local,
+        remote_port: came.local_port,
+        seq: sent.0,
+        ..error
+    };
+    assert_eq!(hear(&mut proxy, error), [expected]);
+    // A forged one makes nobody send tiny packets, and one that quotes nothing outstanding is not passed on.
+    let tiny = IcmpError { kind: IcmpKind::TooBig { mtu: 68 }, ..error };
+    assert_eq!(hear(&mut proxy, tiny)[0].kind, IcmpKind::TooBig { mtu: 552 });
+    let old = proxy.seen(1).acked.sub(1).0;
+    for seq in [old, error.seq.wrapping_add(1 << 31)] {
+        assert!(hear(&mut proxy, IcmpError { seq, ..error }).is_empty());
+    }
+    assert_eq!(proxy.bench.slow.counters().drops[Drop::BadIcmp as usize], 2);
+    // Whatever else a router says is the peers' matter, and they hear nothing of it.
+    assert!(hear(&mut proxy, IcmpError { kind: IcmpKind::NetworkUnreachable, ..error }).is_empty());
+    assert!(proxy.steps().is_empty() && !proxy.is_over());
+}
