@@ -118,6 +118,8 @@ pub mod flag {
     pub const OWN_PAIR: u32 = 2_097_152;
     /// The kernel has been asked for something that may have changed the descriptor's open file: owner, signal, flags.
     pub const FILE_CHANGED: u32 = 4_194_304;
+    /// Bytes are spliced from it or to it (see `hand_over` in `towpath-posix`).
+    pub const SPLICES: u32 = 8_388_608;
 }
 
 /// One slot's part.

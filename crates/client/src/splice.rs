@@ -31,7 +31,7 @@ pub fn splice(one: &Socket, other: &Socket, may_wait: bool) -> Sys<()> {
     }
     let (until, mut look) = (Instant::now() + ACKNOWLEDGED_WITHIN, LOOK);
     loop {
-        let answer = ask(one, other);
+        let answer = ask(op::SPLICE, one, other);
         if answer != Err(libc::EAGAIN) || !may_wait {
             return answer;
         }
@@ -48,6 +48,15 @@ pub fn splice(one: &Socket, other: &Socket, may_wait: bool) -> Sys<()> {
     }
 }
 
+/// [`splice`], after which the stack shows how much has passed. It waits for nothing but the answer.
+pub fn splice_told(one: &Socket, other: &Socket) -> Sys<()> {
+    [one, other].into_iter().try_for_each(may_be_spliced)?;
+    if !core::ptr::eq(one.session, other.session) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    ask(op::SPLICE_TOLD, one, other)
+}
+
 /// Is it a connection of a stack that may know of splicing?
 fn may_be_spliced(socket: &Socket) -> Sys<()> {
     let view = socket.view();
@@ -61,11 +70,11 @@ fn may_be_spliced(socket: &Socket) -> Sys<()> {
 }
 
 /// Posts the command.
-fn ask(one: &Socket, other: &Socket) -> Sys<()> {
+fn ask(op: u32, one: &Socket, other: &Socket) -> Sys<()> {
     let _commanding = one.private().commanding.lock().ok_or(libc::EAGAIN)?;
     if one.is_gone() {
         return Err(libc::ENOTCONN);
     }
-    let command = Command { op: op::SPLICE, remote_port: other.slot.raw(), ..Command::default() };
+    let command = Command { op, remote_port: other.slot.raw(), ..Command::default() };
     command::post(one.session, one.slot, &command).map_err(|failure| failure.errno_or(libc::EOPNOTSUPP))
 }

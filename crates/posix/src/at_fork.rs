@@ -3,7 +3,7 @@
 
 use crate::fd::standard_streams;
 use crate::fd::table::{self, Descriptor, Pending};
-use crate::io::sigurg;
+use crate::io::{hand_over, sigurg};
 use crate::lifecycle::{idle, in_flight, pairs};
 use crate::observe::{fallback, measure};
 use crate::ready::instance;
@@ -64,6 +64,7 @@ pub extern "C" fn in_child() {
     in_flight::forked();
     pairs::forked();
     idle::forked();
+    hand_over::forked();
     bridge::forked();
     uring::forked();
 }

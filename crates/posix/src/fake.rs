@@ -258,7 +258,7 @@ impl Fake {
             op::CONNECT if remote.1 == IN_TIME_WAIT && command.local_port != 0 => -libc::EADDRNOTAVAIL,
             op::CONNECT => self.connect(end, remote),
             op::REFRESH => 0,
-            op::SPLICE => self.splice(end, command.remote_port),
+            op::SPLICE | op::SPLICE_TOLD => self.splice(end, command.remote_port),
             _ => -libc::EINVAL,
         };
         let client = &self.clients[end.0];

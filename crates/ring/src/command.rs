@@ -35,6 +35,9 @@ pub mod op {
     /// Splices this connection with that of the slot `remote_port` of the same region. Like `REFRESH` it is for connections in
     /// use. `-EAGAIN` means that there is something that the program has not passed on yet.
     pub const SPLICE: u32 = 10;
+    /// [`SPLICE`] for a program that still counts. From then on [`crate::CountsLine::passed_on`] of both says how much
+    /// has arrived at the other peer, with an event when it is more.
+    pub const SPLICE_TOLD: u32 = 11;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

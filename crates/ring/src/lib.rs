@@ -25,7 +25,8 @@
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read;
 //! - [`report`]: what programs report to `towpath doctor`;
-//! - [`stats`]: measurements of a program's connections for `auto`.
+//! - [`stats`]: measurements of a program's connections for `auto`;
+//! - [`ports`]: lists of ports in the environment.
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
@@ -45,6 +46,7 @@ pub mod memory;
 pub mod metrics;
 pub mod options;
 pub mod pair;
+pub mod ports;
 pub mod prefetch;
 pub mod region;
 pub mod report;

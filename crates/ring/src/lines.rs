@@ -373,6 +373,8 @@ pub struct CountsLine {
     pub data_silent_ms: AtomicU32,
     /// How long the peer had not been heard when this was written, ms.
     pub heard_ms: AtomicU32,
+    /// Payload bytes of the peer that have arrived at the other peer since `op::SPLICE_TOLD` spliced the connection. Any generation.
+    pub passed_on: AtomicU64,
 }
 
 /// Bits of [`InfoLine::observed`].

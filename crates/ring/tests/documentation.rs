@@ -103,7 +103,8 @@ fn tables_tell_the_offsets_of_all_words() {
         "CountsLine",
         fields!(CountsLine: bytes_sent bytes_resent buffer_limited_us generation resent data_segments_in data_segments_out
             delivered duplicates reorderings out_of_order receive_window receive_threshold receive_space
-            receive_rtt_us ack_delay_us reordering timeouts_total timeout_series timeout_ms data_silent_ms heard_ms),
+            receive_rtt_us ack_delay_us reordering timeouts_total timeout_series timeout_ms data_silent_ms heard_ms
+            passed_on),
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));

@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use towpath_hook::program;
+use towpath_ring::ports;
 use towpath_ring::stats::VARIABLE as AUTO_VARIABLE;
 
 /// Environment variable that names the library, if it is not beside the command.
@@ -44,6 +45,7 @@ pub mod exit {
   towpath run --stack kernel -- nginx    on this kernel's TCP, but through the rings
   towpath run --auto -- ./my-server      only what gains by it; `towpath status` says what does
   towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
+  towpath run --splice 7000 -- haproxy -f haproxy.cfg   what haproxy's port 7000 passes on skips haproxy
 
 A setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and unchanged; -v
 says so, --require makes it an error (exit code 125). So does --stack: a program never gets another network than the one
@@ -59,6 +61,10 @@ pub struct Arguments {
     /// `towpath status`)
     #[arg(long)]
     auto: bool,
+    /// Ports of listeners whose connections the program only passes on by splice(2), such as haproxy's in `mode tcp`: the
+    /// stack takes them over (see docs/guide/splicing.md). A list like 7000,8000-8009
+    #[arg(long, value_name = "PORTS", value_parser = ports_of)]
+    splice: Option<String>,
     /// Fail if the program cannot be served; --stack implies it
     #[arg(long)]
     require: bool,
@@ -68,6 +74,12 @@ pub struct Arguments {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// A list of ports, as it was given.
+fn ports_of(list: &str) -> Result<String, String> {
+    let remedy = "name ports and ranges of them, like 7000,8000-8009";
+    ports::ranges(list).map(|_| list.to_owned()).ok_or_else(|| remedy.to_owned())
 }
 
 impl Arguments {
@@ -108,6 +120,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
             command.env(towpath_hook::exec::VARIABLE, arguments.hook.name());
             if arguments.auto || prepared.auto {
                 command.env(AUTO_VARIABLE, "1");
+            }
+            if let Some(list) = &arguments.splice {
+                command.env(ports::VARIABLE, list);
             }
             if arguments.requires() {
                 command.env("TOWPATH_REQUIRE", "1");

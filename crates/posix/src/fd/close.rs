@@ -2,6 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{passing, standard_streams, unshared};
+use crate::io::hand_over;
 use crate::lifecycle::leaving::Leaving;
 use crate::lifecycle::{end, in_flight, pairs};
 use crate::observe::measure;
@@ -109,6 +110,9 @@ pub fn let_go(fd: c_int, socket: &Socket) -> Option<Leaving> {
     past::look(fd);
     table::set(fd, Descriptor::Kernel);
     rewatch::forget(fd, socket);
+    if socket.has(flag::SPLICES) {
+        hand_over::closed(socket);
+    }
     if socket.has(flag::SHARED) {
         return Leaving::begin(fd, socket);
     }

@@ -4,6 +4,7 @@ pub mod aio;
 pub mod copy;
 pub mod fault;
 pub mod files;
+pub mod hand_over;
 pub mod message;
 pub mod receive;
 pub mod secure;

@@ -2,6 +2,7 @@
 //! program.
 
 use crate::fd::table;
+use crate::io::hand_over::calls;
 use crate::io::{receive, send, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_uint, iovec, size_t, ssize_t};
@@ -46,7 +47,7 @@ fn moved(
             if in_offset || out_offset || !sys::is_pipe(out) || is_socket(out) {
                 return Err(if out_offset && sys::is_pipe(out) { libc::ESPIPE } else { libc::EINVAL });
             }
-            into_pipe(&from, out, len, flags)
+            calls::into_pipe(&from, out, len, || unread(out), || into_pipe(&from, out, len, flags))
         }
         (None, Some(to)) => {
             if mode(input)? == libc::O_WRONLY {
@@ -55,7 +56,7 @@ fn moved(
             if in_offset || out_offset || !sys::is_pipe(input) || is_socket(input) {
                 return Err(if in_offset && sys::is_pipe(input) { libc::ESPIPE } else { libc::EINVAL });
             }
-            out_of_pipe(&to, input, len, flags)
+            calls::out_of_pipe(&to, input, len, || out_of_pipe(&to, input, len, flags))
         }
         _ => Err(libc::EINVAL),
     }

@@ -1,6 +1,7 @@
 //! `shutdown`.
 
 use crate::fd::table;
+use crate::io::hand_over;
 use crate::lifecycle::{address, demote, kernel_half};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -48,6 +49,10 @@ fn shutdown_socket(fd: c_int, socket: &Socket, how: c_int) -> Sys<c_int> {
     // On Linux, bytes that come after SHUT_RD can still be read. Only if sending ends too are they unwanted.
     if reading {
         socket.mark(flag::SHUT_RD, true);
+    }
+    if writing && socket.has(flag::SPLICES) && hand_over::ends_early(socket) {
+        socket.mark_app(app_flags::ABORT | app_flags::CLOSED, true);
+        return Ok(0);
     }
     if writing {
         socket.app().flags.fetch_or(app_flags::SHUT_WR, Ordering::AcqRel);

@@ -4,7 +4,7 @@
 //! ago. So its descriptors are not starved, and a busy program pays little for them.
 
 use crate::fd::table::{self, Descriptor};
-use crate::io::user;
+use crate::io::{hand_over, user};
 use crate::observe::fallback;
 use crate::ready::instance::{self, Instance};
 use crate::ready::interest::Interest;
@@ -367,7 +367,7 @@ impl Wait {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let longest = match slots {
             Collected { watched: false, .. } => rejoin::is_needed().then_some(LIFE_CHECK),
-            Collected { subscribed: true, .. } => Some(held::sleep_of(LIFE_CHECK)),
+            Collected { subscribed: true, .. } => Some(hand_over::sleep_of(held::sleep_of(LIFE_CHECK))),
             _ => Some(WITHOUT_CONTEXT),
         };
         let time = match (left, longest) {

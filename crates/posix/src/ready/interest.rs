@@ -410,6 +410,15 @@ impl Interest {
         queue(&mut self.entries, &mut self.ready, at);
     }
 
+    /// Looks at the entries of a socket.
+    pub fn look_at(&mut self, socket: &Socket) {
+        for at in self.of_slot(self.key(socket)).collect::<Vec<_>>() {
+            if self.is_current(at, socket) {
+                self.queue(at);
+            }
+        }
+    }
+
     /// Looks at all watched entries: no context has their changes, or the context is new.
     pub fn look_at_all(&mut self) {
         for at in 0..self.entries.len() {

@@ -1,6 +1,6 @@
 //! The events of a socket for poll, select and epoll, by the rules of Linux's `tcp_poll`.
 
-use crate::io::urgent;
+use crate::io::{hand_over, urgent};
 use core::sync::atomic::Ordering;
 use towpath_client::backend::{Backend, Lines};
 use towpath_client::private::flag;
@@ -83,7 +83,7 @@ fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     let steady = view.is_established()
         && view.status() & ENDED == 0
         && !view.has_app(app_flags::SHUT_WR)
-        && !view.has(flag::SHUT_RD | flag::SENT_TO_NOBODY)
+        && !view.has(flag::SHUT_RD | flag::SENT_TO_NOBODY | flag::SPLICES)
         && view.stack.error.load(Ordering::Acquire) | view.stack.soft_error.load(Ordering::Acquire) == 0;
     if !steady {
         return None;
@@ -106,7 +106,7 @@ pub fn events_by(backend: &impl Backend, most: u32, interest: u32) -> Option<u32
     let unread = backend.unread(app.rx_head.load(Ordering::Relaxed));
     let steady = backend.status() & ENDED == 0
         && app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR == 0
-        && private.flags.load(Ordering::Relaxed) & (flag::SHUT_RD | flag::SENT_TO_NOBODY) == 0
+        && private.flags.load(Ordering::Relaxed) & (flag::SHUT_RD | flag::SENT_TO_NOBODY | flag::SPLICES) == 0
         && stack.error.load(Ordering::Acquire) | stack.soft_error.load(Ordering::Acquire) == 0;
     if !steady || unread > most {
         return None;
@@ -124,10 +124,12 @@ pub fn events_for(socket: &Socket, interest: u32) -> u32 {
 #[inline(never)]
 fn events_of_all(socket: Socket, interest: u32) -> u32 {
     let wanted = interest | ALWAYS;
-    let shown = events(&socket) & wanted;
+    let is_owed = socket.has(flag::SPLICES) && hand_over::is_readable(&socket);
+    let owed = if is_owed { interest & (IN | RDNORM) } else { 0 };
+    let shown = events(&socket) & wanted | owed;
     if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && socket.state() != state::LISTENING {
         socket.want_room();
-        return events(&socket) & wanted;
+        return events(&socket) & wanted | owed;
     }
     shown
 }

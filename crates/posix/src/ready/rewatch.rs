@@ -118,6 +118,16 @@ pub fn lose_half(socket: &Socket, copies: &[c_int]) {
     });
 }
 
+/// Has the program an epoll instance?
+pub fn is_used() -> bool {
+    instance::numbers().next().is_some()
+}
+
+/// A socket may be ready, although the stack has told nothing.
+pub fn look_at(socket: &Socket) {
+    instance::each_subscribed(socket.app().ctx_mask.load(Ordering::SeqCst), |_, interest| interest.look_at(socket));
+}
+
 /// The descriptor `fd` of a socket is being closed.
 pub fn forget(fd: c_int, socket: &Socket) {
     // The bits of a socket of another session do not stand for contexts of this process.

@@ -4,6 +4,7 @@ mod direct_peer;
 mod epoll;
 pub mod halves;
 mod halves_fork;
+mod hand_over;
 mod hostile;
 mod kernel_half;
 mod leaving;

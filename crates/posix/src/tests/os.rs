@@ -42,6 +42,8 @@ pub fn start() {
         let path = std::env::temp_dir().join(format!("towpath-sockets-test-{}", std::process::id()));
         // SAFETY: no other thread of the test process reads the environment yet.
         unsafe { std::env::set_var("TOWPATH_SOCKET", &path) };
+        // SAFETY: as above. Only what splices like a proxy is touched by it.
+        unsafe { std::env::set_var(towpath_ring::ports::VARIABLE, "1-65535") };
         let at = path.clone();
         std::thread::spawn(move || fake::serve(&at, GEOMETRY, LISTENS_IN_KERNEL, || false).expect("the stack"));
         eventually(|| path.exists());

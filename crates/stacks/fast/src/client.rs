@@ -39,6 +39,8 @@ pub struct OfSlot {
     pub flow: Option<FlowId>,
     /// The place of its rings, if it is direct.
     pub direct: Option<DirectEnd>,
+    /// Its application wants to hear how much of a splice has gone on.
+    pub is_told: bool,
 }
 
 /// The clock of all threads.

@@ -68,7 +68,7 @@ impl SlowState {
         if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
             return self.refresh_one(now, index, slot, seq);
         }
-        if command.op == op::SPLICE && seq != client.slot(slot).command_seq {
+        if matches!(command.op, op::SPLICE | op::SPLICE_TOLD) && seq != client.slot(slot).command_seq {
             return self.splice(now, index, slot, seq, &command);
         }
         if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {

@@ -430,6 +430,9 @@ impl Host for SlowHost {
     fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
         self.look_at_splice(tuple)
     }
+    fn passed_on(&mut self, owner: Owner, bytes: u64) {
+        self.tell_passed_on(owner, bytes);
+    }
     fn translate(&mut self, flow_group: usize, port: PortId, frame: Box<[u8]>) {
         if let Some(link) = self.flow_groups.get_mut(flow_group) {
             link.to.send(ToGroup::Translate(port, frame));

@@ -32,7 +32,7 @@ impl ClientGroup {
         if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
             return self.sideband_command(index, slot, seq, &command);
         }
-        if command.op == op::SPLICE && seq != client.slot(slot).command_seq {
+        if matches!(command.op, op::SPLICE | op::SPLICE_TOLD) && seq != client.slot(slot).command_seq {
             client.slot(slot).command_seq = seq;
             return client.answer_asker(slot, seq, -libc::EOPNOTSUPP);
         }

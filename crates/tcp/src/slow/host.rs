@@ -157,6 +157,8 @@ pub trait Host {
     fn forwarded(&mut self, _: &FourTuple) -> Option<Forwarded> {
         None
     }
+    /// So many bytes of the peer of this socket, which is spliced, have arrived at the other peer by now.
+    fn passed_on(&mut self, _: Owner, _bytes: u64) {}
     /// Has this segment translated, which came on this port before the others. It goes the way of received frames.
     fn translate(&mut self, _flow_group: usize, _port: PortId, frame: Box<[u8]>) {
         drop(frame);

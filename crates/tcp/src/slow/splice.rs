@@ -191,7 +191,7 @@ impl SlowPath {
         }
     }
 
-    fn step_one(&self, id: FlowId, step: Splicing, host: &mut dyn Host) {
+    pub(super) fn step_one(&self, id: FlowId, step: Splicing, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         host.send(connection.flow_group, ToFast::Splice(id, step));
     }

@@ -50,6 +50,11 @@ struct Running {
     /// Segments at the last look, and when their number was last another.
     segments: u64,
     active_at: Micros,
+    /// How far each one's bytes have been acknowledged by the other peer, and how many that were.
+    reached: [Seq; 2],
+    passed: [u64; 2],
+    /// Whose peer's end has arrived at the other one. Its application was told.
+    ended: [bool; 2],
     /// The applications were told of its end.
     told: bool,
 }
@@ -58,6 +63,18 @@ impl Running {
     /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them.
     fn heard(&self, seen: &[Forwarded; 2]) -> [Seq; 2] {
         [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
+    }
+
+    /// Counts what the other peers have acknowledged since the last time. One acknowledgement that is forged counts until the
+    /// peer has come as far.
+    fn count(&mut self, seen: &[Forwarded; 2], heard: [Seq; 2]) {
+        for (side, heard) in heard.into_iter().enumerate() {
+            // A FIN has a number, too.
+            let upto = if seen[side].fin == Some(heard) { heard.sub(1) } else { heard };
+            let more = upto.distance(self.reached[side]).max(0) as u32;
+            self.passed[side] += u64::from(more);
+            self.reached[side] = self.reached[side].add(more);
+        }
     }
 
     /// Have both FINs been acknowledged, after this time without a segment? FIN or acknowledgement may be a forged one that came
@@ -96,7 +113,20 @@ impl Spliced {
         self.last += 1;
         let (key, number) = (flows[0], self.last);
         self.order.push_back((key, number));
-        self.running.insert(key, Running { number, flows, translations, segments: 0, active_at: now, told: false });
+        let [a, b] = &translations;
+        let reached = [b.acked.sub(a.seq), a.acked.sub(b.seq)];
+        let running = Running {
+            number,
+            flows,
+            translations,
+            segments: 0,
+            active_at: now,
+            reached,
+            passed: [0; 2],
+            ended: [false; 2],
+            told: false,
+        };
+        self.running.insert(key, running);
     }
 }
 
@@ -142,10 +172,21 @@ impl SlowPath {
         let (seen, idle_us) = ([a, b], now.since(running.active_at));
         let heard = running.heard(&seen);
         let is_reset = Running::is_reset(&seen, heard, idle_us);
-        if Running::is_closed(&seen, heard, idle_us) && !running.told {
-            running.told = true;
-            self.step(running.flows, Splicing::Ended(None), host);
+        running.count(&seen, heard);
+        for (id, passed) in running.flows.into_iter().zip(running.passed) {
+            if let Some(connection) = self.table.get(id) {
+                host.passed_on(connection.owner, passed);
+            }
         }
+        let is_closed = Running::is_closed(&seen, heard, idle_us);
+        for (side, id) in running.flows.into_iter().enumerate() {
+            // By the exact number alone: no byte of it is missing any more.
+            if !running.ended[side] && (is_closed || seen[side].fin == Some(heard[side])) {
+                running.ended[side] = true;
+                self.step_one(id, Splicing::Ended(None), host);
+            }
+        }
+        running.told = running.ended == [true; 2];
         match () {
             () if running.told && idle_us >= SETTLED_US => self.end_splice(&running, None, false, host),
             () if is_reset => self.end_splice(&running, Some(ECONNRESET), false, host),
@@ -180,10 +221,10 @@ impl SlowPath {
         if let SpliceState::Begun(key) = installed.splice { Some(key) } else { None }
     }
 
-    /// Ends the splice of a flow by RST. False: it is not spliced.
+    /// Ends the splice of a flow, by RST unless both peers have ended already. False: it is not spliced.
     pub(super) fn cut_splice(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) -> bool {
         let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.remove(&key)) else { return false };
-        self.end_splice(&running, Some(errno), true, host);
+        self.end_splice(&running, Some(errno), !running.told, host);
         true
     }
 

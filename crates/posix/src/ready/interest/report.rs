@@ -1,11 +1,13 @@
 //! Reporting: events are drained from the contexts, their slots looked at, and ready ones reported.
 
 use super::{ET, Entry, EntryState, Interest, ONESHOT, queue, swap};
+use crate::io::hand_over;
 use crate::ready::readiness;
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
 use std::collections::{BTreeSet, VecDeque};
 use towpath_client::held;
+use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_ring::lines::want;
@@ -114,19 +116,23 @@ impl Interest {
         // The words are loaded before the events, so that a change in between counts as the next edge.
         let words = if entry.events & ET == 0 { None } else { Some(socket.words()) };
         let events = readiness::events_for(&socket, entry.events);
-        if held::is_waited_for(&socket) && !self.held.contains(&raw) {
+        if is_waited_for(&socket) && !self.held.contains(&raw) {
             self.held.push(raw);
         }
         // The stack notifies a moment after a change becomes visible, and once for several changes. Neither is another
         // edge.
         let reported = words.map(|words| (events, words));
-        if events == 0 || (reported.is_some() && reported == entry.reported && events & readiness::ERR == 0) {
+        let is_edge = events & readiness::ERR != 0 || (socket.has(flag::SPLICES) && hand_over::is_readable(&socket));
+        if events == 0 || (reported.is_some() && reported == entry.reported && !is_edge) {
             return (false, false);
         }
         if reported.is_some() {
             entry.reported = reported;
         }
         put(epoll_event { events, u64: entry.data });
+        if socket.has(flag::SPLICES) {
+            hand_over::shown(&socket);
+        }
         let is_oneshot = entry.events & ONESHOT != 0;
         if is_oneshot {
             entry.state = EntryState::Served;
@@ -161,7 +167,7 @@ impl Interest {
             let waits = entries.get(*at as usize).and_then(|entry| entry.socket(session)).is_some_and(|socket| {
                 // Computes until when a wait may sleep.
                 socket.readable();
-                held::is_waited_for(&socket)
+                is_waited_for(&socket)
             });
             if !waits {
                 queue(entries, ready, *at as usize);
@@ -178,6 +184,12 @@ impl Interest {
             }
         }
     }
+}
+
+/// Will it have an event of which nobody tells?
+#[inline]
+fn is_waited_for(socket: &Socket) -> bool {
+    held::is_waited_for(socket) || hand_over::is_waited_for(socket)
 }
 
 /// Asks the stack to notify about room again, after an event has used up the request.

@@ -69,6 +69,8 @@ pub struct World {
     /// Translations of spliced connections, and what they have done; `None` = there is no module.
     pub splices: Option<HashMap<FourTuple, (Translation, Forwarded)>>,
     pub splice_answers: Vec<(Owner, i32)>,
+    /// What has passed, as each socket was last told.
+    pub passed_on: HashMap<Owner, u64>,
     /// Segments that were to be translated.
     pub translated: Vec<(usize, Box<[u8]>)>,
     next_child: u64,
@@ -222,6 +224,9 @@ impl Host for World {
     }
     fn unsplice(&mut self, tuple: &FourTuple) {
         self.splices.as_mut().map(|splices| splices.remove(tuple));
+    }
+    fn passed_on(&mut self, owner: Owner, bytes: u64) {
+        self.passed_on.insert(owner, bytes);
     }
     fn splice_answered(&mut self, owner: Owner, _: u32, errno: i32) {
         self.splice_answers.push((owner, errno));
