@@ -1,7 +1,8 @@
 //! A flow group's ports, as the protocol sees them.
 
-use crate::module_port::Filter;
-use crate::tapped_port::TappedPort;
+use crate::beside::Beside;
+use crate::filter::Filter;
+use crate::tapped_port::PortTap;
 use std::os::fd::BorrowedFd;
 use towpath_capture::Tap;
 use towpath_ports::{Port, RxFrame};
@@ -14,14 +15,14 @@ pub struct PortSet {
     ports: Vec<Box<dyn Port>>,
     tx_checksum: Vec<bool>,
     gso_max_bytes: Vec<u32>,
-    /// Modules stand before all of them, also before who captures.
-    filtered: bool,
+    /// What stands beside each of them. It is empty while nothing stands beside or before any.
+    beside: Vec<Beside>,
 }
 
 impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
-        let mut set = Self { ports, tx_checksum: Vec::new(), gso_max_bytes: Vec::new(), filtered: false };
+        let mut set = Self { ports, tx_checksum: Vec::new(), gso_max_bytes: Vec::new(), beside: Vec::new() };
         set.ask_again();
         set
     }
@@ -33,67 +34,72 @@ impl PortSet {
         gso_max_bytes.clear();
         gso_max_bytes.extend(ports.iter().map(|port| port.capabilities().gso_max_bytes));
     }
+    /// Changes what stands beside and before the ports.
+    fn change(&mut self, mut change: impl FnMut(u16, &mut Box<dyn Port>, &mut Beside)) {
+        let Self { ports, beside, .. } = self;
+        beside.resize_with(ports.len(), Beside::default);
+        for ((place, port), beside) in (0..).zip(ports).zip(&mut *beside) {
+            change(place, port, beside);
+        }
+        if beside.iter().all(Beside::is_empty) {
+            beside.clear();
+        }
+        self.ask_again();
+    }
     /// Lets their frames go through these modules, or (`None`) through none.
     pub fn filter(&mut self, filters: Option<Vec<Filter>>) {
-        let below = |mut port: Box<dyn Port>| if self.filtered { port.inner().unwrap_or(port) } else { port };
-        let ports = std::mem::take(&mut self.ports).into_iter().map(below);
-        (self.filtered, self.ports) = match filters {
-            Some(filters) => (true, ports.zip(filters).map(|(port, filter)| filter.before(port)).collect()),
-            None => (false, ports.collect()),
-        };
-        self.ask_again();
+        let mut filters = filters.into_iter().flatten();
+        self.change(|_, port, beside| beside.filter(port, filters.next()));
     }
     /// Leaves their frames in these taps, or (`None`) no longer.
     pub fn tap(&mut self, taps: Option<Vec<Tap>>) {
         let mut taps = taps.into_iter().flatten();
-        let mut tapped = |place, mut port: Box<dyn Port>| -> Box<dyn Port> {
-            let own = port.inner().unwrap_or(port);
-            match taps.next() {
-                Some(tap) => Box::new(TappedPort::new(own, tap, place)),
-                None => own,
-            }
-        };
-        let filtered = self.filtered;
-        let change = |(place, mut port): (u16, Box<dyn Port>)| {
-            // What is captured is what the port has: it stands below the modules.
-            let below = if filtered { port.inner() } else { None };
-            let Some(below) = below else { return tapped(place, port) };
-            let _ = port.set_inner(tapped(place, below));
-            port
-        };
-        self.ports = (0..).zip(std::mem::take(&mut self.ports)).map(change).collect();
+        self.change(|place, port, beside| beside.tap(port, taps.next().map(|tap| PortTap::new(tap, place))));
     }
     /// Puts a port in the place of another one, which is dropped.
     pub fn replace(&mut self, number: PortId, port: Box<dyn Port>) {
         let place = usize::from(number.0);
-        let Self { ports, tx_checksum, gso_max_bytes, .. } = self;
-        let (Some(old), Some(tx_checksum), Some(gso_max_bytes)) =
-            (ports.get_mut(place), tx_checksum.get_mut(place), gso_max_bytes.get_mut(place))
-        else {
-            return;
-        };
-        if let Err(port) = old.set_inner(port) {
-            *old = port;
+        let Some(old) = self.ports.get_mut(place) else { return };
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.replace(old, port),
+            None => *old = port,
         }
-        let capabilities = old.capabilities();
-        (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
+        self.ask_again();
     }
     /// Takes a received frame through the modules of a port again, and sends it back if they say so.
     pub fn translate(&mut self, number: PortId, frame: &mut [u8]) {
-        if let Some(port) = self.ports.get_mut(usize::from(number.0)) {
-            port.translate(frame);
+        let place = usize::from(number.0);
+        if let (Some(port), Some(beside)) = (self.ports.get_mut(place), self.beside.get_mut(place)) {
+            beside.translate(&mut **port, frame);
         }
     }
     /// The descriptor that a port wakes by.
     pub fn wait_fd(&self, number: PortId) -> Option<BorrowedFd<'_>> {
         self.ports.get(usize::from(number.0))?.wait_fd()
     }
-    /// All ports.
+    /// All ports. What they receive and send goes by the set, which knows who looks at it.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
         self.ports.iter_mut()
     }
+    /// How many ports.
+    #[allow(clippy::len_without_is_empty)] // A flow group has one at least.
+    pub fn len(&self) -> usize {
+        self.ports.len()
+    }
+    /// Appends up to `max` frames that a port has received and that pass. Returns the port, which has their bytes.
+    pub fn receive(&mut self, place: usize, frames: &mut Vec<RxFrame>, max: usize) -> Option<&mut dyn Port> {
+        let port = &mut **self.ports.get_mut(place)?;
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.receive(port, frames, max),
+            None => port.receive(frames, max),
+        }
+        Some(port)
+    }
     /// Sends the committed frames.
     pub fn flush(&mut self) {
+        for (port, beside) in self.ports.iter_mut().zip(&mut self.beside) {
+            beside.settle(&mut **port);
+        }
         for port in &mut self.ports {
             port.flush();
         }
@@ -116,13 +122,19 @@ impl TxPorts for PortSet {
         self.ports.get_mut(usize::from(port.0))?.reserve_super()
     }
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload) {
+        debug_assert!(offload.gso_bytes == 0, "super-segments go by another way");
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
             port.commit(len, offload);
         }
     }
+    // What is rare stays out of the way of single segments.
+    #[inline(never)]
     fn commit_gathered(&mut self, port: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
-        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
-            port.commit_gathered(header, payload, offload);
+        let place = usize::from(port.0);
+        let Some(port) = self.ports.get_mut(place) else { return };
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.commit_gathered(&mut **port, header, payload, offload),
+            None => port.commit_gathered(header, payload, offload),
         }
     }
     fn tx_checksum(&self, port: PortId) -> bool {
@@ -167,6 +179,15 @@ mod tests {
         set.reserve(PortId(port)).unwrap()[..60].fill(byte);
         set.commit(PortId(port), 60, TxOffload::default());
         set.flush();
+    }
+
+    /// Receives all frames of a port of the set, and gives their buffers back.
+    fn came(set: &mut PortSet, port: usize) -> Vec<u8> {
+        let mut frames = Vec::new();
+        let port = set.receive(port, &mut frames, 10).unwrap();
+        let bytes = frames.iter().map(|frame| port.bytes(frame)[0]).collect();
+        port.release(&frames);
+        bytes
     }
 
     /// Receives all frames of a port, and gives their buffers back.
@@ -224,8 +245,8 @@ mod tests {
         far.reserve().unwrap()[..60].fill(3);
         far.commit(60, TxOffload::default());
         far.flush();
-        let both: Vec<Vec<u8>> = set.iter_mut().map(|port| received(&mut **port)).collect();
-        assert_eq!(both, [[1], [3]]);
+        let both = [0, 1].map(|port| came(&mut set, port));
+        assert_eq!(both, [vec![1], vec![3]]);
         // The loopback's frames are captured once.
         assert_eq!(captured(&mut reader), [(0, false, 1), (1, true, 2), (1, false, 3)]);
 
