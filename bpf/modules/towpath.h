@@ -16,7 +16,10 @@ struct towpath_frame {
     __u8 unused;
     __u32 port; // 0: memory, for connections within the host. From 1 on: interfaces, as the configuration has them. See below.
     __u32 flow_group; // Its number. Frames of direct connections have a number of their own, the next after the last one.
+    __u32 flow; // Number of the connection that the frame belongs to, once it is established. TOWPATH_NO_FLOW: none, or not known.
 };
+
+#define TOWPATH_NO_FLOW 0xffffffff
 
 // The port of frames that are made of direct connections, for modules that were added with `--direct`, and for captures.
 #define TOWPATH_DIRECT 0xffff

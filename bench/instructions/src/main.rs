@@ -1,5 +1,5 @@
 //! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
-//! `sends ADDRESS PORT SENDS SERVICE` and `module ingress|egress none|null|OBJECT CODE FRAME FRAMES`.
+//! `sends ADDRESS PORT SENDS SERVICE` and `module|capture ingress|egress none|null|OBJECT CODE FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
@@ -35,16 +35,19 @@ fn main() {
                 _ => None,
             }
         }
-        ["module", side @ ("ingress" | "egress"), object, code, frame, frames] => match frames.parse() {
-            Ok(frames) => {
-                let side = if side == "ingress" { modules::Side::Ingress } else { modules::Side::Egress };
-                Some(modules::run(side, object, code.as_ref(), frame.as_ref(), frames).map(|cost| {
-                    time = format!(",\"nanoseconds\":{}", cost.nanoseconds);
-                    cost.frames
-                }))
+        [role @ ("module" | "capture"), side @ ("ingress" | "egress"), object, code, frame, frames] => {
+            match frames.parse() {
+                Ok(frames) => {
+                    let role = if role == "module" { modules::Role::Module } else { modules::Role::Capture };
+                    let side = if side == "ingress" { modules::Side::Ingress } else { modules::Side::Egress };
+                    Some(modules::run(role, side, object, code.as_ref(), frame.as_ref(), frames).map(|cost| {
+                        time = format!(",\"nanoseconds\":{}", cost.nanoseconds);
+                        cost.frames
+                    }))
+                }
+                Err(_) => None,
             }
-            Err(_) => None,
-        },
+        }
         _ => None,
     };
     match done {
@@ -57,7 +60,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module ingress|egress none|null|OBJECT CODE FRAME FRAMES"
+                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|OBJECT CODE FRAME FRAMES"
             );
             std::process::exit(2);
         }

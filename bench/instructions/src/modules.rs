@@ -1,26 +1,42 @@
-//! A module before a port, step by step in one thread: in each turn 64 frames are received, or sent. The port is a flat
-//! array, so that its own work hides nothing. Without a module the same turns are taken with the port alone.
+//! A module or a capture's filter at a port, step by step in one thread: in each turn 64 frames are received, or sent. The port is
+//! a flat array, so that its own work hides nothing. Without a module the same turns are taken with the port alone.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_fast::module_port::Filter;
+use towpath_capture::{Memory, Reader, Tap, Wish};
+use towpath_fast::filter::Filter;
+use towpath_fast::portset::PortSet;
 use towpath_modules::code::Code;
 use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
-use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_ports::{Capabilities, Outgoing, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_tcp::buffers::TxPorts;
+use towpath_tcp::flow::PortId;
 
 /// Frames of a turn.
 const TURN: usize = 64;
 /// An Ethernet header, IPv4, TCP with timestamps, and 64 bytes.
 const FRAME_BYTES: usize = 14 + 20 + 32 + 64;
 
+/// The port that is used. Port 0 would be the loopback, of whose frames a capture shows the received ones only.
+const USED: PortId = PortId(1);
+
 /// Where the module stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Ingress,
     Egress,
+}
+
+/// What it is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Module,
+    /// The filter of a capture.
+    Capture,
 }
 
 /// What a run took.
@@ -31,16 +47,22 @@ pub struct Cost {
     pub nanoseconds: u128,
 }
 
+/// The distance of buffers: that of AF_XDP's.
+const SLOT_BYTES: usize = 2048;
+
 /// The port: what it receives is always the same, and what is sent is counted.
 struct Flat {
-    received: Vec<[u8; FRAME_BYTES]>,
-    out: [u8; FRAME_BYTES],
+    received: Vec<[u8; SLOT_BYTES]>,
+    out: Vec<[u8; SLOT_BYTES]>,
+    waiting: usize,
     sent: u64,
 }
 
 impl Flat {
     fn new(frame: [u8; FRAME_BYTES]) -> Self {
-        Self { received: vec![frame; TURN], out: frame, sent: 0 }
+        let mut slot = [0; SLOT_BYTES];
+        slot[..FRAME_BYTES].copy_from_slice(&frame);
+        Self { received: vec![slot; TURN], out: vec![slot; TURN], waiting: 0, sent: 0 }
     }
 }
 
@@ -53,19 +75,24 @@ impl Port for Flat {
         frames.extend((0..max.min(TURN) as u64).map(frame));
     }
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
-        self.received.get(frame.handle as usize).map_or(&[], |bytes| &bytes[..])
+        self.received.get(frame.handle as usize).map_or(&[], |bytes| &bytes[..FRAME_BYTES])
     }
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]> {
-        self.received.get_mut(frame.handle as usize).map(|bytes| &mut bytes[..])
+        self.received.get_mut(frame.handle as usize).map(|bytes| &mut bytes[..FRAME_BYTES])
     }
     fn release(&mut self, _: &[RxFrame]) {}
     fn reserve(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.out)
+        self.out.get_mut(self.waiting).map(|bytes| &mut bytes[..FRAME_BYTES])
     }
     fn commit(&mut self, _: usize, _: TxOffload) {
-        self.sent += 1;
+        self.waiting += 1;
     }
-    fn flush(&mut self) {}
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+    fn flush(&mut self) {
+        self.sent += std::mem::take(&mut self.waiting) as u64;
+    }
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -77,45 +104,88 @@ impl Port for Flat {
     }
 }
 
-/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function: where that
-/// begins, where the loop around it does, and the bytes of both.
-fn module(object: &str, code: &Path) -> io::Result<Attached> {
+impl Outgoing for Flat {
+    fn committed(&self) -> u32 {
+        self.sent as u32 + self.waiting as u32
+    }
+    fn waiting(&self, _: u32) -> Range<usize> {
+        0..self.waiting
+    }
+    fn waiting_mut(&mut self, place: usize) -> Option<&mut [u8]> {
+        self.out.get_mut(place).map(|bytes| &mut bytes[..FRAME_BYTES])
+    }
+    fn take_back(&mut self, _: u32, numbers: &mut dyn Iterator<Item = usize>) {
+        self.waiting -= numbers.count();
+    }
+}
+
+/// Bytes before the code: where its function begins, and the two loops around it.
+const FUNCTIONS: usize = 12;
+
+/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function.
+fn module(object: &str, code: &Path) -> io::Result<Arc<Module>> {
     let object = match object {
         "null" => Object::null(),
         file => Object::parse(&std::fs::read(file)?).map_err(io::Error::other)?,
     };
     let bytes = std::fs::read(code)?;
-    let (functions, code) = bytes.split_at_checked(8).ok_or_else(|| io::Error::other("the code is cut off"))?;
+    let (functions, code) = bytes.split_at_checked(FUNCTIONS).ok_or_else(|| io::Error::other("the code is cut off"))?;
     let functions: Vec<_> = functions.as_chunks().0.iter().map(|offset| u32::from_le_bytes(*offset)).collect();
     let code = Code::new(code)?;
     // SAFETY: `towpath bench` has had the kernel's verifier judge the object (the null program loads and stores nothing),
     // and has compiled the code of it. Whoever passes other files runs them by his own rights.
     let module = unsafe { Module::new(&object, 0, 1, Some((code, &functions))) }.map_err(io::Error::other)?;
+    Ok(Arc::new(module))
+}
+
+/// The module where it stands.
+fn chains(module: Arc<Module>, side: Side) -> Chains {
     let budget = Arc::new(Budget::new("counted", 100));
-    Ok(Attached { module: Arc::new(module), counts: Counts::new(1), budget, selector: None, direct: None })
+    let attached = Attached { module, counts: Counts::new(1), budget, selector: None, direct: None };
+    match side {
+        Side::Ingress => Chains { ingress: vec![attached], ..Chains::default() },
+        Side::Egress => Chains { egress: vec![attached], ..Chains::default() },
+    }
 }
 
 /// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or
 /// an object file.
-pub fn run(side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> io::Result<Cost> {
+pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> io::Result<Cost> {
     let frame = std::fs::read(frame)?;
     let frame = frame.try_into().map_err(|_| io::Error::other(format!("a frame has {FRAME_BYTES} bytes")))?;
-    let mut port: Box<dyn Port> = Box::new(Flat::new(frame));
+    let port = || -> Box<dyn Port> { Box::new(Flat::new(frame)) };
+    let mut ports = PortSet::new(vec![port(), port()]);
+    let mut reader = None;
     if object != "none" {
-        let mut chains = Chains::default();
-        let chain = if side == Side::Ingress { &mut chains.ingress } else { &mut chains.egress };
-        chain.push(module(object, code)?);
-        port = Filter::new(&chains, 0, 0).before(port);
+        let module = module(object, code)?;
+        match role {
+            Role::Module => {
+                let chains = chains(module, side);
+                ports.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
+            }
+            Role::Capture => {
+                let (memory, writers) = Memory::new(2, 0)?;
+                reader = Some(Reader::new(memory.as_fd())?);
+                let filter = Some(towpath_capture::Filter::Module(module));
+                let wish = Wish { filter, snap: FRAME_BYTES as u32, bytes: 0 };
+                ports.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
+            }
+        }
     }
     let (turns, mut received) = (frames.div_ceil(TURN as u64), Vec::with_capacity(TURN));
     let begin = Instant::now();
     for _ in 0..turns {
-        modules_turn(&mut *port, &mut received, side);
+        modules_turn(&mut ports, &mut received, side);
     }
     let nanoseconds = begin.elapsed().as_nanos();
     let frames = turns * TURN as u64;
-    if side == Side::Egress && port.counters().tx_frames != frames {
-        return Err(io::Error::other(format!("{} of {frames} frames were sent", port.counters().tx_frames)));
+    let sent: u64 = ports.iter_mut().map(|port| port.counters().tx_frames).sum();
+    if side == Side::Egress && sent != frames {
+        return Err(io::Error::other(format!("{sent} of {frames} frames were sent")));
+    }
+    let kept = reader.map_or(0, |reader| reader.counts().0);
+    if kept != 0 {
+        return Err(io::Error::other(format!("the filter has found {kept} frames")));
     }
     Ok(Cost { frames, nanoseconds })
 }
@@ -123,15 +193,15 @@ pub fn run(side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> 
 /// The counted function: 64 frames are received and read, or sent.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "Rust" fn modules_turn(port: &mut dyn Port, received: &mut Vec<RxFrame>, side: Side) {
+extern "Rust" fn modules_turn(ports: &mut PortSet, received: &mut Vec<RxFrame>, side: Side) {
     if side == Side::Egress {
         for _ in 0..TURN {
-            let frame = port.reserve().map_or(0, |frame| frame.len());
-            port.commit(frame, TxOffload::default());
+            let frame = TxPorts::reserve(ports, USED).map_or(0, |frame| frame.len());
+            TxPorts::commit(ports, USED, frame, TxOffload::default());
         }
-        return port.flush();
+        return ports.flush();
     }
-    port.receive(received, TURN);
+    let Some(port) = ports.receive(usize::from(USED.0), received, TURN) else { return };
     for frame in &*received {
         std::hint::black_box(port.bytes(frame).first());
     }

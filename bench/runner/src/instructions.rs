@@ -57,13 +57,17 @@ struct Counts {
     module_ingress: f64,
     /// The same for a sent frame.
     module_egress: f64,
+    /// That a capture adds to a received frame, whose filter matches nothing.
+    capture_ingress: f64,
+    /// The same for a sent frame.
+    capture_egress: f64,
 }
 
 /// Counts all and prints them.
 pub fn run(options: &Options) -> io::Result<()> {
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
     let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
-    let (module_ingress, module_egress) = modules::null(&program, &scratch.0)?;
+    let [[module_ingress, module_egress], [capture_ingress, capture_egress]] = modules::guarded(&program, &scratch.0)?;
     let stepped = |what, batch| stepped(what, &program, &scratch.0, batch, options.requests);
     let (stages_64, engine_64, library) = (stepped("stages", 64)?, stepped("engine", 64)?, server("library", false)?);
     let counts = Counts {
@@ -79,6 +83,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         send: server("sends", false)?,
         module_ingress,
         module_egress,
+        capture_ingress,
+        capture_egress,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
@@ -98,6 +104,9 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("instructions that a module adds to a frame that it lets pass");
         println!("  received             {:>8.1}", counts.module_ingress);
         println!("  sent                 {:>8.1}", counts.module_egress);
+        println!("instructions that a capture adds to a frame that its filter does not match");
+        println!("  received             {:>8.1}", counts.capture_ingress);
+        println!("  sent                 {:>8.1}", counts.capture_egress);
     }
     Ok(())
 }

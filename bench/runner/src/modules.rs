@@ -1,4 +1,5 @@
-//! What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program.
+//! What a module, or a capture's filter, costs a frame: instructions counted by callgrind, and time beside the kernel's own run of
+//! the program.
 
 use crate::callgrind::{absent, callgrind, per_request};
 use crate::clang::clang;
@@ -14,15 +15,35 @@ use towpath_modules::Object;
 use towpath_modules::verify::{may_ask, time_of_runs, verify};
 use towpath_service::programs::find;
 
-/// The modules that are measured: the name, the source, and the most nanoseconds that a run may take.
-const MODULES: [(&str, &str, Option<f64>); 3] = [
-    ("null", include_str!("modules/null.bpf.c"), None),
-    ("parse", include_str!("modules/parse.bpf.c"), Some(8.0)),
-    ("hash", include_str!("modules/hash.bpf.c"), Some(30.0)),
-];
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Measured {
+    name: &'static str,
+    source: &'static str,
+    /// What it is: a `module`, or the filter of a `capture`.
+    role: &'static str,
+    /// The most that a run may take.
+    instructions: Option<f64>,
+    nanoseconds: Option<f64>,
+}
 
-/// The most instructions that the null module may cost a frame.
-const NULL_TARGET: f64 = 20.0;
+const MODULE: Measured = Measured { name: "", source: "", role: "module", instructions: None, nanoseconds: None };
+
+/// A filter that matches no frame of the measurement.
+const FILTER: Measured = Measured {
+    name: "filter",
+    source: include_str!("modules/filter.bpf.c"),
+    role: "capture",
+    instructions: Some(40.0),
+    nanoseconds: None,
+};
+
+const ALL: [Measured; 4] = [
+    Measured { name: "null", source: include_str!("modules/null.bpf.c"), instructions: Some(20.0), ..MODULE },
+    Measured { name: "parse", source: include_str!("modules/parse.bpf.c"), nanoseconds: Some(8.0), ..MODULE },
+    Measured { name: "hash", source: include_str!("modules/hash.bpf.c"), nanoseconds: Some(30.0), ..MODULE },
+    FILTER,
+];
 
 /// Frames that callgrind counts, and frames of a timed run.
 const COUNTED: u64 = 6400;
@@ -60,7 +81,8 @@ struct Times {
 #[derive(Serialize)]
 struct Row {
     module: &'static str,
-    /// More than without a module.
+    role: &'static str,
+    /// More than without a module or a capture.
     ingress_instructions: f64,
     egress_instructions: f64,
     /// More than without a module.
@@ -87,7 +109,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("modules")?);
     let rows: io::Result<Vec<Row>> =
-        MODULES.iter().map(|module| row(*module, &program, &scratch.0, options.rounds)).collect();
+        ALL.iter().map(|measured| row(*measured, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
     let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
     if options.json {
@@ -95,7 +117,9 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("{}", serde_json::to_string(&all).map_err(io::Error::other)?);
         return Ok(());
     }
-    println!("a module's cost for each frame of {FRAME_BYTES} bytes, beside the kernel's run of the same program");
+    println!(
+        "the cost for each frame of {FRAME_BYTES} bytes of a module, and of a capture's filter that matches nothing, beside the kernel's run of the same program"
+    );
     println!("  {:<8} {:>12} {:>12} {:>22} {:>22}", "module", "ingress", "egress", "ingress ns", "kernel ns");
     for row in &rows {
         let times = |times: &Times| format!("{:.1} ({:.1}-{:.1})", times.median, times.least, times.most);
@@ -122,8 +146,8 @@ fn splicing(rounds: usize) -> Option<Vec<side_by_side::Row>> {
     measured.inspect_err(|why| eprintln!("no figures of splicing: {why}")).ok()
 }
 
-fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
-    let (name, source, target_ns) = module;
+fn row(measured: Measured, program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
+    let Measured { name, source, role, .. } = measured;
     eprintln!("{name}: {rounds} timed rounds, and counting ...");
     let object = clang(name, source, dir)?;
     let parsed = Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?;
@@ -132,19 +156,20 @@ fn row(module: (&'static str, &str, Option<f64>), program: &Path, dir: &Path, ro
     let frame = frame();
     let (mut own, mut kernel) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let without = nanoseconds(program, dir, None)?;
-        own.push(nanoseconds(program, dir, Some(&prepared))? - without);
+        let without = nanoseconds(program, dir, role, None)?;
+        own.push(nanoseconds(program, dir, role, Some(&prepared))? - without);
         kernel.push(time_of_runs(&accepted.programs[0], &frame, TIMED as u32)?);
     }
     let object = prepared.object.display().to_string();
     Ok(Row {
         module: name,
-        ingress_instructions: counted(program, dir, "ingress", &object, &prepared.code)?,
-        egress_instructions: counted(program, dir, "egress", &object, &prepared.code)?,
+        role,
+        ingress_instructions: counted(program, dir, [role, "ingress"], &object, &prepared.code)?,
+        egress_instructions: counted(program, dir, [role, "egress"], &object, &prepared.code)?,
         ingress_ns: times(own),
         kernel_ns: times(kernel),
-        target_instructions: (name == "null").then_some(NULL_TARGET),
-        target_ns,
+        target_instructions: measured.instructions,
+        target_ns: measured.nanoseconds,
     })
 }
 
@@ -171,28 +196,32 @@ fn times(mut rounds: Vec<f64>) -> Times {
     Times { median: rounds[rounds.len() / 2], least: rounds[0], most: rounds[rounds.len() - 1] }
 }
 
-/// Instructions of the null module for each frame, at ingress and at egress. It needs no compiler of C and no privileges.
-pub fn null(program: &Path, dir: &Path) -> io::Result<(f64, f64)> {
-    let object = Object::null();
-    let code = compiled(&object, "null", dir)?;
-    Ok((counted(program, dir, "ingress", "null", &code)?, counted(program, dir, "egress", "null", &code)?))
+/// Instructions for each frame, at ingress and at egress: of the null module, and of a capture whose filter matches nothing. They
+/// need no privileges.
+pub fn guarded(program: &Path, dir: &Path) -> io::Result<[[f64; 2]; 2]> {
+    let code = compiled(&Object::null(), "null", dir)?;
+    let null = |side| counted(program, dir, ["module", side], "null", &code);
+    let object = clang(FILTER.name, FILTER.source, dir)?;
+    let code = compiled(&Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?, FILTER.name, dir)?;
+    let filter = |side| counted(program, dir, [FILTER.role, side], &object.display().to_string(), &code);
+    Ok([[null("ingress")?, null("egress")?], [filter("ingress")?, filter("egress")?]])
 }
 
-/// The instructions that a module adds to a frame.
-fn counted(program: &Path, dir: &Path, side: &str, object: &str, code: &Path) -> io::Result<f64> {
+/// The instructions that a module or a filter adds to a frame. `stands`: what it is, and where it stands.
+fn counted(program: &Path, dir: &Path, stands: [&str; 2], object: &str, code: &Path) -> io::Result<f64> {
     let count = |object: &str| {
         let out = dir.join("modules.out");
         let mut command = callgrind("modules_turn", &out);
-        command.arg(program).args(["module", side, object]).arg(code).arg(frame_file(dir)?).arg(COUNTED.to_string());
+        command.arg(program).args(stands).arg(object).arg(code).arg(frame_file(dir)?).arg(COUNTED.to_string());
         per_request(&out, &command.output().map_err(absent)?)
     };
     Ok(count(object)? - count("none")?)
 }
 
 /// The time of a received frame, with a module or without.
-fn nanoseconds(program: &Path, dir: &Path, module: Option<&Prepared>) -> io::Result<f64> {
+fn nanoseconds(program: &Path, dir: &Path, role: &str, module: Option<&Prepared>) -> io::Result<f64> {
     let mut command = Command::new(program);
-    command.args(["module", "ingress"]);
+    command.args([role, "ingress"]);
     match module {
         Some(module) => command.arg(&module.object).arg(&module.code),
         None => command.args(["none", "none"]),
@@ -202,10 +231,10 @@ fn nanoseconds(program: &Path, dir: &Path, module: Option<&Prepared>) -> io::Res
     Ok(number(&report, "nanoseconds")? / number(&report, "requests")?)
 }
 
-/// Writes the machine code of an object's only function to a file, behind where it begins and where the loop around it does.
+/// Writes the machine code of an object's only function to a file, behind where it begins and where the two loops around it do.
 fn compiled(object: &Object, name: &str, dir: &Path) -> io::Result<PathBuf> {
     let made = compile(&object.programs).map_err(io::Error::other)?;
-    if made.functions.len() != 2 {
+    if made.functions.len() != 3 {
         return Err(io::Error::other(format!("{name} has more than one function")));
     }
     let path = dir.join(format!("{name}.code"));

@@ -1,6 +1,7 @@
 //! What says which frames a capture keeps: a classic BPF program, or a module.
 
 use crate::cbpf::{self, Program};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use towpath_modules::{Action, Frame, Instance, Module, TOWPATH_FRAME_BYTES, TowpathFrame};
 
@@ -9,7 +10,7 @@ use towpath_modules::{Action, Frame, Instance, Module, TOWPATH_FRAME_BYTES, Towp
 pub enum Filter {
     /// Keeps as many bytes of a frame as the program says.
     Program(Arc<Program>),
-    /// Keeps the frames that the module lets pass. It has a copy of each: what it writes changes nothing.
+    /// Keeps the frames that the module lets pass. One that may write has a copy of each: that changes nothing.
     Module(Arc<Module>),
 }
 
@@ -26,6 +27,8 @@ pub enum ThreadFilter {
 /// A module with the memory for the frame that it has now.
 pub struct Copies {
     instance: Instance,
+    /// It has frames of a batch where they lie.
+    only_looks: bool,
     buffer: Vec<u8>,
 }
 
@@ -44,8 +47,26 @@ impl ThreadFilter {
             Some(Filter::Module(module)) => {
                 // The threads share a module's maps; those with a copy for each flow group have one.
                 let instance = Instance::new(module, 0);
-                Self::Module(Box::new(Copies { instance, buffer: vec![0; HEADROOM + MOST + TAILROOM] }))
+                let (only_looks, buffer) = (module.only_looks(), vec![0; HEADROOM + MOST + TAILROOM]);
+                Self::Module(Box::new(Copies { instance, only_looks, buffer }))
             }
+        }
+    }
+
+    /// Can [`ThreadFilter::search`] be asked?
+    pub fn searches(&self) -> bool {
+        matches!(self, Self::Module(copies) if copies.only_looks)
+    }
+
+    /// How many frames at this place are not to be kept, before the first that is.
+    #[inline]
+    pub fn search(&mut self, place: u16, frames: &mut [IoSliceMut<'_>]) -> usize {
+        match self {
+            Self::Module(copies) if copies.only_looks => {
+                copies.instance.stands_at(place.into(), 0);
+                copies.instance.search(frames)
+            }
+            _ => 0,
         }
     }
 

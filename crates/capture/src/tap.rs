@@ -3,6 +3,7 @@
 use crate::filter::{Filter, ThreadFilter};
 use crate::memory::Writer;
 use crate::record::{Header, Kind, Name};
+use std::io::IoSliceMut;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most bytes of a frame that a capture takes.
@@ -42,9 +43,38 @@ impl Tap {
     /// A frame at this place has been sent or received.
     pub fn frame(&mut self, place: u16, outgoing: bool, time_ns: u64, bytes: &[u8]) {
         let wanted = self.filter.wanted(place, outgoing, bytes);
-        if wanted == 0 {
-            return;
+        if wanted != 0 {
+            self.keep(place, outgoing, time_ns, bytes, wanted);
         }
+    }
+
+    /// So have all of these. They are left as they are.
+    #[inline]
+    pub fn frames(&mut self, place: u16, outgoing: bool, frames: &mut [IoSliceMut<'_>]) {
+        if self.filter.searches() {
+            // One that matches nothing is the usual case.
+            let found = self.filter.search(place, frames);
+            if found < frames.len() {
+                self.keep_found(place, outgoing, &mut frames[found..]);
+            }
+        } else {
+            let time_ns = now_ns();
+            frames.iter().for_each(|frame| self.frame(place, outgoing, time_ns, frame));
+        }
+    }
+
+    /// Keeps the first one of these frames, and those behind it that the filter finds.
+    #[inline(never)]
+    fn keep_found(&mut self, place: u16, outgoing: bool, mut frames: &mut [IoSliceMut<'_>]) {
+        let time_ns = now_ns();
+        while let Some((frame, behind)) = frames.split_first_mut() {
+            self.keep(place, outgoing, time_ns, frame, u32::MAX);
+            let next = self.filter.search(place, behind);
+            frames = &mut behind[next..];
+        }
+    }
+
+    fn keep(&mut self, place: u16, outgoing: bool, time_ns: u64, bytes: &[u8], wanted: u32) {
         let kept = bytes.len().min(wanted.min(self.snap) as usize);
         let header = Header { kind: Kind::Frame { outgoing }, place, time_ns, length: bytes.len() as u32 };
         self.writer.leave(header, &bytes[..kept]);

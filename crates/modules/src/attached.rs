@@ -92,6 +92,10 @@ impl Chains {
     pub fn direct(&self) -> impl Iterator<Item = &Attached> {
         self.ingress.iter().chain(&self.egress).filter(|one| one.direct.is_some())
     }
+    /// Does a module look at what is known of a frame?
+    pub fn read_meta(&self) -> bool {
+        self.ingress.iter().chain(&self.egress).any(|one| one.module.reads_meta())
+    }
     /// Has a module a selector?
     pub fn select(&self) -> bool {
         self.ingress.iter().chain(&self.egress).any(|one| one.selector.is_some())

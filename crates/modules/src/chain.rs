@@ -128,6 +128,11 @@ impl Chain {
         self.room
     }
 
+    /// Does a module look at what is known of a frame?
+    pub fn reads_meta(&self) -> bool {
+        self.steps.iter().any(|step| step.instance.module().reads_meta())
+    }
+
     /// Has a module a selector? Then frames are given to [`Chain::run_selected`] or [`Chain::run_selected_in_place`]. The other
     /// calls run each module, and ask nothing.
     pub fn selects(&self) -> bool {

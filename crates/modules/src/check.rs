@@ -13,6 +13,8 @@ use crate::object::ProgramSpec;
 pub struct Needs {
     /// Room around the frame: it moves the ends, or looks at the metadata.
     pub room: bool,
+    /// What is known of the frame: it looks at the metadata.
+    pub meta: bool,
 }
 
 /// Numbers of the stack's register, and of all registers.
@@ -70,16 +72,20 @@ pub fn check(program: &ProgramSpec, maps: usize) -> Result<Needs, LoadError> {
             return Err(refuse(at, "it jumps out of its function".into()));
         }
     }
-    Ok(Needs { room: wants_room(program) })
+    Ok(Needs { room: wants_room(program), meta: reads_meta(program) })
 }
 
 /// Does a program move a frame's ends, or look at `data_meta`?
 pub fn wants_room(program: &ProgramSpec) -> bool {
     let moves =
         |insn: &Insn| insn.code == JMP | insn::CALL && insn.src == insn::HELPER && helpers::MOVERS.contains(&insn.imm);
+    program.insns.iter().any(moves) || reads_meta(program)
+}
+
+/// Does a program look at `data_meta`?
+fn reads_meta(program: &ProgramSpec) -> bool {
     let mut bases = context::bases(program).into_iter().zip(&program.insns);
-    program.insns.iter().any(moves)
-        || bases.any(|(base, insn)| insn.code == LDX | insn::MEM && insn.off == 8 && may_be_context(base))
+    bases.any(|(base, insn)| insn.code == LDX | insn::MEM && insn.off == 8 && may_be_context(base))
 }
 
 fn may_be_context(base: Base) -> bool {

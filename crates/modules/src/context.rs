@@ -59,10 +59,7 @@ fn bases_if(program: &ProgramSpec, on_stack: Base) -> Vec<Base> {
     while let Some(at) = waiting.pop() {
         let insn = program.insns[at];
         let state = after(insn, before[at], on_stack);
-        let ends = insn.code == JMP | insn::EXIT || insn.op() == insn::JA && matches!(insn.class(), JMP | insn::JMP32);
-        let next = if insn.code == insn::LD_IMM64 { at + 2 } else { at + 1 };
-        let next = Some(next).filter(|_| !ends);
-        for target in [next, insn.target(at)].into_iter().flatten() {
+        for target in insn.followers(at).into_iter().flatten() {
             let Some(there) = before.get_mut(target) else { continue };
             let mut joined = *there;
             joined.iter_mut().zip(state).for_each(|(one, other)| *one = one.join(other));

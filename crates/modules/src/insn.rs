@@ -78,6 +78,12 @@ impl Insn {
         };
         usize::try_from(at as i64 + 1 + by).ok()
     }
+    /// Where a program may go on after this instruction at `at`: to the next one, or as a jump says.
+    pub fn followers(self, at: usize) -> [Option<usize>; 2] {
+        let always = self.op() == JA && matches!(self.class(), JMP | JMP32);
+        let next = if self.code == LD_IMM64 { at + 2 } else { at + 1 };
+        [Some(next).filter(|_| self.code != JMP | EXIT && !always), self.target(at)]
+    }
 }
 
 /// Classes.

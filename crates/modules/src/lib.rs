@@ -33,6 +33,7 @@ mod towpath_frame;
 mod trace;
 pub mod verify;
 pub mod words;
+mod writes;
 
 pub use attached::{Attached, Chains, Counts, Hook};
 pub use budget::{Budget, Overrun};

@@ -11,8 +11,12 @@ use crate::map::Map;
 use crate::object::{MapSpec, Object, ProgramSpec};
 use crate::run::{Frame, MapRef, Run};
 use crate::trace::Trace;
+use crate::writes;
 use std::io::IoSliceMut;
 use std::sync::Arc;
+
+/// Loops of a program, beside itself.
+const LOOPS: usize = 2;
 
 /// A module that was loaded.
 #[derive(Debug)]
@@ -27,10 +31,12 @@ pub struct Module {
     /// Compiled code, and its functions. Without, programs are interpreted.
     code: Option<Code>,
     functions: Vec<u64>,
-    /// How many of them are the programs' own, and functions of these. Behind them may be a loop for each program, that runs it
-    /// on a batch of frames.
+    /// How many of them are the programs' own, and functions of these. Behind them may be two loops for each program, that run
+    /// it on a batch of frames: over those that pass, and over all others.
     own_functions: usize,
     room: bool,
+    meta: bool,
+    reads_only: bool,
     /// What its programs print, if they do.
     trace: Option<Box<Trace>>,
 }
@@ -71,6 +77,7 @@ impl Module {
     ) -> Result<Self, LoadError> {
         let needs: Result<Vec<_>, _> =
             object.programs.iter().map(|program| check::check(program, object.maps.len())).collect();
+        let needs = needs?;
         object.fits(groups)?;
         let place = |name: &str| object.programs.iter().position(|program| program.name == name);
         let map = |(number, spec): (usize, &MapSpec)| match given.get(number).cloned().flatten() {
@@ -88,7 +95,7 @@ impl Module {
             None => Vec::new(),
             Some((code, offsets)) => {
                 let places: Option<Vec<u64>> = offsets.iter().map(|offset| code.at(*offset)).collect();
-                let fits = |count| count == all || count == all + object.programs.len();
+                let fits = |count| count == all || count == all + LOOPS * object.programs.len();
                 places.filter(|places| fits(places.len())).ok_or(LoadError::Broken("its code is another's"))?
             }
         };
@@ -102,7 +109,9 @@ impl Module {
             functions,
             own_functions: all,
             trace: object.programs.iter().any(prints).then(Box::default),
-            room: needs?.iter().any(|needs| needs.room),
+            room: needs.iter().any(|needs| needs.room),
+            meta: needs.iter().any(|needs| needs.meta),
+            reads_only: !object.programs.iter().any(writes::may_write_frames),
         })
     }
 
@@ -136,6 +145,14 @@ impl Module {
     pub fn wants_room(&self) -> bool {
         self.room
     }
+    /// Does it look at what is known of a frame ([`crate::TowpathFrame`])?
+    pub fn reads_meta(&self) -> bool {
+        self.meta
+    }
+    /// Can it be run on frames that are not its own: in their places, many at a time, without changing any?
+    pub fn only_looks(&self) -> bool {
+        self.reads_only && !self.room && self.functions.len() > self.own_functions
+    }
 }
 
 fn prints(program: &ProgramSpec) -> bool {
@@ -151,8 +168,9 @@ pub struct Instance {
     run: Box<Run>,
     /// The compiled program. None: it is interpreted.
     entry: Option<Entry>,
-    /// The same in a loop over frames.
+    /// The same in a loop over frames that pass, and in one over those that do not.
     batch: Option<Batch>,
+    search: Option<Batch>,
     interpreter: Option<Interpreter>,
     /// Runs that the interpreter has ended.
     pub faults: u64,
@@ -166,7 +184,7 @@ unsafe impl Send for Instance {}
 type Entry = unsafe extern "C" fn(*mut Run, *mut Run) -> u64;
 
 /// A loop over frames, with a program in it: the run, the first frame, and the end of the frames. There must be one. It returns
-/// where it ended, at the end or at a frame that did not pass.
+/// where it has stopped, or nothing if it went on after all frames.
 type Batch = unsafe extern "C" fn(*mut Run, *mut IoSliceMut<'_>, *mut IoSliceMut<'_>) -> *mut IoSliceMut<'static>;
 
 impl Instance {
@@ -180,12 +198,16 @@ impl Instance {
             // SAFETY: the function of this number is the program's, as whoever has made the module promises.
             unsafe { std::mem::transmute::<usize, Entry>(*entry as usize) }
         });
-        let batch = module.functions.get(module.own_functions + module.main).filter(|_| !module.room).map(|batch| {
-            // SAFETY: as above.
-            unsafe { std::mem::transmute::<usize, Batch>(*batch as usize) }
-        });
+        let first = module.own_functions + LOOPS * module.main;
+        let looped = |at| {
+            module.functions.get(at).filter(|_| !module.room).map(|looped| {
+                // SAFETY: as above.
+                unsafe { std::mem::transmute::<usize, Batch>(*looped as usize) }
+            })
+        };
+        let (batch, search) = (looped(first), looped(first + 1));
         let interpreter = entry.is_none().then(Interpreter::default);
-        Self { module: Arc::clone(module), run, entry, batch, interpreter, faults: 0 }
+        Self { module: Arc::clone(module), run, entry, batch, search, interpreter, faults: 0 }
     }
 
     /// Frames of [`Instance::run_in_place`] come from or go to this interface and queue.
@@ -239,13 +261,32 @@ impl Instance {
     /// before, and what the program returned for that one.
     #[inline]
     pub fn run_batch(&mut self, frames: &mut [IoSliceMut<'_>]) -> (usize, u32) {
-        let Some(batch) = self.batch.filter(|_| !frames.is_empty()) else { return self.run_one_by_one(frames) };
+        match self.batch {
+            Some(batch) => self.run_loop(batch, frames).map_or((frames.len(), PASS), |at| (at, self.run.result)),
+            None => self.run_one_by_one(frames),
+        }
+    }
+
+    /// The same up to the first that it does let pass. Returns how many it did not before.
+    #[inline]
+    pub fn search(&mut self, frames: &mut [IoSliceMut<'_>]) -> usize {
+        match self.search {
+            Some(search) => self.run_loop(search, frames).unwrap_or(frames.len()),
+            None => frames.iter_mut().position(|frame| self.run_in_place(frame) == PASS).unwrap_or(frames.len()),
+        }
+    }
+
+    /// Runs a loop on frames. Returns the place of the one after which it has stopped.
+    #[inline]
+    fn run_loop(&mut self, batch: Batch, frames: &mut [IoSliceMut<'_>]) -> Option<usize> {
+        if frames.is_empty() {
+            return None;
+        }
         let (run, slices): (*mut Run, _) = (&raw mut *self.run, frames.as_mut_ptr_range());
         // SAFETY: the module keeps the code. The kernel's verifier has accepted the program, as whoever has made the module
         // promises. There is a frame, and each slice is borrowed.
-        let ended = unsafe { batch(run, slices.start, slices.end) };
-        let passed = (ended.addr() - slices.start.addr()) / size_of::<IoSliceMut<'_>>();
-        (passed, self.run.result)
+        let stopped = unsafe { batch(run, slices.start, slices.end) };
+        (!stopped.is_null()).then(|| (stopped.addr() - slices.start.addr()) / size_of::<IoSliceMut<'_>>())
     }
 
     #[cold]

@@ -19,7 +19,7 @@ pub fn piece(bytes: &mut [u8]) -> &[AtomicU8] {
 }
 
 /// Puts the payload behind the first `header` bytes of `buffer`. Returns the length of both; `None`: it does not fit.
-pub(crate) fn gather(buffer: &mut [u8], header: usize, payload: &Payload<'_>) -> Option<usize> {
+pub fn gather(buffer: &mut [u8], header: usize, payload: &Payload<'_>) -> Option<usize> {
     let mut end = header;
     for piece in payload {
         let to = buffer.get_mut(end..end.checked_add(piece.len())?)?;

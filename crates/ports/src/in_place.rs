@@ -5,9 +5,9 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 
 /// Most frames of a batch.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Frames of a step of the loop that finds them, which would cost more than what is in it.
-const STEP: usize = 8;
+pub(crate) const STEP: usize = 8;
 
 /// [`Port::batches_in_place`] of a port that can say where each frame lies.
 pub fn batches<P: Port + ?Sized>(

@@ -15,6 +15,7 @@ pub mod listening;
 mod mapping;
 pub mod memory;
 mod object;
+mod outgoing;
 pub mod packet_port;
 mod packet_receiver;
 mod packet_socket;
@@ -29,6 +30,7 @@ pub mod xsk;
 pub mod xsk_socket;
 
 pub use mapping::Buffer as PacketBuffer;
+pub use outgoing::Outgoing;
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{Payload, RxChecksum, TxOffload};
@@ -143,6 +145,10 @@ pub trait Port: Send {
     /// port cannot, and has sent nothing.
     fn return_super(&mut self, _frame: &RxFrame, _headers: usize, _offload: TxOffload) -> bool {
         false
+    }
+    /// Its frames that are committed and wait for the flush. `None`: it shows none, and may send each at once.
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        None
     }
     /// Hands committed frames to the device, with at most one system call, and none while the device is awake.
     fn flush(&mut self);

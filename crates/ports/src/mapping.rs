@@ -240,6 +240,40 @@ impl<T: Copy + Send> Ring<T> {
         self.word(self.offsets.producer).store(self.produced, Ordering::Release);
     }
 
+    /// As producer: the position, which counts all entries since the ring was made.
+    pub fn position(&self) -> u32 {
+        self.produced
+    }
+
+    /// As producer: how many entries the kernel does not see yet.
+    pub fn unpublished(&self) -> u32 {
+        self.produced.wrapping_sub(self.word(self.offsets.producer).load(Ordering::Relaxed)).min(self.size)
+    }
+
+    /// As producer: the one at this place of the [`Ring::unpublished`] ones.
+    pub fn unpublished_entry(&self, place: u32) -> Option<T> {
+        let count = self.unpublished();
+        // SAFETY: `push` has written this entry, and the kernel takes it only after `publish`. Every bit pattern is a valid T (u64 or
+        // xdp_desc).
+        (place < count).then(|| unsafe { self.entry(self.produced.wrapping_sub(count - place)).read() })
+    }
+
+    /// As producer: keeps of the unpublished entries from this place on those for which `keep` says so.
+    pub fn retain_unpublished(&mut self, from: u32, mut keep: impl FnMut(T) -> bool) {
+        let count = self.unpublished();
+        let from = from.min(count);
+        let mut kept = from;
+        for place in from..count {
+            let Some(entry) = self.unpublished_entry(place) else { continue };
+            if keep(entry) {
+                // SAFETY: the kernel does not use entries that it does not see yet.
+                unsafe { self.entry(self.produced.wrapping_sub(count - kept)).write(entry) };
+                kept += 1;
+            }
+        }
+        self.produced = self.produced.wrapping_sub(count - kept);
+    }
+
     /// As producer: entries that the kernel has not taken yet.
     #[inline]
     pub fn waiting(&mut self) -> u32 {

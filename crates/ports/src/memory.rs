@@ -1,7 +1,9 @@
 //! Ports in memory: a loopback, and a pair of ports connected to each other.
 
-use crate::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use crate::outgoing::is_next;
+use crate::{Capabilities, Outgoing, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_wire::ETHERNET_BYTES;
@@ -140,6 +142,10 @@ impl Port for Loopback {
         self.counters.tx_frames += 1;
     }
 
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+
     fn flush(&mut self) {}
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -152,6 +158,38 @@ impl Port for Loopback {
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+}
+
+impl Outgoing for Loopback {
+    fn committed(&self) -> u32 {
+        self.counters.tx_frames as u32
+    }
+
+    fn waiting(&self, since: u32) -> Range<usize> {
+        let all = self.queue.len();
+        all - (self.committed().wrapping_sub(since) as usize).min(all)..all
+    }
+
+    fn waiting_mut(&mut self, place: usize) -> Option<&mut [u8]> {
+        let (buffer, len) = *self.queue.get(place)?;
+        let start = self.start(buffer);
+        self.memory.get_mut(start..start + len as usize)
+    }
+
+    fn take_back(&mut self, since: u32, numbers: &mut dyn Iterator<Item = usize>) {
+        let (mut place, first, mut numbers) = (0, self.waiting(since).start, numbers.peekable());
+        let Self { queue, states, free, counters, .. } = self;
+        queue.retain(|(buffer, _)| {
+            let goes = place >= first && is_next(&mut numbers, place - first);
+            place += 1;
+            if goes {
+                states[*buffer as usize] = BufferState::Free;
+                free.push(*buffer);
+                counters.tx_frames -= 1;
+            }
+            !goes
+        });
     }
 }
 
@@ -283,6 +321,10 @@ impl Port for MemoryPort {
         self.committed.push((buffer, len));
     }
 
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+
     fn flush(&mut self) {
         self.counters.tx_frames += self.committed.len() as u64;
         lock(&self.out).in_flight.extend(self.committed.drain(..));
@@ -298,5 +340,30 @@ impl Port for MemoryPort {
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+}
+
+impl Outgoing for MemoryPort {
+    fn committed(&self) -> u32 {
+        (self.counters.tx_frames as u32).wrapping_add(self.committed.len() as u32)
+    }
+
+    fn waiting(&self, since: u32) -> Range<usize> {
+        let all = self.committed.len();
+        all - (Outgoing::committed(self).wrapping_sub(since) as usize).min(all)..all
+    }
+
+    fn waiting_mut(&mut self, place: usize) -> Option<&mut [u8]> {
+        let (buffer, len) = self.committed.get_mut(place)?;
+        buffer.get_mut(..*len as usize)
+    }
+
+    fn take_back(&mut self, since: u32, numbers: &mut dyn Iterator<Item = usize>) {
+        let (mut number, first, mut numbers) = (0, self.waiting(since).start, numbers.peekable());
+        let goes = self.committed.extract_if(first.., |_| {
+            number += 1;
+            is_next(&mut numbers, number - 1)
+        });
+        lock(&self.out).empty.extend(goes.map(|(buffer, _)| buffer));
     }
 }

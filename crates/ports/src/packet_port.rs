@@ -4,7 +4,7 @@ use crate::gather::piece;
 use crate::packet_receiver::PacketReceiver;
 use crate::xsk::XskPort;
 use crate::xsk_socket::XskSocket;
-use crate::{Capabilities, Payload, Port, PortCounters, RxFrame, TxOffload};
+use crate::{Capabilities, Outgoing, Payload, Port, PortCounters, RxFrame, TxOffload};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -66,6 +66,9 @@ impl Port for PacketPort {
         place.copy_from_slice(head);
         sender.commit_gathered(headers, [piece(payload), &[], &[]], offload);
         true
+    }
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        self.sender.outgoing()
     }
     fn flush(&mut self) {
         self.sender.flush();

@@ -2,11 +2,13 @@
 
 use crate::assembly::{Added, Assembly};
 use crate::mapping::{Mapping, Ring};
+use crate::outgoing::is_next;
 use crate::super_sender::{GSO_MAX_BYTES, Outcome, SuperSender};
 use crate::xsk_socket::{Rings, XskSocket, get_option};
 pub use crate::xsk_socket::{XskConfig, XskError};
-use crate::{Capabilities, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use crate::{Capabilities, Outgoing, Payload, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// In copy mode the kernel sends this many frames per system call (TX_BATCH_SIZE in net/xdp/xsk.c).
@@ -387,6 +389,10 @@ impl Port for XskPort {
         self.commit_super(header, &payload, offload);
     }
 
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+
     fn flush(&mut self) {
         self.send_waiting();
         if let Some(outcome) = self.packets.as_mut().filter(|packets| packets.waits()).map(SuperSender::again) {
@@ -413,5 +419,48 @@ impl Port for XskPort {
         }
         counters.rx_dropped += self.rx_bad;
         counters
+    }
+}
+
+impl Outgoing for XskPort {
+    fn committed(&self) -> u32 {
+        self.tx.position()
+    }
+
+    fn waiting(&self, since: u32) -> Range<usize> {
+        let all = self.tx.unpublished();
+        (all - self.tx.position().wrapping_sub(since).min(all)) as usize..all as usize
+    }
+
+    fn waiting_mut(&mut self, place: usize) -> Option<&mut [u8]> {
+        let descriptor = self.tx.unpublished_entry(place as u32)?;
+        let frame = self.frame_of(descriptor.addr);
+        let ours = (u64::from(self.rx_frames)..2 * u64::from(self.rx_frames)).contains(&frame);
+        let end = descriptor.addr % u64::from(self.frame_bytes) + u64::from(descriptor.len);
+        if !ours || end > u64::from(self.frame_bytes) {
+            return None;
+        }
+        // SAFETY: the range lies within one sending frame of the mapping, as checked here. The kernel does not see the frame
+        // before it is published. No other slice of it exists, as the slice borrows `self`.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(
+                self.memory.start().as_ptr().add(descriptor.addr as usize),
+                descriptor.len as usize,
+            )
+        })
+    }
+
+    fn take_back(&mut self, since: u32, numbers: &mut dyn Iterator<Item = usize>) {
+        let (mut number, first, mut numbers) = (0, self.waiting(since).start, numbers.peekable());
+        let Self { tx, free, counted, frame_bytes, .. } = self;
+        tx.retain_unpublished(first as u32, |descriptor| {
+            number += 1;
+            let goes = is_next(&mut numbers, number - 1);
+            if goes {
+                free.push((descriptor.addr / u64::from(*frame_bytes)) as u32);
+                counted.tx_frames -= 1;
+            }
+            !goes
+        });
     }
 }

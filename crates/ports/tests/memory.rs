@@ -1,5 +1,7 @@
 //! The in-memory ports fulfil the contract of `Port`: order, no loss, back-pressure, ownership until release.
 
+#![allow(clippy::unwrap_used)]
+
 use towpath_ports::memory::{Loopback, MAX_MTU_BYTES, MemoryPort, pair};
 use towpath_ports::{Port, RxChecksum, RxFrame, TxOffload};
 
@@ -158,4 +160,61 @@ fn ports_go_to_threads() {
     fn is_send<T: Send>() {}
     is_send::<Loopback>();
     is_send::<MemoryPort>();
+}
+
+/// What waits to be sent, and what is taken back: nothing else changes, and its order stays.
+fn waits(port: &mut impl Port, mut sent: impl FnMut(&mut dyn Port) -> Vec<u8>) {
+    let commit = |port: &mut dyn Port, byte: u8| {
+        port.reserve().unwrap()[..60].fill(byte);
+        port.commit(60, TxOffload::default());
+    };
+    let mut looked = 0;
+    for turn in 0..600 {
+        commit(port, 0);
+        // The first one was looked at before.
+        let since = port.outgoing().unwrap().committed();
+        let count = [3, 0, 130][turn % 3];
+        (1..=count).for_each(|byte| commit(port, byte));
+        let outgoing = port.outgoing().unwrap();
+        assert_eq!(outgoing.committed(), since.wrapping_add(count.into()));
+        let mut seen = Vec::new();
+        outgoing.batches(since, &mut |first, frames| {
+            assert_eq!(first, seen.len());
+            for frame in frames {
+                seen.push(frame[0]);
+                assert_eq!(frame.len(), 60);
+                frame[1] = 77;
+            }
+        });
+        assert_eq!(seen, (1..=count).collect::<Vec<_>>());
+        looked += seen.len();
+        let goes = |byte: &u8| byte % 5 == 2 || byte % 7 == 3;
+        let numbers = (1..=count).filter(goes).map(|byte| usize::from(byte) - 1);
+        outgoing.take_back(since, &mut { numbers });
+        let stays: Vec<u8> = (0..=count).filter(|byte| *byte == 0 || !goes(byte)).collect();
+        assert_eq!(outgoing.committed(), since.wrapping_add(stays.len() as u32 - 1));
+        assert_eq!(sent(port), stays);
+    }
+    assert_eq!(looked, 200 * 133);
+}
+
+#[test]
+fn frames_that_wait_are_looked_at_and_taken_back() {
+    let take = |port: &mut dyn Port| {
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 500);
+        let bytes = frames.iter().map(|frame| port.bytes(frame));
+        let first = bytes.inspect(|bytes| assert!(bytes[0] == 0 || bytes[1] == 77)).map(|bytes| bytes[0]).collect();
+        port.release(&frames);
+        first
+    };
+    waits(&mut Loopback::with_mtu(1500), |port| {
+        port.flush();
+        take(port)
+    });
+    let (mut near, mut far) = pair(1500);
+    waits(&mut near, |port| {
+        port.flush();
+        take(&mut far)
+    });
 }

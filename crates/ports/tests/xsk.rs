@@ -91,6 +91,54 @@ fn many_frames_leave_in_order_and_buffers_come_back() {
 }
 
 #[test]
+fn frames_that_wait_are_looked_at_and_those_taken_back_do_not_leave() {
+    const ETHERTYPE: u16 = 0x88b5;
+    const COUNT: u32 = 20_000;
+    let network = Network::new();
+    let (_steering, mut port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, ETHERTYPE));
+    let mut frame = [0u8; 60];
+    frame[..6].copy_from_slice(&PEER_MAC);
+    frame[6..12].copy_from_slice(&OUR_MAC);
+    frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    let (mut sent, mut expected, mut got) = (0u32, Vec::new(), 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while (sent < COUNT || got < expected.len()) && Instant::now() < deadline {
+        let since = port.outgoing().unwrap().committed();
+        let first = sent;
+        while sent < COUNT.min(first + 150) {
+            let Some(out) = port.reserve() else { break };
+            frame[14..18].copy_from_slice(&sent.to_be_bytes());
+            out[..frame.len()].copy_from_slice(&frame);
+            port.commit(frame.len(), TxOffload::default());
+            sent += 1;
+        }
+        let (outgoing, mut seen) = (port.outgoing().unwrap(), first);
+        outgoing.batches(since, &mut |number, frames| {
+            assert_eq!(number as u32, seen - first);
+            for frame in frames {
+                assert_eq!(frame[14..18], seen.to_be_bytes());
+                frame[18] = 77;
+                seen += 1;
+            }
+        });
+        assert_eq!(seen, sent);
+        let (stay, go): (Vec<u32>, Vec<u32>) = (first..sent).partition(|number| number % 3 != 1 || number % 7 == 0);
+        outgoing.take_back(since, &mut go.iter().map(|number| (number - first) as usize));
+        assert_eq!(outgoing.committed(), since.wrapping_add(stay.len() as u32));
+        expected.extend(stay);
+        port.flush();
+        assert!(port.outgoing().unwrap().waiting(since).is_empty(), "nothing waits after the flush");
+        while let Some(bytes) = raw.receive() {
+            assert_eq!((&bytes[14..18], bytes[18]), (&expected[got].to_be_bytes()[..], 77), "in order");
+            got += 1;
+        }
+    }
+    assert_eq!((sent, got), (COUNT, expected.len()), "{:?}", port.counters());
+    assert_eq!((port.counters().tx_frames, port.counters().tx_dropped), (got as u64, 0));
+}
+
+#[test]
 fn what_is_not_read_is_counted_and_what_is_held_stays() {
     const COUNT: u32 = 6000;
     let network = Network::new();

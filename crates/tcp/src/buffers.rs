@@ -26,7 +26,7 @@ pub trait TxPorts {
     fn reserve_super(&mut self, port: PortId) -> Option<&mut [u8]> {
         self.reserve(port)
     }
-    /// Sends the first `len` bytes of the buffer reserved last on `port`.
+    /// Sends the first `len` bytes of the buffer reserved last on `port`, which are no super-segment.
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload);
     /// Sends a super-segment: the first `header` bytes of the buffer reserved last on `port`, and this payload behind them.
     fn commit_gathered(&mut self, port: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {

@@ -25,6 +25,8 @@ const NO_STACK: &str =
 
 const MODULE: &str = "the calls from the port to the module and back, and what a run has to know";
 
+const FILTER: &str = "the filter's own instructions, which reads the headers up to TCP's ports";
+
 pub const FIGURES: &[Figure] = &[
     COUNT.figure("stages, one flow per turn", "stages_1", Target::AtMost(850.0), STAGES),
     COUNT.figure("stages, 64 flows per turn", "stages_64", Target::AtMost(650.0), STAGES),
@@ -52,4 +54,16 @@ pub const FIGURES: &[Figure] = &[
         MODULE,
     ),
     COUNT.figure("a sent frame, what a module adds that passes all", "module_egress", Target::AtMost(20.0), MODULE),
+    COUNT.figure(
+        "a received frame, what a capture adds whose filter matches nothing",
+        "capture_ingress",
+        Target::AtMost(40.0),
+        FILTER,
+    ),
+    COUNT.figure(
+        "a sent frame, what a capture adds whose filter matches nothing",
+        "capture_egress",
+        Target::AtMost(40.0),
+        FILTER,
+    ),
 ];

@@ -173,6 +173,20 @@ pub fn run_batch(instance: &mut Instance, frames: &mut [Vec<u8>]) -> Vec<Action>
     actions
 }
 
+/// Searches all frames for those that pass, and changes the frames. Returns whether each does.
+pub fn search(instance: &mut Instance, frames: &mut [Vec<u8>]) -> Vec<bool> {
+    let mut slices: Vec<_> = frames.iter_mut().map(|frame| IoSliceMut::new(frame)).collect();
+    let mut pass = Vec::new();
+    while pass.len() < slices.len() {
+        let before = instance.search(&mut slices[pass.len()..]);
+        pass.extend(std::iter::repeat_n(false, before));
+        if pass.len() < slices.len() {
+            pass.push(true);
+        }
+    }
+    pass
+}
+
 /// A module without a verifier.
 pub fn interpreted(object: &Object, main: usize) -> Arc<Module> {
     Arc::new(Module::interpreted(object, main, 1).unwrap())
@@ -213,8 +227,10 @@ impl Three {
     #[track_caller]
     pub fn batch_agrees(&mut self, what: &str, frames: &[Vec<u8>]) {
         let Some(batched) = &mut self.batched else { return };
-        let mut after = frames.to_vec();
+        let [mut after, mut searched] = [(); 2].map(|()| frames.to_vec());
         let actions = run_batch(batched, &mut after);
+        let pass: Vec<_> = actions.iter().map(|action| *action == Action::Pass).collect();
+        assert_eq!((search(batched, &mut searched), &searched), (pass, &after), "{what}: a search and a batch");
         for ((action, after), frame) in actions.into_iter().zip(after).zip(frames) {
             assert_eq!((action, after), run(&mut self.compiled, frame), "{what}: in a batch and alone on {frame:02x?}");
         }

@@ -4,7 +4,8 @@
 //! A thread of its own runs the modules, so that no connection waits for one. It lives while there is such a module. The slow
 //! path says when a connection begins and ends, and leaves the frames of that to the thread, too.
 
-use crate::module_port::{BUFFER, settle, with_room};
+use crate::filter::settle;
+use crate::room::{BUFFER, with_room};
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

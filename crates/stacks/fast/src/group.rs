@@ -233,10 +233,10 @@ impl FlowGroup {
 
     fn receive(&mut self, now: Micros) -> usize {
         let mut work = 0;
-        for (number, port) in self.ports.iter_mut().enumerate() {
+        for number in 0..self.ports.len() {
             let frames = &mut self.scratch.frames;
             frames.clear();
-            port.receive(frames, RX_BATCH);
+            let Some(port) = self.ports.receive(number, frames, RX_BATCH) else { continue };
             let taken = frames.len();
             probes::stage::<{ Stage::Take as u32 }>(taken);
             if taken == 0 {
@@ -244,7 +244,7 @@ impl FlowGroup {
             }
             work += taken;
             self.scratch.full += u64::from(taken == RX_BATCH);
-            self.fast.receive(now, PortId(number as u8), &Frames { port: &**port, frames }, &mut self.rings);
+            self.fast.receive(now, PortId(number as u8), &Frames { port: &*port, frames }, &mut self.rings);
             port.release(frames);
             probes::stage::<{ Stage::Deliver as u32 }>(taken);
         }

@@ -269,7 +269,7 @@ impl Host for SlowHost {
         self.network.steer(tuple, steered);
     }
     fn send_first_syn(&mut self, owner: Owner, tuple: &FourTuple, port: PortId, frame: &[u8]) -> FirstSyn {
-        self.select_connection(owner, tuple);
+        self.select_connection(owner, tuple, None);
         if port == LOOPBACK {
             return FirstSyn::ByPort;
         }
@@ -361,7 +361,7 @@ impl Host for SlowHost {
         }
         self.owners[flow] = Some(owner);
         self.tell_name(owner, &setup.tuple);
-        self.select_connection(owner, &setup.tuple);
+        self.select_connection(owner, &setup.tuple, Some(setup.flow));
         let (index, _) = split(owner);
         let Some((client, slot)) = self.find(owner) else { return };
         let was = client.slot(slot).phase;

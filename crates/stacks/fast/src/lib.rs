@@ -8,6 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod beside;
+#[cfg(test)]
+mod beside_tests;
+mod between;
 pub mod by_hand;
 mod capture;
 mod client;
@@ -18,6 +22,7 @@ mod direct;
 mod direct_end;
 mod direct_frames;
 mod direct_modules;
+pub mod filter;
 mod flood_notice;
 mod forwarding;
 mod goes;
@@ -35,7 +40,7 @@ mod listener_check;
 mod listing;
 mod messages;
 mod metrics;
-pub mod module_port;
+mod module_port;
 #[cfg(test)]
 mod module_port_tests;
 mod modules;
@@ -45,11 +50,12 @@ mod pair_up;
 mod pairs;
 mod peers;
 mod port_proof;
-mod portset;
+pub mod portset;
 mod random;
 mod requests;
 mod ring_growth;
 mod rings;
+mod room;
 mod route_wait;
 mod selection;
 mod send_back;

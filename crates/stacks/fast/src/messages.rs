@@ -1,7 +1,7 @@
 //! The messages between the slow path and the flow groups.
 
 use crate::clients::ClientShared;
-use crate::module_port::Filter;
+use crate::filter::Filter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -1,7 +1,7 @@
 //! Modules before ports of memory: what passes, what does not, and what comes out.
 #![allow(clippy::unwrap_used)]
 
-use crate::module_port::Filter;
+use crate::filter::Filter;
 use crate::portset::PortSet;
 use crate::selection::tests::{selection, tuple};
 use crate::send_back_tests::segment;
@@ -12,7 +12,7 @@ use towpath_modules::{Attached, Budget, Chains, Counts, Insn, Module, Object, Pr
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
-use towpath_tcp::flow::{Owner, PortId};
+use towpath_tcp::flow::{FlowId, Owner, PortId};
 
 pub(crate) fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
     Insn { code, dst, src, off, imm }
@@ -56,6 +56,22 @@ fn set(chains: &Chains) -> (PortSet, MemoryPort) {
     (set, far)
 }
 
+/// What the stack sends on a port.
+fn sends(set: &mut PortSet, port: u8, bytes: &[u8]) {
+    set.reserve(PortId(port)).unwrap()[..bytes.len()].copy_from_slice(bytes);
+    set.commit(PortId(port), bytes.len(), TxOffload::default());
+    set.flush();
+}
+
+/// What the stack receives on a port. The buffers are given back.
+fn came(set: &mut PortSet, port: u8) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let port = set.receive(port.into(), &mut frames, 64).unwrap();
+    let bytes = frames.iter().map(|frame| port.bytes(frame).to_vec()).collect();
+    port.release(&frames);
+    bytes
+}
+
 fn send(port: &mut dyn Port, bytes: &[u8]) {
     port.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
     port.commit(bytes.len(), TxOffload::default());
@@ -69,10 +85,6 @@ fn received(port: &mut dyn Port) -> Vec<Vec<u8>> {
     let bytes = frames.iter().map(|frame| port.bytes(frame).to_vec()).collect();
     port.release(&frames);
     bytes
-}
-
-fn near(set: &mut PortSet) -> &mut dyn Port {
-    &mut **set.iter_mut().nth(1).unwrap()
 }
 
 /// A frame whose second byte is this verdict.
@@ -93,7 +105,7 @@ fn received_frames_pass_are_dropped_or_go_back() {
         }
         let mut passed = frame(2);
         passed[0] = 100;
-        assert_eq!(received(near(&mut set)), [passed]);
+        assert_eq!(came(&mut set, 1), [passed]);
         set.redirect();
         set.flush();
         let mut back = frame(3);
@@ -113,7 +125,7 @@ fn what_passes_and_what_goes_back_keep_their_order() {
         send(&mut far, &numbered);
     }
     let numbers = |frames: Vec<Vec<u8>>| frames.iter().map(|frame| frame[2]).collect::<Vec<_>>();
-    assert_eq!(numbers(received(near(&mut set))), (1..30).step_by(3).collect::<Vec<_>>());
+    assert_eq!(numbers(came(&mut set, 1)), (1..30).step_by(3).collect::<Vec<_>>());
     set.flush();
     assert_eq!(numbers(received(&mut far)), (0..30).step_by(3).collect::<Vec<_>>());
 }
@@ -123,14 +135,13 @@ fn sent_frames_are_seen_before_they_go_and_none_goes_back() {
     let module = by_byte();
     let (mut set, mut far) = set(&Chains { ingress: Vec::new(), egress: vec![module.clone()] });
     for verdict in 0..=4 {
-        send(near(&mut set), &frame(verdict));
+        sends(&mut set, 1, &frame(verdict));
     }
     assert_eq!(received(&mut far).iter().map(|frame| (frame[0], frame[1])).collect::<Vec<_>>(), [(100, 2)]);
     assert_eq!(counts(&module), [5, 1, 1, 1, 1, 3]);
     // Those of the loopback, too.
-    let loopback = &mut **set.iter_mut().next().unwrap();
-    send(loopback, &frame(2));
-    assert_eq!(received(loopback)[0][0], 100);
+    sends(&mut set, 0, &frame(2));
+    assert_eq!(came(&mut set, 0)[0][0], 100);
 }
 
 #[test]
@@ -141,14 +152,49 @@ fn a_module_may_move_the_begin_of_a_frame_both_ways() {
         for _ in 0..70 {
             send(&mut far, &frame(2));
         }
-        let mut frames = received(near(&mut set));
-        frames.extend(received(near(&mut set)));
+        let mut frames = came(&mut set, 1);
+        frames.extend(came(&mut set, 1));
         assert_eq!(frames.len(), 70);
-        send(near(&mut set), &frame(2));
+        sends(&mut set, 1, &frame(2));
         frames.extend(received(&mut far));
         assert!(frames.iter().all(|frame| frame.len() == length && frame[0] == 7));
         let failed = [&chains.ingress[0], &chains.egress[0]].map(|one| counts(one)[5]);
         assert_eq!(failed, [0, 0]);
+    }
+}
+
+/// Adds what it is told to the frame's begin: the size of the structure, the flow group, and the connection.
+fn tells() -> Attached {
+    let mut insns = vec![insn(0x61, 2, 1, 0, 0), insn(0x61, 3, 1, 8, 0)];
+    for (at, place) in [(0, 0), (12, 1), (16, 2)] {
+        insns.extend([insn(0x61, 4, 3, at, 0), insn(0x63, 2, 4, place * 4, 0)]);
+    }
+    insns.extend([insn(0xb7, 0, 0, 0, 2), insn(0x95, 0, 0, 0, 0)]);
+    attached(insns)
+}
+
+#[test]
+fn a_module_that_asks_is_told_which_connection_a_frame_belongs_to() {
+    let chains = Chains { ingress: vec![tells()], egress: vec![tells()] };
+    let told = |frames: &[Vec<u8>]| -> Vec<[u32; 3]> {
+        let words = |frame: &Vec<u8>| [0, 4, 8].map(|at| u32::from_ne_bytes(frame[at..at + 4].try_into().unwrap()));
+        frames.iter().map(words).collect()
+    };
+    let (segment, _) = segment(false, None, 10);
+    for knows in [true, false] {
+        let mut table = selection(4);
+        table.connection(Owner(0), &tuple(false), 0, Some(FlowId(7)));
+        table.connection(Owner(1), &tuple(false).reversed(), 0, Some(FlowId(8)));
+        let table = knows.then(|| table.table());
+        let (mut set, mut far) = set(&Chains::default());
+        set.filter(Some((0..2).map(|port| Filter::new(&chains, 3, port).select(table)).collect()));
+        for bytes in [&segment[..], &[9; 60]] {
+            send(&mut far, bytes);
+            sends(&mut set, 1, bytes);
+        }
+        let numbers = |number| if knows { number } else { u32::MAX };
+        assert_eq!(told(&came(&mut set, 1)), [[20, 3, numbers(7)], [20, 3, u32::MAX]]);
+        assert_eq!(told(&received(&mut far)), [[20, 3, numbers(8)], [20, 3, u32::MAX]]);
     }
 }
 
@@ -158,7 +204,7 @@ fn modules_run_in_their_order_up_to_the_first_that_does_not_pass() {
     let (mut set, mut far) = set(&Chains { ingress: vec![first.clone(), second.clone()], egress: Vec::new() });
     send(&mut far, &frame(1));
     send(&mut far, &frame(2));
-    assert_eq!(received(near(&mut set)).len(), 1);
+    assert_eq!(came(&mut set, 1).len(), 1);
     assert_eq!((counts(&first)[0], counts(&second)[0]), (2, 1));
 }
 
@@ -170,13 +216,13 @@ fn who_captures_sees_what_is_on_the_wire_and_ports_are_themselves_again() {
     let wish = Wish { filter: None, snap: 60, bytes: 0 };
     set.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
     send(&mut far, &frame(1));
-    assert!(received(near(&mut set)).is_empty());
+    assert!(came(&mut set, 1).is_empty());
     let seen: Vec<_> = (0..reader.rings()).filter_map(|ring| reader.next(ring)).collect();
     assert_eq!((seen.len(), seen[0].bytes[1]), (1, 1), "a frame that is dropped is captured");
     // The modules go first, then the capture.
     set.filter(None);
     send(&mut far, &frame(1));
-    assert_eq!(received(near(&mut set)), [frame(1)]);
+    assert_eq!(came(&mut set, 1), [frame(1)]);
     assert!((0..reader.rings()).any(|ring| reader.next(ring).is_some()), "the capture goes on");
     set.tap(None);
     assert!(set.iter_mut().all(|port| port.inner().is_none()), "nothing stands before the ports");
@@ -192,7 +238,7 @@ fn who_captures_sees_what_is_on_the_wire_and_ports_are_themselves_again() {
     set.replace(PortId(1), Box::new(other));
     send(&mut end, &frame(1));
     send(&mut end, &frame(2));
-    assert_eq!(received(near(&mut set)).len(), 1);
+    assert_eq!(came(&mut set, 1).len(), 1);
     set.filter(None);
     assert!(set.reserve(PortId(1)).is_some());
 }
@@ -205,22 +251,22 @@ fn selected(module: &Attached, v6: bool) -> [Vec<Vec<u8>>; 2] {
     let (frame, _) = segment(v6, None, 10);
     let (other, _) = segment(!v6, None, 10);
     let mut table = selection(4);
-    table.connection(Owner(0), &tuple(v6), 2);
-    table.connection(Owner(1), &tuple(v6).reversed(), 2);
-    table.connection(Owner(2), &tuple(!v6), 5);
-    table.connection(Owner(3), &tuple(!v6).reversed(), 5);
+    table.connection(Owner(0), &tuple(v6), 2, None);
+    table.connection(Owner(1), &tuple(v6).reversed(), 2, None);
+    table.connection(Owner(2), &tuple(!v6), 5, None);
+    table.connection(Owner(3), &tuple(!v6).reversed(), 5, None);
     let (mut set, mut far) = set(&Chains::default());
     set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port).select(Some(table.table()))).collect()));
     let all = [&[9; 60][..], &frame, &other, &frame[..14]];
     all.iter().for_each(|bytes| send(&mut far, bytes));
-    let came = received(near(&mut set));
+    let first = came(&mut set, 1);
     // Buffers come back, whichever way a frame took.
     for _ in 0..100 {
         all.iter().for_each(|bytes| send(&mut far, bytes));
-        assert_eq!(received(near(&mut set)), came);
+        assert_eq!(came(&mut set, 1), first);
     }
-    all.iter().for_each(|bytes| send(near(&mut set), bytes));
-    [came, received(&mut far)]
+    all.iter().for_each(|bytes| sends(&mut set, 1, bytes));
+    [first, received(&mut far)]
 }
 
 #[test]
@@ -248,19 +294,19 @@ fn modules_with_and_without_selectors_stand_in_one_chain() {
     let chains = Chains { ingress: vec![some.clone(), all.clone()], egress: vec![all.clone()] };
     let (mut set, mut far) = set(&Chains::default());
     let mut table = selection(4);
-    table.connection(Owner(0), &tuple(false), 1);
+    table.connection(Owner(0), &tuple(false), 1, None);
     set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port).select(Some(table.table()))).collect()));
     // The second byte of the segment is a verdict that drops.
     send(&mut far, &segment(false, None, 10).0);
     send(&mut far, &frame(2));
-    assert_eq!(received(near(&mut set)).len(), 1);
+    assert_eq!(came(&mut set, 1).len(), 1);
     assert_eq!((counts(&some)[0], counts(&all)[0]), (1, 1));
-    send(near(&mut set), &frame(2));
+    sends(&mut set, 1, &frame(2));
     assert_eq!((received(&mut far).len(), counts(&all)[0]), (1, 2));
     // Without a table there is no connection, so such a module has no frame.
     set.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
     send(&mut far, &segment(false, None, 10).0);
-    assert!(received(near(&mut set)).is_empty());
+    assert!(came(&mut set, 1).is_empty());
     assert_eq!((counts(&some)[0], counts(&all)[0]), (1, 3));
 }
 
@@ -297,7 +343,7 @@ fn a_module_sends_frames_over_another_interface() {
             // To the other one, back to its own, to one that is not there, and to memory.
             [TWO, ONE, 77, 0].iter().for_each(|to| send(&mut far_of_one, &over(*to, number)));
             send(&mut far_of_two, &over(ONE, number));
-            (1..3).for_each(|place| assert!(received(&mut **set.iter_mut().nth(place).unwrap()).is_empty()));
+            (1..3).for_each(|place| assert!(came(&mut set, place).is_empty()));
             set.redirect();
             set.flush();
             let both: [Vec<u8>; 2] = [gone(ONE, number), gone(ONE, number)];
@@ -317,7 +363,7 @@ fn a_module_sends_frames_over_another_interface() {
         set.replace(PortId(1), Box::new(again.of_interface(AGAIN.into())));
         [ONE, AGAIN].iter().for_each(|to| send(&mut far_of_two, &over(*to, 4)));
         send(&mut far_again, &over(AGAIN, 5));
-        (1..3).for_each(|place| assert!(received(&mut **set.iter_mut().nth(place).unwrap()).is_empty()));
+        (1..3).for_each(|place| assert!(came(&mut set, place).is_empty()));
         set.redirect();
         set.flush();
         let frames: [Vec<u8>; 2] = [gone(AGAIN, 5), gone(AGAIN, 4)];

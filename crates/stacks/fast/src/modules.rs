@@ -1,8 +1,8 @@
 //! Modules: each flow group has its own instances, which stand before its ports.
 
+use crate::filter::Filter;
 use crate::host::SlowHost;
 use crate::messages::ToGroup;
-use crate::module_port::Filter;
 use crate::owner::split;
 use crate::selection::Selection;
 use crate::slow::SlowState;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use towpath_modules::Chains;
 use towpath_runtime::{ClientId, Selectors};
-use towpath_tcp::flow::{FourTuple, Owner};
+use towpath_tcp::flow::{FlowId, FourTuple, Owner};
 use towpath_tcp::slow::{ConnectionInfo, TcpState};
 
 impl SlowState {
@@ -35,10 +35,10 @@ impl SlowState {
         }
     }
 
-    /// Enters all connections and listeners that there are, for modules with selectors. The table is there while there is such
-    /// a module.
+    /// Enters all connections and listeners that there are, for modules with selectors, and those that ask whose a frame is. The
+    /// table is there while there is such a module.
     fn select(&mut self, modules: Option<&(Chains, Selectors)>) {
-        let Some((_, selectors)) = modules.filter(|(chains, _)| chains.select()) else {
+        let Some((_, selectors)) = modules.filter(|(chains, _)| chains.select() || chains.read_meta()) else {
             self.host.selection = None;
             return;
         };
@@ -56,7 +56,7 @@ impl SlowState {
             let bits = *known.entry(client).or_insert_with(|| selectors(client));
             match &mut self.host.selection {
                 Some(selection) if state == TcpState::Listen => selection.listener(owner, tuple.local_end(), bits),
-                Some(selection) => selection.connection(owner, &tuple, bits),
+                Some(selection) => selection.connection(owner, &tuple, bits, flow),
                 None => {}
             }
         }
@@ -76,12 +76,12 @@ impl SlowHost {
         Some((selection.selectors)(self.client_of(owner)?))
     }
 
-    /// A connection begins: which modules have its frames?
-    pub fn select_connection(&mut self, owner: Owner, tuple: &FourTuple) {
+    /// A connection begins, or is established and has a number: which modules have its frames?
+    pub fn select_connection(&mut self, owner: Owner, tuple: &FourTuple, flow: Option<FlowId>) {
         if let Some(bits) = self.selectors_of(owner)
             && let Some(selection) = &mut self.selection
         {
-            selection.connection(owner, tuple, bits);
+            selection.connection(owner, tuple, bits, flow);
         }
     }
 
@@ -166,11 +166,15 @@ mod tests {
             if opens {
                 host.send_first_syn(own, &setup.tuple, LOOPBACK, &[]);
                 assert_eq!(found(&host), Some(6), "its SYN-ACK is its own");
+                let table = host.selection.as_ref().unwrap().table();
+                assert_eq!(table.flow_received(&segment(false, None, 10).0), None, "it has no number yet");
             }
             host.established(own, &setup, 0);
             // Its listener had no room at first.
             host.established(own, &setup, 0);
             assert_eq!(found(&host), Some(6));
+            let table = host.selection.as_ref().unwrap().table();
+            assert_eq!(table.flow_received(&segment(false, None, 10).0), Some(setup.flow.0));
             if dropped {
                 host.drop_child(own);
             } else {

@@ -1,7 +1,8 @@
 //! A flow group's ports, as the protocol sees them.
 
-use crate::module_port::Filter;
-use crate::tapped_port::TappedPort;
+use crate::beside::Beside;
+use crate::filter::Filter;
+use crate::tapped_port::PortTap;
 use std::os::fd::BorrowedFd;
 use towpath_capture::Tap;
 use towpath_ports::{Leaving, Port, RxFrame};
@@ -17,8 +18,8 @@ pub struct PortSet {
     ports: Vec<Box<dyn Port>>,
     tx_checksum: Vec<bool>,
     gso_max_bytes: Vec<u32>,
-    /// Modules stand before all of them, also before who captures.
-    filtered: bool,
+    /// What stands beside each of them. It is empty while nothing stands beside or before any.
+    beside: Vec<Beside>,
     /// Received frames that go over another interface. Its memory is there before the first one.
     leaving: Vec<Leaving>,
 }
@@ -27,7 +28,7 @@ impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
         let (tx_checksum, gso_max_bytes, leaving) = (Vec::new(), Vec::new(), Vec::with_capacity(MOST_LEAVING));
-        let mut set = Self { ports, tx_checksum, gso_max_bytes, filtered: false, leaving };
+        let mut set = Self { ports, tx_checksum, gso_max_bytes, beside: Vec::new(), leaving };
         set.ask_again();
         set
     }
@@ -39,61 +40,49 @@ impl PortSet {
         gso_max_bytes.clear();
         gso_max_bytes.extend(ports.iter().map(|port| port.capabilities().gso_max_bytes));
     }
+    /// Changes what stands beside and before the ports.
+    fn change(&mut self, mut change: impl FnMut(u16, &mut Box<dyn Port>, &mut Beside)) {
+        let Self { ports, beside, .. } = self;
+        beside.resize_with(ports.len(), Beside::default);
+        for ((place, port), beside) in (0..).zip(ports).zip(&mut *beside) {
+            change(place, port, beside);
+        }
+        if beside.iter().all(Beside::is_empty) {
+            beside.clear();
+        }
+        self.ask_again();
+    }
     /// Lets their frames go through these modules, or (`None`) through none.
     pub fn filter(&mut self, filters: Option<Vec<Filter>>) {
-        let below = |mut port: Box<dyn Port>| if self.filtered { port.inner().unwrap_or(port) } else { port };
-        let ports = std::mem::take(&mut self.ports).into_iter().map(below);
-        (self.filtered, self.ports) = match filters {
-            Some(filters) => (true, ports.zip(filters).map(|(port, filter)| filter.before(port)).collect()),
-            None => (false, ports.collect()),
-        };
-        self.ask_again();
+        let mut filters = filters.into_iter().flatten();
+        self.change(|_, port, beside| beside.filter(port, filters.next()));
     }
     /// Leaves their frames in these taps, or (`None`) no longer.
     pub fn tap(&mut self, taps: Option<Vec<Tap>>) {
         let mut taps = taps.into_iter().flatten();
-        let mut tapped = |place, mut port: Box<dyn Port>| -> Box<dyn Port> {
-            let own = port.inner().unwrap_or(port);
-            match taps.next() {
-                Some(tap) => Box::new(TappedPort::new(own, tap, place)),
-                None => own,
-            }
-        };
-        let filtered = self.filtered;
-        let change = |(place, mut port): (u16, Box<dyn Port>)| {
-            // What is captured is what the port has: it stands below the modules.
-            let below = if filtered { port.inner() } else { None };
-            let Some(below) = below else { return tapped(place, port) };
-            let _ = port.set_inner(tapped(place, below));
-            port
-        };
-        self.ports = (0..).zip(std::mem::take(&mut self.ports)).map(change).collect();
+        self.change(|place, port, beside| beside.tap(port, taps.next().map(|tap| PortTap::new(tap, place))));
     }
     /// Puts a port in the place of another one, which is dropped.
     pub fn replace(&mut self, number: PortId, port: Box<dyn Port>) {
         let place = usize::from(number.0);
-        let Self { ports, tx_checksum, gso_max_bytes, .. } = self;
-        let (Some(old), Some(tx_checksum), Some(gso_max_bytes)) =
-            (ports.get_mut(place), tx_checksum.get_mut(place), gso_max_bytes.get_mut(place))
-        else {
-            return;
-        };
-        if let Err(port) = old.set_inner(port) {
-            *old = port;
+        let Some(old) = self.ports.get_mut(place) else { return };
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.replace(old, port),
+            None => *old = port,
         }
-        let capabilities = old.capabilities();
-        (*tx_checksum, *gso_max_bytes) = (capabilities.tx_checksum, capabilities.gso_max_bytes);
+        self.ask_again();
     }
     /// Takes a received frame through the modules of a port again, and sends it back or over another interface if they say so.
     pub fn translate(&mut self, number: PortId, frame: &mut [u8]) {
         let place = usize::from(number.0);
-        let Some(port) = self.ports.get_mut(place) else { return };
-        if let Some(over) = port.translate(frame) {
+        let Self { ports, beside, .. } = self;
+        let (Some(port), Some(own)) = (ports.get_mut(place), beside.get_mut(place)) else { return };
+        if let Some(over) = own.translate(&mut **port, frame) {
             // Whoever kept the frame has checked it.
-            let to = port_of(&self.ports, over);
-            let sent = to.is_some_and(|to| self.ports[to].send_past(frame, RxChecksum::Valid, 0));
+            let to = port_of(ports, over);
+            let sent = to.is_some_and(|to| beside[to].send_past(&mut *ports[to], frame, RxChecksum::Valid, 0));
             if !sent {
-                self.ports[place].failed();
+                beside[place].failed(&mut *ports[place]);
             }
         }
         self.redirect();
@@ -101,22 +90,25 @@ impl PortSet {
     /// Sends what the ports have received and modules have sent over other interfaces. Called after each batch of frames.
     #[inline]
     pub fn redirect(&mut self) {
-        if self.filtered {
+        if !self.beside.is_empty() {
             self.redirect_frames();
         }
     }
+    #[inline(never)]
     fn redirect_frames(&mut self) {
-        let Self { ports, leaving, .. } = self;
+        let Self { ports, beside, leaving, .. } = self;
         for place in 0..ports.len() {
-            ports[place].leaving(leaving);
+            beside[place].leaving(&mut *ports[place], leaving);
             for Leaving { frame, over } in leaving.drain(..) {
-                let both = port_of(ports, over).and_then(|to| ports.get_disjoint_mut([place, to]).ok());
-                let sent = both.is_some_and(|[from, to]| {
-                    from.bytes_mut(&frame).is_some_and(|bytes| to.send_past(bytes, frame.checksum, frame.gso_bytes))
+                let to = port_of(ports, over);
+                let both = to.and_then(|to| Some((to, ports.get_disjoint_mut([place, to]).ok()?)));
+                let sent = both.is_some_and(|(to, [from, port])| {
+                    let bytes = from.bytes_mut(&frame);
+                    bytes.is_some_and(|bytes| beside[to].send_past(&mut **port, bytes, frame.checksum, frame.gso_bytes))
                 });
                 ports[place].release(&[frame]);
                 if !sent {
-                    ports[place].failed();
+                    beside[place].failed(&mut *ports[place]);
                 }
             }
         }
@@ -125,12 +117,29 @@ impl PortSet {
     pub fn wait_fd(&self, number: PortId) -> Option<BorrowedFd<'_>> {
         self.ports.get(usize::from(number.0))?.wait_fd()
     }
-    /// All ports.
+    /// All ports. What they receive and send goes by the set, which knows who looks at it.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
         self.ports.iter_mut()
     }
+    /// How many ports.
+    #[allow(clippy::len_without_is_empty)] // A flow group has one at least.
+    pub fn len(&self) -> usize {
+        self.ports.len()
+    }
+    /// Appends up to `max` frames that a port has received and that pass. Returns the port, which has their bytes.
+    pub fn receive(&mut self, place: usize, frames: &mut Vec<RxFrame>, max: usize) -> Option<&mut dyn Port> {
+        let port = &mut **self.ports.get_mut(place)?;
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.receive(port, frames, max),
+            None => port.receive(frames, max),
+        }
+        Some(port)
+    }
     /// Sends the committed frames.
     pub fn flush(&mut self) {
+        for (port, beside) in self.ports.iter_mut().zip(&mut self.beside) {
+            beside.settle(&mut **port);
+        }
         for port in &mut self.ports {
             port.flush();
         }
@@ -158,13 +167,19 @@ impl TxPorts for PortSet {
         self.ports.get_mut(usize::from(port.0))?.reserve_super()
     }
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload) {
+        debug_assert!(offload.gso_bytes == 0, "super-segments go by another way");
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
             port.commit(len, offload);
         }
     }
+    // What is rare stays out of the way of single segments.
+    #[inline(never)]
     fn commit_gathered(&mut self, port: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
-        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
-            port.commit_gathered(header, payload, offload);
+        let place = usize::from(port.0);
+        let Some(port) = self.ports.get_mut(place) else { return };
+        match self.beside.get_mut(place) {
+            Some(beside) => beside.commit_gathered(&mut **port, header, payload, offload),
+            None => port.commit_gathered(header, payload, offload),
         }
     }
     fn tx_checksum(&self, port: PortId) -> bool {
@@ -209,6 +224,15 @@ mod tests {
         set.reserve(PortId(port)).unwrap()[..60].fill(byte);
         set.commit(PortId(port), 60, TxOffload::default());
         set.flush();
+    }
+
+    /// Receives all frames of a port of the set, and gives their buffers back.
+    fn came(set: &mut PortSet, port: usize) -> Vec<u8> {
+        let mut frames = Vec::new();
+        let port = set.receive(port, &mut frames, 10).unwrap();
+        let bytes = frames.iter().map(|frame| port.bytes(frame)[0]).collect();
+        port.release(&frames);
+        bytes
     }
 
     /// Receives all frames of a port, and gives their buffers back.
@@ -266,8 +290,8 @@ mod tests {
         far.reserve().unwrap()[..60].fill(3);
         far.commit(60, TxOffload::default());
         far.flush();
-        let both: Vec<Vec<u8>> = set.iter_mut().map(|port| received(&mut **port)).collect();
-        assert_eq!(both, [[1], [3]]);
+        let both = [0, 1].map(|port| came(&mut set, port));
+        assert_eq!(both, [vec![1], vec![3]]);
         // The loopback's frames are captured once.
         assert_eq!(captured(&mut reader), [(0, false, 1), (1, true, 2), (1, false, 3)]);
 

@@ -1,4 +1,5 @@
-//! Which modules have a frame: a table from its connection to the bits of the selectors that choose the connection's client.
+//! Which modules have a frame: a table from its connection to the bits of the selectors that choose the connection's client. It
+//! also tells modules that ask for it which connection a frame belongs to.
 //!
 //! Modules run before the protocol looks for the flow, so they need a look-up of their own. Flow groups look up and take no
 //! lock; the slow path fills the table. It enters a connection when its first SYN is sent, or when it is established. A frame
@@ -10,15 +11,34 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use towpath_modules::{Map, MapKind, MapSpec};
 use towpath_runtime::Selectors;
-use towpath_tcp::flow::{FourTuple, Owner};
+use towpath_tcp::flow::{FlowId, FourTuple, Owner};
 use towpath_wire::segment::{Segment, parse};
 
 /// Bytes of a key: source and destination of a received segment, and their ports. A listener has no source, and one on all
 /// addresses has zeros for its own.
 const KEY: usize = 36;
 type Key = [u8; KEY];
-/// Bytes of the bits.
-const BITS: usize = 4;
+/// Bytes of a value: the bits, and the number of the connection.
+const VALUE: usize = 8;
+/// The number of a connection that has none: it is not established. So are listeners.
+const NO_FLOW: u32 = u32::MAX;
+
+/// What the table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    bits: u32,
+    flow: u32,
+}
+
+impl Entry {
+    fn bytes(self) -> [u8; VALUE] {
+        (u64::from(self.flow) << 32 | u64::from(self.bits)).to_ne_bytes()
+    }
+    fn of(bytes: [u8; VALUE]) -> Self {
+        let both = u64::from_ne_bytes(bytes);
+        Self { bits: both as u32, flow: (both >> 32) as u32 }
+    }
+}
 
 /// The table, as flow groups use it.
 #[derive(Debug)]
@@ -31,7 +51,7 @@ impl Selected {
             name: "selected".into(),
             kind: MapKind::Hash,
             key_size: KEY as u32,
-            value_size: BITS as u32,
+            value_size: VALUE as u32,
             entries: entries.max(1),
             flags: 0,
             initial: Vec::new(),
@@ -57,16 +77,32 @@ impl Selected {
         self.bits(destination, source)
     }
 
+    /// Number of the connection that a received frame belongs to.
+    pub fn flow_received(&self, frame: &[u8]) -> Option<u32> {
+        let [source, destination] = ends(&parse(frame).ok()?);
+        self.flow(source, destination)
+    }
+
+    /// The same for a frame that is sent.
+    pub fn flow_sent(&self, frame: &[u8]) -> Option<u32> {
+        let [source, destination] = ends(&parse(frame).ok()?);
+        self.flow(destination, source)
+    }
+
+    fn flow(&self, remote: SocketAddr, local: SocketAddr) -> Option<u32> {
+        self.get(&key(remote, local)).map(|entry| entry.flow).filter(|flow| *flow != NO_FLOW)
+    }
+
     fn bits(&self, remote: SocketAddr, local: SocketAddr) -> u32 {
         let connection = self.get(&key(remote, local));
         let listener = || self.get(&listening(local));
         let on_all_addresses = || self.get(&listening(SocketAddr::new(unspecified(), local.port())));
-        connection.or_else(listener).or_else(on_all_addresses).unwrap_or(0)
+        connection.or_else(listener).or_else(on_all_addresses).map_or(0, |entry| entry.bits)
     }
 
-    fn get(&self, key: &Key) -> Option<u32> {
-        let mut bits = [0; BITS];
-        self.0.get(key, &mut bits).then(|| u32::from_ne_bytes(bits))
+    fn get(&self, key: &Key) -> Option<Entry> {
+        let mut value = [0; VALUE];
+        self.0.get(key, &mut value).then(|| Entry::of(value))
     }
 }
 
@@ -134,13 +170,13 @@ impl Selection {
     }
 
     /// These selectors choose a connection from now on, and no others. One that none chooses is entered, too. Else its frames
-    /// would be those of whoever listens on its port.
-    pub fn connection(&mut self, owner: Owner, tuple: &FourTuple, selectors: u32) {
+    /// would be those of whoever listens on its port. `flow`: its number, if it is established.
+    pub fn connection(&mut self, owner: Owner, tuple: &FourTuple, selectors: u32, flow: Option<FlowId>) {
         let key = key(tuple.remote_end(), tuple.local_end());
         if let Some(old) = self.connections.insert(owner, key).filter(|old| *old != key) {
             self.remove(&old);
         }
-        self.set(&key, selectors);
+        self.set(&key, Entry { bits: selectors, flow: flow.map_or(NO_FLOW, |flow| flow.0) });
     }
 
     /// The same for a listener.
@@ -176,11 +212,11 @@ impl Selection {
             return self.remove(key);
         }
         let selectors = all.iter().fold(0, |all, (_, bits)| all | bits);
-        self.set(key, selectors);
+        self.set(key, Entry { bits: selectors, flow: NO_FLOW });
     }
 
-    fn set(&mut self, key: &Key, selectors: u32) {
-        if let Err(errno) = self.table.0.set(key, &selectors.to_ne_bytes()) {
+    fn set(&mut self, key: &Key, entry: Entry) {
+        if let Err(errno) = self.table.0.set(key, &entry.bytes()) {
             self.no_room(errno);
         }
     }
@@ -198,7 +234,7 @@ impl Selection {
             tracing::error!(
                 entries,
                 errno,
-                "no room in the table of connections and listeners for modules with --app; these modules do not have the frames of more"
+                "no room in the table of connections and listeners for modules with --app; these modules do not have the frames of more, and modules are not told the numbers of more"
             );
         }
     }

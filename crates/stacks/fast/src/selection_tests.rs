@@ -27,17 +27,17 @@ fn each_end_of_a_connection_is_found_by_what_it_receives_and_by_what_it_sends() 
         let mut both = selection(4);
         let found = |both: &Selection| (both.table().received(&frame), both.table().sent(&frame));
         assert_eq!(found(&both), (0, 0), "nobody's");
-        both.connection(Owner(0), &tuple(v6), 1);
+        both.connection(Owner(0), &tuple(v6), 1, None);
         assert_eq!(found(&both), (1, 0));
         // The other end is this host's, too.
-        both.connection(Owner(3), &tuple(v6).reversed(), 1 << 31);
+        both.connection(Owner(3), &tuple(v6).reversed(), 1 << 31, None);
         assert_eq!(found(&both), (1, 1 << 31));
-        both.connection(Owner(1), &FourTuple { remote_port: 9, ..tuple(v6) }, 4);
-        both.connection(Owner(0), &tuple(v6), 3);
+        both.connection(Owner(1), &FourTuple { remote_port: 9, ..tuple(v6) }, 4, None);
+        both.connection(Owner(0), &tuple(v6), 3, None);
         assert_eq!(found(&both), (3, 1 << 31), "another answer for the same connection");
         both.leave(Owner(0));
         assert_eq!(found(&both), (0, 1 << 31));
-        both.connection(Owner(3), &tuple(v6).reversed(), 0);
+        both.connection(Owner(3), &tuple(v6).reversed(), 0, None);
         assert_eq!(found(&both), (0, 0));
     }
 }
@@ -57,9 +57,9 @@ fn a_frame_of_no_connection_is_for_whoever_listens_there() {
         selection.listener(Owner(3), end, 4);
         assert_eq!(found(&selection, v6), (4, 0));
         // A connection is its owner's, also if nobody chooses that.
-        selection.connection(Owner(4), &tuple(v6), 8);
+        selection.connection(Owner(4), &tuple(v6), 8, None);
         assert_eq!(found(&selection, v6), (8, 0));
-        selection.connection(Owner(4), &tuple(v6), 0);
+        selection.connection(Owner(4), &tuple(v6), 0, None);
         assert_eq!(found(&selection, v6), (0, 0));
         for (gone, left) in [(4, 4), (3, 3), (1, 2), (2, 0)] {
             selection.leave(Owner(gone));
@@ -86,8 +86,8 @@ fn a_listener_on_all_addresses_has_frames_of_both_families() {
 #[test]
 fn an_owner_that_has_another_connection_now_has_not_the_old_one() {
     let mut selection = selection(4);
-    selection.connection(Owner(0), &tuple(false), 1);
-    selection.connection(Owner(0), &tuple(true), 1);
+    selection.connection(Owner(0), &tuple(false), 1, None);
+    selection.connection(Owner(0), &tuple(true), 1, None);
     assert_eq!((found(&selection, false).0, found(&selection, true).0), (0, 1));
     // What was never entered, or is gone, is no mistake.
     for owner in [0, 0, 100] {
@@ -99,7 +99,7 @@ fn an_owner_that_has_another_connection_now_has_not_the_old_one() {
 #[test]
 fn what_is_no_tcp_segment_is_nobodys() {
     let mut selection = selection(4);
-    selection.connection(Owner(0), &tuple(false), 1);
+    selection.connection(Owner(0), &tuple(false), 1, None);
     let (mut frame, _) = segment(false, None, 10);
     let table = selection.table();
     assert_eq!(table.received(&frame), 1);
@@ -114,12 +114,34 @@ fn what_is_no_tcp_segment_is_nobodys() {
 fn a_connection_for_which_there_is_no_room_is_not_chosen() {
     let mut selection = selection(1);
     for (owner, port) in [(0, 1), (1, 7), (2, 8)] {
-        selection.connection(Owner(owner), &FourTuple { remote_port: port, ..tuple(false) }, 1);
+        selection.connection(Owner(owner), &FourTuple { remote_port: port, ..tuple(false) }, 1, None);
     }
     assert!(selection.said);
     assert_eq!(found(&selection, false).0, 1);
     selection.leave(Owner(2));
     selection.leave(Owner(1));
-    selection.connection(Owner(5), &tuple(true), 1);
+    selection.connection(Owner(5), &tuple(true), 1, None);
     assert_eq!(found(&selection, true).0, 1, "there is room again");
+}
+
+#[test]
+fn a_frame_is_of_the_connection_that_has_a_number_and_a_listener_has_none() {
+    for v6 in [false, true] {
+        let (frame, _) = segment(v6, None, 10);
+        let mut selection = selection(4);
+        let table = Arc::clone(selection.table());
+        let found = || (table.flow_received(&frame), table.flow_sent(&frame));
+        selection.listener(Owner(1), tuple(v6).local_end(), 3);
+        assert_eq!(found(), (None, None));
+        // It has a number when it is established.
+        selection.connection(Owner(2), &tuple(v6), 1, None);
+        assert_eq!((found(), table.received(&frame)), ((None, None), 1));
+        selection.connection(Owner(2), &tuple(v6), 1, Some(FlowId(70_000)));
+        assert_eq!((found(), table.received(&frame)), ((Some(70_000), None), 1));
+        selection.connection(Owner(3), &tuple(v6).reversed(), 0, Some(FlowId(0)));
+        assert_eq!((found(), table.sent(&frame)), ((Some(70_000), Some(0)), 0));
+        selection.leave(Owner(2));
+        assert_eq!(found(), (None, Some(0)));
+        assert_eq!(table.flow_received(&frame[..20]), None, "no segment");
+    }
 }

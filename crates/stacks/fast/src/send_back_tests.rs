@@ -1,12 +1,14 @@
 //! Frames that modules send back, over ports with offloads and without.
 #![allow(clippy::unwrap_used)]
 
-use crate::module_port::Filter;
+use crate::filter::Filter;
 use crate::module_port_tests::{attached, counts, insn};
+use crate::portset::PortSet;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use towpath_modules::{Attached, Chains};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_tcp::flow::PortId;
 use towpath_wire::{
     ETHERNET_BYTES, Header, Options, TTL, Timestamps, VLAN_BYTES, checksum, checksum_ok, emit, fill_checksum, flags,
     has_partial_checksum, parse, partial_checksum,
@@ -135,9 +137,9 @@ fn back_over(
     let (come, buffer) = (vec![frame.to_vec()], vec![0; 70_000]);
     let port = Wire { able, come, checksum, gso_bytes, told: 0, buffer, sent: Arc::clone(&sent), returns };
     let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
-    let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
-    let mut passed = Vec::new();
-    port.receive(&mut passed, 64);
+    let (mut set, mut passed) = (PortSet::new(vec![Box::new(port)]), Vec::new());
+    set.filter(Some(vec![Filter::new(&chains, 0, 1)]));
+    set.receive(0, &mut passed, 64).unwrap();
     assert!(passed.is_empty());
     let sent = std::mem::take(&mut *sent.lock().unwrap());
     (sent, counts(module)[5] - before)
@@ -257,10 +259,11 @@ fn a_segment_that_was_kept_goes_back_as_if_it_came_now() {
                 returns: false,
             };
             let chains = Chains { ingress: vec![module.clone()], egress: Vec::new() };
-            let mut port = Filter::new(&chains, 0, 1).before(Box::new(port));
+            let mut set = PortSet::new(vec![Box::new(port)]);
+            set.filter(Some(vec![Filter::new(&chains, 0, 1)]));
             // More often than there are buffers with room.
             for _ in 0..200 {
-                port.translate(&mut frame.clone());
+                set.translate(PortId(0), &mut frame.clone());
             }
             let sent = std::mem::take(&mut *sent.lock().unwrap());
             assert_eq!(sent.len(), 200);

@@ -131,6 +131,7 @@ impl FastPath {
     }
 
     /// Takes a batch of received frames through all stages. The frames may be released afterwards.
+    #[inline]
     pub fn receive(&mut self, now: Micros, port: PortId, frames: &impl RxBatch, rings: &mut impl Rings) {
         let Self { table, state, batch } = self;
         batch.clear();

@@ -23,6 +23,7 @@ pub(super) struct Intake<'a> {
 }
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
+#[inline]
 pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
     intake.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {

@@ -65,7 +65,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let port = lines.identity.port();
         let mss = self.turn.t.mss();
         let segments = if rare::<PREDICTED>(len > u32::from(mss)) { len.div_ceil(u32::from(mss)) } else { 1 };
-        let unsummed = segments != 1 || self.ports.tx_checksum(port);
+        let unsummed = self.ports.tx_checksum(port);
         let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
         let Some(buffer) = buffer else { return Sent::NoRoom };
         let (t, now) = (&self.turn.t, self.turn.now);
@@ -84,12 +84,15 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
         let bytes = frame.len();
         let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
-        let lies =
-            rare::<PREDICTED>(segments != 1).then(|| self.rings.payload(self.turn.flow, position, len)).flatten();
-        if let Some(payload) = lies {
+        if rare::<PREDICTED>(segments != 1) {
+            let lies = self.rings.payload(self.turn.flow, position, len);
+            if lies.is_none() {
+                self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
+            }
             lines.measures.data_out.add(by, segments);
+            let (header, payload) = lies.map_or((bytes, [&[][..]; 3]), |payload| (made.payload_offset, payload));
             let offload = TxOffload { gso_bytes: mss, ..made.partial_checksum(frame) };
-            self.ports.commit_gathered(port, made.payload_offset, payload, offload);
+            self.ports.commit_gathered(port, header, payload, offload);
         } else {
             if !rare::<PREDICTED>(len == 0) {
                 self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
@@ -98,8 +101,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
                 lines.measures.empty_out.add(by, 1);
             }
             let offload = if unsummed {
-                let gso_bytes = if segments == 1 { 0 } else { mss };
-                TxOffload { gso_bytes, ..made.partial_checksum(frame) }
+                made.partial_checksum(frame)
             } else {
                 made.fill_checksum(frame);
                 TxOffload::default()
