@@ -12,13 +12,13 @@ build: ## Release binaries in target/release
 	cargo build --release --workspace
 
 install: ## Install what `make build` has built: PREFIX=/usr/local DESTDIR= SYSCONFDIR=/etc
-	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SYSCONFDIR=$(SYSCONFDIR) scripts/install
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SYSCONFDIR="$(SYSCONFDIR)" scripts/install
 
 uninstall: ## Remove it again, by the same values; a configuration that was changed stays
-	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SYSCONFDIR=$(SYSCONFDIR) scripts/install --remove
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SYSCONFDIR="$(SYSCONFDIR)" scripts/install --remove
 
 dist: build ## A Debian package, its debug symbols and a tarball in target/dist: VERSION= OUT=
-	@VERSION=$(VERSION) OUT=$(OUT) scripts/dist
+	@VERSION="$(VERSION)" OUT="$(OUT)" scripts/dist
 
 demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 	@scripts/demo

@@ -28,7 +28,7 @@ pub use message::{Change, Held};
 pub enum Notice {
     /// The first worker serves.
     Serving,
-    /// The broker runs, and so does a worker, or it will soon be replaced.
+    /// The broker runs. It has a worker, or starts one.
     Alive,
     /// The service was told to end.
     Ending,

@@ -23,6 +23,8 @@ const WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a worker may take to end when it is told to. It needs about a second.
 const LONGEST_END: Duration = Duration::from_secs(10);
+/// How often it is said that the broker runs.
+const BEAT: Duration = Duration::from_secs(5);
 /// Between two looks for the end of a process.
 const TICK: Duration = Duration::from_millis(200);
 /// The exit code of a program that has panicked.
@@ -95,7 +97,9 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
         drop(theirs);
         let Some(child) = Pid::from_raw(child) else { return Err(io::ErrorKind::InvalidData.into()) };
         let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-        let mut one = Worker { child, process, socket: Some(ours), told: None, killed: false, pulse, watch: None };
+        let noticed = Instant::now();
+        let mut one =
+            Worker { child, process, socket: Some(ours), told: None, killed: false, pulse, watch: None, noticed };
         let ended = one.watch(&signals, privileges, &mut served, &mut apart)?;
         one.close(&mut apart, privileges);
         let told = one.told.is_some();
@@ -167,6 +171,8 @@ struct Worker {
     pulse: Pulse,
     /// `None`: it does not serve yet, and what it does takes as long as it takes.
     watch: Option<Watch>,
+    /// When it was last said that the broker runs.
+    noticed: Instant,
 }
 
 impl Worker {
@@ -179,7 +185,7 @@ impl Worker {
         apart: &mut Apart,
     ) -> io::Result<Ended> {
         loop {
-            let timeout = self.idle_time(apart, Instant::now());
+            let timeout = self.idle_time(apart, Instant::now(), *served);
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let mut waiting = vec![PollFd::new(&self.process, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             waiting.extend(self.socket.iter().chain(apart.waiting()).map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -207,8 +213,10 @@ impl Worker {
                 self.killed = self.kill();
             }
             let now = Instant::now();
-            if self.watch.as_ref().is_some_and(|watch| watch.left(now).is_zero()) {
+            // Also while a worker does not serve yet, and as often at most.
+            if *served && now.saturating_duration_since(self.noticed) >= BEAT {
                 privileges.notice(Notice::Alive);
+                self.noticed = now;
             }
             self.look(now);
             apart.hear();
@@ -241,12 +249,14 @@ impl Worker {
     }
 
     /// How long nothing need be looked at unless something happens. While another process works, its end is looked for.
-    fn idle_time(&self, apart: &mut Apart, now: Instant) -> Option<Duration> {
+    fn idle_time(&self, apart: &mut Apart, now: Instant, served: bool) -> Option<Duration> {
         if self.told.is_some() || !apart.is_empty() {
             return Some(TICK);
         }
-        // A little later it is time for the look.
-        self.watch.as_ref().map(|watch| watch.left(now) + Duration::from_micros(1))
+        let look = self.watch.as_ref().map(|watch| watch.left(now));
+        let beat = served.then(|| BEAT.saturating_sub(now.saturating_duration_since(self.noticed)));
+        // A little later it is time for it.
+        look.into_iter().chain(beat).min().map(|left| left + Duration::from_micros(1))
     }
 
     /// It was told to end, and has not.

@@ -19,7 +19,8 @@ use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStat
   towpath sockets state established '( sport = :6379 or dst 10.0.0.0/8 )'
   towpath sockets program nginx uid 33
 
-FILTER is that of `ss`: state and exclude, then src, dst, sport, dport, with and, or, not and parentheses. program and uid are beside that.
+FILTER is that of `ss`: state and exclude, then src, dst, sport, dport, with and, or, not and parentheses. As there, they hold from left
+to right. program and uid are beside that; dev, fwmark, cgroup and autobound are not there.
 
 A direct connection joins two programs of this host without the stack and has no details. Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
 its backlog. You see your own programs' sockets; the service's user and root see all.")]

@@ -14,11 +14,17 @@ pub mod exit {
     pub const RUNNING: u8 = 3;
 }
 
+/// Variables that are the caller's alone.
+pub const OF_THE_CALLER: [&str; 7] =
+    ["LD_PRELOAD", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"];
+
 /// Runs the daemon's command without the caller's preloaded library, folder and output. Returns its messages and exit
 /// code when it serves or has failed.
 pub fn start(command: &mut Command) -> io::Result<Output> {
+    // What systemd tells the caller's own service is not meant for the daemon.
+    OF_THE_CALLER.iter().for_each(|variable| _ = command.env_remove(variable));
     // The daemon must not keep the caller's folder busy, nor write into the caller's output.
-    let command = command.env_remove("LD_PRELOAD").current_dir("/");
+    let command = command.current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()
 }
 

@@ -131,10 +131,11 @@ fn background(options: &Options) -> Result<ExitCode, ServiceError> {
     let log_file = opened.map_err(|source| PathError::Io { path: log.clone(), source })?;
     let before = log_file.metadata().map_err(failed)?.len();
     let given = std::env::args_os().skip(1).filter(|argument| argument != "--background");
-    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    background::OF_THE_CALLER.iter().for_each(|variable| _ = command.env_remove(variable));
+    let mut child = command
         .args(given)
         .args(["--detached", "--ready-fd", "1"])
-        .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log_file)

@@ -45,8 +45,8 @@ fn a_transfer_is_seen_in_sockets_and_status() {
     assert_eq!(lines(&["state", "established", "( dport = :7301 )"]), 1);
     assert_eq!(lines(&["state", "listening"]), 1);
     assert_eq!(lines(&["-a", "sport = :7301 or dport = :7301"]), 3);
-    let wrong = shown(&["dport", "7301"]);
-    assert!(wrong.code == 2 && wrong.err.contains("a comparison is missing"), "{}", wrong.err);
+    let wrong = shown(&["dport", "="]);
+    assert!(wrong.code == 2 && wrong.err.contains("dport: a port is missing"), "{}", wrong.err);
 
     let listener = || listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
     until("the connection is accepted", 20, || number(&listener(), "recv_q") == 0);

@@ -35,18 +35,18 @@ impl Booted {
         let group = unified.join(format!("towpath-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&group).unwrap();
         let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/boot");
-        let mut running = Program::new(&[boot]).arg(programs).arg(&group).start(scratch.path("boot.log"));
+        let running = Program::new(&[boot]).arg(programs).arg(&group).start(scratch.path("boot.log"));
         let children = format!("/proc/{0}/task/{0}/children", running.pid());
-        let mut init = None;
+        // Whatever happens from now on, it ends with this.
+        let mut booted = Self { init: 0, running, group };
         until("systemd is booted", 120, || {
-            assert!(running.alive(), "{}", running.output());
-            init = fs::read_to_string(&children).ok().and_then(|text| text.trim().parse::<i32>().ok());
-            init.is_some_and(|init| {
-                let running = inside(init, "systemctl is-system-running").run(60).out;
-                ["running", "degraded"].contains(&running.trim())
-            })
+            assert!(booted.running.alive(), "{}", booted.running.output());
+            let init = fs::read_to_string(&children).ok().and_then(|text| text.trim().parse::<i32>().ok());
+            booted.init = init.unwrap_or_default();
+            let state = init.map(|init| inside(init, "systemctl is-system-running").run(60).out).unwrap_or_default();
+            ["running", "degraded"].contains(&state.trim())
         });
-        Self { init: init.unwrap(), running, group }
+        booted
     }
     fn inside(&self, line: &str) -> Program {
         inside(self.init, line)
@@ -195,7 +195,22 @@ fn debians_own_units_come_under_towpath_and_off_again() {
     let scratch = Scratch::new("units-enabled");
     let booted = Booted::new(&scratch);
     booted.must("ip link set lo up");
+    // Redis is not admitted at first. It has the kernel's TCP then, and starts no service of its own.
+    booted.write("etc/towpath/towpathd.toml", "");
+    booted.must("towpath unit enable redis");
+    booted.must("systemctl restart redis-server");
+    assert_eq!(booted.must("redis-cli ping"), "PONG\n");
+    let group = booted.must("systemctl status --no-pager redis-server");
+    assert!(!group.contains("towpathd "), "{group}");
+    booted.must("towpath unit disable redis");
     booted.write("etc/towpath/towpathd.toml", "admit = [\"user:redis\", \"user:www-data\"]\n");
+    booted.must("systemctl restart towpathd");
+    // What an operator has changed holds, and ours comes behind it.
+    let edited = booted.path("etc/systemd/system/nginx.service.d/override.conf");
+    fs::create_dir_all(edited.parent().unwrap()).unwrap();
+    fs::write(&edited, "[Service]\nExecStart=\nExecStart=/usr/sbin/nginx -g 'daemon on; master_process on; #edited'\n")
+        .unwrap();
+    booted.must("systemctl daemon-reload");
     let listed = || booted.must("towpath unit list");
     assert!(listed().contains("no unit is under Towpath"));
 
@@ -228,13 +243,27 @@ fn debians_own_units_come_under_towpath_and_off_again() {
     for unit in ["nginx.service", "redis-server.service"] {
         booted.must(&format!("towpath unit disable {unit}"));
         booted.must(&format!("systemctl restart {unit}"));
-        assert!(!booted.path(&format!("etc/systemd/system/{unit}.d")).exists());
+        assert!(!booted.path(&format!("etc/systemd/system/{unit}.d/zz-towpath.conf")).exists());
         assert!(!booted.property(unit, "ExecStart").contains("towpath"));
     }
+    assert!(edited.exists(), "what is the operator's stays");
     assert!(listed().contains("no unit is under Towpath"));
     assert_eq!(booted.must("redis-cli ping"), "PONG\n");
     let again = booted.inside("towpath unit disable nginx").run(60);
     assert!(again.code == 1 && again.err.contains("nginx.service is not under Towpath"), "{}", again.err);
+    // `make uninstall` takes off what is still there, so that it can start.
+    booted.must("towpath unit enable nginx");
+    let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
+    let said = booted.must(&format!("env PREFIX=/usr sh {} --remove", install.display()));
+    assert!(said.contains("taken off Towpath: nginx.service"), "{said}");
+    booted.must("systemctl restart nginx");
+    assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
+}
+
+#[test]
+fn what_cannot_come_under_towpath_is_said() {
+    let scratch = Scratch::new("units-refused");
+    let booted = Booted::new(&scratch);
     let unknown = booted.inside("towpath unit enable nothing").run(60);
     assert!(unknown.code == 1 && unknown.err.contains("does not know nothing.service"), "{}", unknown.err);
 }

@@ -21,7 +21,7 @@ const FRESH: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   towpath metrics                             once
   towpath metrics --listen 9464               for Prometheus, at http://127.0.0.1:9464/metrics
-  towpath metrics --listen unix:/run/towpath/metrics.sock
+  towpath metrics --listen unix:/run/towpath-metrics/metrics.sock
 
 A process of its own asks the service, at most once a second, so nobody who scrapes can disturb the service. While no service
 answers, the page says `towpath_up 0`. It has no TLS and no password. It shows the names of programs and the numbers of their
@@ -74,7 +74,8 @@ const HOME: &str = "home";
 fn read(which: &Which) -> Result<Vec<Reading>, NoService> {
     let socket = which.find()?;
     let status: Status = api::ask(&socket, Command::Status)?;
-    let others = status.stacks.iter().filter(|other| other.running);
+    // Others run only while somebody uses them. One that has failed is down.
+    let others = status.stacks.iter().filter(|other| other.running || other.failed.is_some());
     let others = others.map(|other| Reading {
         stack: other.name.clone(),
         status: api::ask(&other.socket, Command::Status).ok(),

@@ -4,8 +4,9 @@ use super::page::{Labels, Page};
 use std::collections::BTreeMap;
 use towpath_service::api::{ModuleList, NamedCounts, Status, Tally};
 
-/// Most pairs of user and program that have a line of their own. A user may name programs as he likes.
-const MOST_PROGRAMS: usize = 100;
+/// Most programs of a user that have lines of their own, and most users. A user may name programs as he likes.
+const MOST_PROGRAMS: usize = 10;
+const MOST_USERS: usize = 100;
 /// The users and programs beyond.
 const OTHER: &str = "other";
 const MICROS: f64 = 1e-6;
@@ -191,25 +192,55 @@ fn left_to_the_kernel(page: &mut Page, stacks: &[(&str, &Status)]) {
     page.counter("towpath_listener_syns", help, of);
 }
 
+/// Processes that are served, and their sockets.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    clients: f64,
+    sockets: f64,
+}
+
+impl Counts {
+    fn and(self, other: Self) -> Self {
+        Self { clients: self.clients + other.clients, sockets: self.sockets + other.sockets }
+    }
+}
+
+/// So many with most sockets, and the rest together.
+fn most(all: BTreeMap<String, Counts>, most: usize) -> Vec<(String, Counts)> {
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by(|(_, left), (_, right)| right.sockets.total_cmp(&left.sockets));
+    let rest = all.split_off(all.len().min(most));
+    if !rest.is_empty() {
+        all.push((OTHER.to_owned(), rest.iter().fold(Counts::default(), |sum, (_, one)| sum.and(*one))));
+    }
+    all
+}
+
 /// Users and their programs.
 fn programs(page: &mut Page, stacks: &[(&str, &Status)]) {
     let mut counted = Vec::new();
     for (name, s) in stacks {
-        let mut programs: BTreeMap<(String, String), (f64, f64)> = BTreeMap::new();
+        let mut users: BTreeMap<u32, BTreeMap<String, Counts>> = BTreeMap::new();
         for client in &s.clients {
-            let (clients, sockets) = programs.entry((client.uid.to_string(), client.name.clone())).or_default();
-            *clients += 1.0;
-            *sockets += f64::from(client.slots);
+            let programs = users.entry(client.uid).or_default();
+            let counts = programs.entry(client.name.clone()).or_default();
+            *counts = counts.and(Counts { clients: 1.0, sockets: f64::from(client.slots) });
         }
-        let mut programs: Vec<_> = programs.into_iter().collect();
-        programs.sort_by(|(_, (_, left)), (_, (_, right))| right.total_cmp(left));
-        let rest = programs.split_off(programs.len().min(MOST_PROGRAMS));
+        let users = users.into_iter().map(|(uid, programs)| (uid.to_string(), most(programs, MOST_PROGRAMS)));
+        let all =
+            |programs: &Vec<(String, Counts)>| programs.iter().fold(Counts::default(), |sum, (_, one)| sum.and(*one));
+        let mut users: Vec<_> = users.collect();
+        users.sort_by(|(_, left), (_, right)| all(right).sockets.total_cmp(&all(left).sockets));
+        let rest = users.split_off(users.len().min(MOST_USERS));
         if !rest.is_empty() {
-            let sum = rest.iter().fold((0.0, 0.0), |(a, b), (_, (c, d))| (a + c, b + d));
-            programs.push(((OTHER.to_owned(), OTHER.to_owned()), sum));
+            let rest = rest.iter().fold(Counts::default(), |sum, (_, programs)| sum.and(all(programs)));
+            users.push((OTHER.to_owned(), vec![(OTHER.to_owned(), rest)]));
         }
-        let labels = |(user, program): &(String, String)| with(&stack(name), &[("uid", user), ("program", program)]);
-        counted.extend(programs.iter().map(|(whose, counts)| (labels(whose), *counts)));
+        for (uid, programs) in &users {
+            counted.extend(programs.iter().map(|(program, Counts { clients, sockets })| {
+                (with(&stack(name), &[("uid", uid), ("program", program)]), (*clients, *sockets))
+            }));
+        }
     }
     let help = "Processes that are served, by user and program.";
     page.gauge("towpath_clients", help, counted.iter().map(|(labels, (clients, _))| (labels.clone(), *clients)));

@@ -52,11 +52,11 @@ struct Address {
 const STATES: [(&str, &[&str]); 11] = [
     ("ESTAB", &["established"]),
     ("SYN-SENT", &["syn-sent"]),
-    ("SYN-RECV", &["syn-recv"]),
+    ("SYN-RECV", &["syn-recv", "syn-rcv"]),
     ("FIN-WAIT-1", &["fin-wait-1"]),
     ("FIN-WAIT-2", &["fin-wait-2"]),
     ("TIME-WAIT", &["time-wait"]),
-    ("UNCONN", &["closed", "unconnected"]),
+    ("UNCONN", &["closed", "close", "unconnected"]),
     ("CLOSE-WAIT", &["close-wait"]),
     ("LAST-ACK", &["last-ack"]),
     ("LISTEN", &["listening"]),
@@ -72,7 +72,7 @@ impl Filter {
         loop {
             let wanted = match parser.tokens.first().map(String::as_str) {
                 Some("state") => true,
-                Some("exclude") => false,
+                Some("exclude" | "excl") => false,
                 _ => break,
             };
             parser.next();
@@ -128,7 +128,7 @@ fn tokens(words: &[String]) -> Vec<String> {
 fn states(word: &str) -> Result<Vec<&'static str>, String> {
     let all = STATES.map(|(shown, _)| shown);
     let but = |not: &[&str]| all.into_iter().filter(|state| !not.contains(state)).collect();
-    Ok(match word {
+    Ok(match word.to_ascii_lowercase().as_str() {
         "all" => all.to_vec(),
         "connected" => but(&["LISTEN", "UNCONN"]),
         "synchronized" => but(&["LISTEN", "UNCONN", "SYN-SENT"]),
@@ -166,22 +166,19 @@ impl<'a> Parser<'a> {
         found
     }
 
+    /// Conditions from left to right. As in `ss`, `and` does not bind closer than `or`.
     fn any(&mut self) -> Result<Condition, String> {
-        let mut all = vec![self.all()?];
-        while self.take(&["or", "|", "||"]) {
-            all.push(self.all()?);
+        let mut found = self.one()?;
+        loop {
+            if self.take(&["or", "|", "||"]) {
+                found = Condition::Any(vec![found, self.one()?]);
+            // Two conditions beside each other must both hold.
+            } else if self.take(&["and", "&", "&&"]) || self.tokens.first().is_some_and(|word| word != ")") {
+                found = Condition::All(vec![found, self.one()?]);
+            } else {
+                return Ok(found);
+            }
         }
-        Ok(if all.len() == 1 { all.remove(0) } else { Condition::Any(all) })
-    }
-
-    fn all(&mut self) -> Result<Condition, String> {
-        let mut all = vec![self.one()?];
-        // Two conditions beside each other must both hold.
-        let ends = |word: &String| ["or", "|", "||", ")"].contains(&word.as_str());
-        while self.take(&["and", "&", "&&"]) || self.tokens.first().is_some_and(|word| !ends(word)) {
-            all.push(self.one()?);
-        }
-        Ok(if all.len() == 1 { all.remove(0) } else { Condition::All(all) })
     }
 
     fn one(&mut self) -> Result<Condition, String> {
@@ -233,16 +230,16 @@ impl<'a> Parser<'a> {
 
     fn port(&mut self, side: Side) -> Result<Condition, String> {
         let name = if side == Side::Local { "sport" } else { "dport" };
-        let comparison = match self.next() {
-            Some("=" | "==" | "eq") => Comparison::Equal,
-            Some("!=" | "ne" | "neq") => Comparison::NotEqual,
-            Some("<" | "lt") => Comparison::Less,
-            Some("<=" | "le" | "leq") => Comparison::LessOrEqual,
-            Some(">" | "gt") => Comparison::Greater,
-            Some(">=" | "ge" | "geq") => Comparison::GreaterOrEqual,
-            _ => return Err(format!("{name}: a comparison is missing; write e.g. `{name} = :80`")),
-        };
-        let word = self.next().ok_or_else(|| format!("{name}: a port is missing"))?;
+        const COMPARISONS: [(&[&str], Comparison); 5] = [
+            (&["!=", "ne", "neq"], Comparison::NotEqual),
+            (&["<", "lt"], Comparison::Less),
+            (&["<=", "le", "leq"], Comparison::LessOrEqual),
+            (&[">", "gt"], Comparison::Greater),
+            (&[">=", "ge", "geq"], Comparison::GreaterOrEqual),
+        ];
+        let found = COMPARISONS.iter().find(|(words, _)| self.take(words));
+        let comparison = found.map_or(Comparison::Equal, |(_, comparison)| *comparison);
+        let word = self.value(name, "a port")?;
         Ok(Condition::Port(side, comparison, port(word.strip_prefix(':').unwrap_or(word))?))
     }
 }

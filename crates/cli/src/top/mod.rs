@@ -19,6 +19,9 @@ use towpath_service::api::{self, Command, Sockets};
 /// Time between two readings.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a frozen screen waits for a key before it is drawn again.
+const FROZEN: Duration = Duration::from_secs(60);
+
 /// Shows workers, programs, connections and losses, as top(1) shows processes.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -107,7 +110,10 @@ impl Top {
             }
             let view = self.view();
             terminal.draw(|frame| screen::draw(frame, self.now.as_ref(), &view, &self.choice))?;
-            if event::poll(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)))?
+            // What is frozen changes by a key alone.
+            let left = due.saturating_duration_since(Instant::now()).max(Duration::from_millis(50));
+            let left = if self.choice.frozen { FROZEN } else { left };
+            if event::poll(left)?
                 && let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
                 && self.key(key) == Next::Quit

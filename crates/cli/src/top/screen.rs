@@ -124,7 +124,7 @@ fn short(number: f64) -> String {
         // What would be rounded to the limit has the next unit.
         if number < limit * 0.9995 {
             let value = number / divisor;
-            let decimals = usize::from(value < 99.95 && value.fract() > 0.0);
+            let decimals = usize::from((0.05..99.95).contains(&value) && value.fract() > 0.0);
             return format!("{value:.decimals$}{unit}");
         }
     }

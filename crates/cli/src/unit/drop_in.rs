@@ -4,18 +4,25 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// The drop-in's name. Those of the operator with a higher number are asked after it.
-pub const NAME: &str = "50-towpath.conf";
+/// The drop-in's name. systemd reads the last one last, so that one of `systemctl edit` (`override.conf`) does not undo it.
+pub const NAME: &str = "zz-towpath.conf";
+/// The service of the machine. With its name no service of the program's own user is started.
+const SOCKET: &str = "/run/towpath/towpath.sock";
 
 /// What [`Facts`] are made of.
-pub const PROPERTIES: [&str; 7] = [
+pub const PROPERTIES: [&str; 12] = [
+    "Id",
     "LoadState",
+    "FragmentPath",
+    "DropInPaths",
     "User",
+    "DynamicUser",
     "PrivateNetwork",
     "NetworkNamespacePath",
     "RestrictAddressFamilies",
     "NoExecPaths",
-    "DynamicUser",
+    "RootDirectory",
+    "RootImage",
 ];
 
 /// What the unit says of itself, by the names of `systemctl show`.
@@ -26,6 +33,15 @@ impl Facts {
     pub fn of(shown: &str) -> Self {
         let pairs = shown.lines().filter_map(|line| line.split_once('='));
         Self(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+    /// The unit's own name, if it was named by another one.
+    pub fn id(&self) -> &str {
+        self.get("Id")
+    }
+    /// Its files in the order in which they hold.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let names = [self.get("FragmentPath"), self.get("DropInPaths")];
+        names.iter().flat_map(|names| names.split_whitespace()).map(PathBuf::from).collect()
     }
     fn get(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
@@ -38,6 +54,11 @@ impl Facts {
                 "systemd does not know {unit} ({}); `systemctl list-unit-files` lists them",
                 self.get("LoadState")
             ));
+        }
+        for root in ["RootDirectory", "RootImage"] {
+            if !self.get(root).is_empty() {
+                return Err(format!("{unit} has other files ({root}={}), where towpath is not", self.get(root)));
+            }
         }
         let families = self.get("RestrictAddressFamilies");
         let listed = families.split_whitespace().any(|family| family.trim_start_matches('~') == "AF_UNIX");
@@ -69,8 +90,8 @@ impl Facts {
     }
 }
 
-/// The drop-in's text, from those of `systemctl cat`. `executed`: what must be executable beside the program, this one first.
-pub fn text(unit: &str, texts: &str, facts: &Facts, executed: &[PathBuf]) -> Result<String, String> {
+/// The drop-in's text, from those of the unit's files. `executed`: what must be executable beside the program, this one first.
+pub fn text(unit: &str, texts: &[String], facts: &Facts, executed: &[PathBuf]) -> Result<String, String> {
     let starts = starts(texts);
     if starts.is_empty() {
         return Err(format!("{unit} has no ExecStart="));
@@ -96,7 +117,7 @@ pub fn text(unit: &str, texts: &str, facts: &Facts, executed: &[PathBuf]) -> Res
         if program.split_whitespace().take(2).collect::<Vec<_>>() == [&*towpath.to_string(), "run"] {
             return Err(format!("{unit} is under Towpath by its own ExecStart="));
         }
-        let _ = writeln!(text, "ExecStart={prefix}{towpath} run -- {program}");
+        let _ = writeln!(text, "ExecStart={prefix}{towpath} run --socket {SOCKET} -- {program}");
     }
     if !facts.get("NoExecPaths").is_empty() {
         for path in executed {
@@ -106,40 +127,41 @@ pub fn text(unit: &str, texts: &str, facts: &Facts, executed: &[PathBuf]) -> Res
     Ok(text)
 }
 
-/// The values of `ExecStart=` that hold, without those of our own drop-in.
-fn starts(texts: &str) -> Vec<String> {
-    let (mut ours, mut service, mut starts) = (false, false, Vec::new());
-    let mut lines = texts.lines();
-    while let Some(line) = lines.next() {
-        let mut line = line.trim().to_owned();
-        // `systemctl cat` names each file before its text.
-        if let Some(path) = line.strip_prefix("# /") {
-            (ours, service) = (path.ends_with(NAME), false);
-        }
-        if line.starts_with(['#', ';']) {
-            continue;
-        }
-        while line.ends_with('\\') {
-            line.pop();
-            // A comment may stand in the middle.
-            let next = lines.by_ref().map(str::trim).find(|next| !next.starts_with(['#', ';']));
-            line.push(' ');
-            line.push_str(next.unwrap_or_default());
-        }
-        if line.starts_with('[') {
-            service = line == "[Service]";
-            continue;
-        }
-        let Some(("ExecStart", value)) = line.split_once('=').map(|(name, value)| (name.trim(), value.trim())) else {
-            continue;
-        };
-        match (ours || !service, value) {
-            (true, _) => {}
-            (false, "") => starts.clear(),
-            (false, value) => starts.push(value.to_owned()),
+/// The values of `ExecStart=` that hold in these files.
+fn starts(texts: &[String]) -> Vec<String> {
+    let mut starts = Vec::new();
+    for text in texts {
+        let (mut service, mut lines) = (false, text.lines());
+        while let Some(line) = lines.next() {
+            if line.trim_start().starts_with(['#', ';']) {
+                continue;
+            }
+            let mut line = line.to_owned();
+            while goes_on(&line) {
+                line.pop();
+                // A comment may stand in the middle.
+                let next = lines.by_ref().find(|next| !next.trim_start().starts_with(['#', ';']));
+                line.push(' ');
+                line.push_str(next.unwrap_or_default());
+            }
+            let line = line.trim();
+            if line.starts_with('[') {
+                service = line == "[Service]";
+                continue;
+            }
+            match line.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
+                Some(("ExecStart", "")) if service => starts.clear(),
+                Some(("ExecStart", value)) if service => starts.push(value.to_owned()),
+                _ => {}
+            }
         }
     }
     starts
+}
+
+/// Does a line go on in the next one? Two backslashes are one that is meant.
+fn goes_on(line: &str) -> bool {
+    line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }
 
 #[cfg(test)]
@@ -147,11 +169,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const NGINX: &str = "# /lib/systemd/system/nginx.service\n[Unit]\nDescription=x\n\n[Service]\nType=forking\n\
+    const NGINX: &str = "# /lib/a comment\n[Unit]\nDescription=x\n\n[Service]\nType=forking\n\
         ExecStartPre=/usr/sbin/nginx -t\nExecStart=-/usr/sbin/nginx -g 'daemon on; master_process on;'\n\n[Install]\nExecStart=/no\n";
 
-    fn of(texts: &str, facts: &str) -> Result<String, String> {
-        text("nginx.service", texts, &Facts::of(facts), &["/usr/bin/towpath".into(), "/usr/lib/towpath".into()])
+    fn of(file: &str, facts: &str) -> Result<String, String> {
+        text(
+            "nginx.service",
+            &[file.to_owned()],
+            &Facts::of(facts),
+            &["/usr/bin/towpath".into(), "/usr/lib/towpath".into()],
+        )
     }
 
     #[test]
@@ -160,26 +187,27 @@ mod tests {
             of(NGINX, "").unwrap(),
             "# Written by `towpath unit enable nginx.service`; `towpath unit disable nginx.service` removes it.\n\
              [Unit]\nWants=towpathd.service\nAfter=towpathd.service\n\n[Service]\nExecStart=\n\
-             ExecStart=-/usr/bin/towpath run -- /usr/sbin/nginx -g 'daemon on; master_process on;'\n"
+             ExecStart=-/usr/bin/towpath run --socket /run/towpath/towpath.sock -- /usr/sbin/nginx -g 'daemon on; master_process on;'\n"
         );
     }
 
     #[test]
-    fn drop_ins_of_others_count_and_our_own_does_not() {
-        let others = "# /etc/systemd/system/nginx.service.d/10-mine.conf\n[Service]\nExecStart=\nExecStart = /opt/nginx \\\n# why\n  -c /etc/n\n";
-        let ours = "# /etc/systemd/system/nginx.service.d/50-towpath.conf\n[Service]\nExecStart=\nExecStart=/usr/bin/towpath run -- /old\n";
-        let text = of(&format!("{NGINX}\n{others}\n{ours}"), "").unwrap();
-        assert!(
-            text.ends_with("[Service]\nExecStart=\nExecStart=/usr/bin/towpath run -- /opt/nginx  -c /etc/n\n"),
-            "{text}"
-        );
+    fn what_holds_in_all_files_is_taken() {
+        let file = "[Service]\n# /proc/<pid>/exe, says a comment\nExecStart = /opt/nginx \\\n# why\n  -c /etc/n\nExecStart=/b \\\\\nType=oneshot\n";
+        let other = "[Service]\nExecStart=\n".to_owned() + &file[10..];
+        assert_eq!(starts(&[NGINX.to_owned(), other]), ["/opt/nginx    -c /etc/n", "/b \\\\"]);
+        assert_eq!(starts(&[NGINX.to_owned(), "[Service]\nExecStart=/more\n".to_owned()]).len(), 2);
+        let facts =
+            Facts::of("Id=redis-server.service\nFragmentPath=/lib/r.service\nDropInPaths=/etc/a.conf /etc/b.conf\n");
+        assert_eq!(facts.id(), "redis-server.service");
+        assert_eq!(facts.files(), ["/lib/r.service", "/etc/a.conf", "/etc/b.conf"].map(PathBuf::from));
     }
 
     #[test]
     fn a_unit_that_may_execute_little_may_execute_towpath() {
         let text = of(NGINX, "NoExecPaths=/\n").unwrap();
         assert!(text.ends_with("\nExecPaths=/usr/bin/towpath\nExecPaths=/usr/lib/towpath\n"), "{text}");
-        let odd = super::text("x.service", NGINX, &Facts::of(""), &["/a b/towpath".into()]);
+        let odd = super::text("x.service", &[NGINX.to_owned()], &Facts::of(""), &["/a b/towpath".into()]);
         assert!(odd.unwrap_err().contains("install it elsewhere"));
     }
 
@@ -195,6 +223,7 @@ mod tests {
     fn a_unit_is_judged_by_what_systemd_says_of_it() {
         let check = |text: &str| Facts::of(text).check("x.service");
         assert!(check("LoadState=not-found\n").unwrap_err().contains("does not know x.service (not-found)"));
+        assert!(check("LoadState=loaded\nRootDirectory=/srv\n").unwrap_err().contains("where towpath is not"));
         assert_eq!(check("LoadState=loaded\nRestrictAddressFamilies=AF_INET AF_UNIX\n"), Ok(()));
         assert_eq!(check("LoadState=loaded\nRestrictAddressFamilies=~AF_PACKET\n"), Ok(()));
         for families in ["AF_INET AF_INET6", "~AF_UNIX AF_PACKET"] {
@@ -224,7 +253,7 @@ mod tests {
         bolero::check!().with_type::<(Vec<u8>, String)>().with_iterations(5_000).for_each(|(lines, noise)| {
             let lines = lines.iter().take(64).map(|line| LINES[usize::from(*line) % LINES.len()]);
             let texts = lines.chain([noise.as_str()]).collect::<Vec<_>>().join("\n");
-            assert!(starts(&texts).iter().all(|start| !start.is_empty() && !start.contains('\n')));
+            assert!(starts(&[texts]).iter().all(|start| !start.is_empty() && !start.contains('\n')));
         });
     }
 }

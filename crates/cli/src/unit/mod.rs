@@ -21,7 +21,7 @@ const UNITS: &str = "/etc/systemd/system";
   towpath unit list
   towpath unit disable nginx.service && systemctl restart nginx
 
-`enable` writes UNIT.d/50-towpath.conf below /etc/systemd/system. There ExecStart= is as it was, with `towpath run --` before it. Nothing
+`enable` writes UNIT.d/zz-towpath.conf below /etc/systemd/system. There ExecStart= is as it was, with `towpath run --` before it. Nothing
 else of the unit changes, and what runs goes on as it is until you restart it. Without a service of the machine the
 program has the kernel's TCP.")]
 pub struct Arguments {
@@ -63,6 +63,9 @@ impl std::str::FromStr for UnitName {
             return Err(format!("{text:?} is no name of a unit"));
         }
         match text.rsplit_once('.') {
+            Some((name, "service")) if name.ends_with('@') => {
+                Err(format!("{text} is a template; name an instance, as in {name}NAME.service"))
+            }
             Some((_, "service")) => Ok(Self(text.to_owned())),
             Some((_, kind @ ("socket" | "timer" | "target" | "mount" | "path" | "slice" | "scope"))) => {
                 Err(format!("a .{kind} starts no program; name the .service that it starts"))
@@ -84,9 +87,9 @@ struct Unit {
     unit: String,
     /// As systemd says it: `active`, `inactive`, `failed` ...
     state: String,
-    /// Its processes, and those of them that have begun under Towpath.
+    /// Its processes, and those of them that have begun under Towpath. `None`: whoever asks may not see that.
     processes: usize,
-    under_towpath: usize,
+    under_towpath: Option<usize>,
 }
 
 /// Does it.
@@ -106,16 +109,18 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn enable(unit: &UnitName) -> Result<String, String> {
-    let shown = systemctl(&["show", "--no-pager", "-p", &drop_in::PROPERTIES.join(","), "--", &unit.0])?;
-    let facts = Facts::of(&shown);
+    let facts = facts(unit)?;
     facts.check(&unit.0)?;
-    let texts = systemctl(&["cat", "--no-pager", "--", &unit.0])?;
+    let unit = UnitName(facts.id().to_owned());
+    let file = unit.file();
+    let own = |path: &PathBuf| *path != file;
+    let read = |path: PathBuf| fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
+    let texts = facts.files().into_iter().filter(own).map(read).collect::<Result<Vec<_>, _>>()?;
     let towpath = std::env::current_exe().map_err(|error| format!("the path of this program: {error}"))?;
     let library = crate::run::library()?;
     let beside = library.parent().map(Path::to_owned);
     let executed: Vec<PathBuf> = [towpath].into_iter().chain(beside).collect();
     let text = drop_in::text(&unit.0, &texts, &facts, &executed)?;
-    let file = unit.file();
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory).map_err(failed)?;
@@ -128,7 +133,14 @@ fn enable(unit: &UnitName) -> Result<String, String> {
     Ok(format!("{}: now `systemctl restart {}`\n", file.display(), unit.0))
 }
 
+/// What systemd says of a unit.
+fn facts(unit: &UnitName) -> Result<Facts, String> {
+    Ok(Facts::of(&systemctl(&["show", "--no-pager", "-p", &drop_in::PROPERTIES.join(","), "--", &unit.0])?))
+}
+
 fn disable(unit: &UnitName) -> Result<String, String> {
+    let named = facts(unit).ok().map(|facts| UnitName(facts.id().to_owned()));
+    let unit = &named.filter(|named| !named.0.is_empty()).unwrap_or_else(|| unit.clone());
     let file = unit.file();
     match fs::remove_file(&file) {
         Ok(()) => {}
@@ -159,29 +171,28 @@ fn list() -> Result<Vec<Unit>, String> {
         // It fails for a unit that is not active, and says what it is.
         let state = Command::new("systemctl").args(["is-active", "--", &unit]).output();
         let state = state.map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
-        let (mut processes, mut under_towpath) = (0, 0);
-        for (_, under) in running.iter().filter(|(of, _)| *of == unit) {
-            processes += 1;
-            under_towpath += usize::from(*under);
-        }
-        Unit { unit, state, processes, under_towpath }
+        let own: Vec<Option<bool>> = running.iter().filter(|(of, _)| *of == unit).map(|(_, under)| *under).collect();
+        let under_towpath = own.iter().try_fold(0, |count, under| under.map(|under| count + usize::from(under)));
+        Unit { unit, state, processes: own.len(), under_towpath }
     };
     Ok(names.into_iter().map(unit).collect())
 }
 
-/// The unit of each process of one, and whether it is under Towpath.
-fn processes() -> Vec<(String, bool)> {
+/// The unit of each process of one, and whether it is under Towpath. `None`: we may not see that.
+fn processes() -> Vec<(String, Option<bool>)> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter_map(|pid| {
         let unit = unit_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        Some((
-            unit,
-            maps.lines().any(|line| ["/libtowpath.so", "/towpath-loader"].iter().any(|end| line.ends_with(end))),
-        ))
+        Some((unit, fs::read_to_string(format!("/proc/{pid}/maps")).ok().map(|maps| maps.lines().any(is_ours))))
     })
     .collect()
+}
+
+/// Is it the mapping of a file of ours? After an upgrade the file has another name, or none.
+fn is_ours(mapping: &str) -> bool {
+    let path = mapping.strip_suffix(" (deleted)").unwrap_or(mapping);
+    ["/libtowpath.so", "/towpath-loader"].iter().any(|end| path.ends_with(end))
 }
 
 /// The unit that control groups name.
@@ -199,8 +210,12 @@ fn table(units: &[Unit]) -> String {
     }
     let mut text = String::new();
     for Unit { unit, state, processes, under_towpath } in units {
-        let _ = write!(text, "{unit}  {state}  {under_towpath} of {} under Towpath", processes_of(*processes));
-        if under_towpath < processes {
+        let processes_of = processes_of(*processes);
+        let _ = match under_towpath {
+            None => write!(text, "{unit}  {state}  {processes_of}; root sees whether they are under Towpath"),
+            Some(under) => write!(text, "{unit}  {state}  {under} of {processes_of} under Towpath"),
+        };
+        if under_towpath.is_some_and(|under| under < *processes) {
             let _ = write!(text, "; `systemctl restart {unit}` puts all there");
         }
         text.push('\n');
@@ -235,12 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_ours_is_known_also_after_an_upgrade() {
+        let of = |path: &str| is_ours(&format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 42    {path}"));
+        assert!(of("/usr/lib/towpath/libtowpath.so") && of("/usr/lib/towpath/libtowpath.so (deleted)"));
+        assert!(of("/usr/lib/towpath/towpath-loader") && !of("/usr/lib/libtowpath.so.bak") && !of("[heap]"));
+    }
+
+    #[test]
     fn a_name_is_that_of_a_service() {
         let parsed = |text: &str| text.parse::<UnitName>().map(|unit| unit.0);
         assert_eq!(parsed("nginx").unwrap(), "nginx.service");
         assert_eq!(parsed("postgresql@15-main.service").unwrap(), "postgresql@15-main.service");
         assert_eq!(parsed("php8.2-fpm").unwrap(), "php8.2-fpm.service");
         assert!(parsed("nginx.socket").unwrap_err().contains("name the .service"));
+        assert!(parsed("postgresql@.service").unwrap_err().contains("name an instance, as in postgresql@NAME.service"));
         for wrong in ["", "../../etc/passwd", "a b", "-x", ".service"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

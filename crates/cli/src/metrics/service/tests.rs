@@ -92,12 +92,18 @@ fn what_a_service_counts_is_on_the_page() {
 fn a_user_with_many_programs_does_not_make_the_page_long() {
     let mut status = full();
     status.clients = (0..1000).map(|number| client(1000, &format!("p{number}"), number)).collect();
+    // Nor does he hide those of others.
+    status.clients.push(client(999, "redis-server", 1));
+    status.clients.extend((2000..2200).map(|uid| client(uid, "x", 0)));
     let page = page(&[reading(status)]);
     let sockets: Vec<&str> = page.lines().filter(|line| line.starts_with("towpath_sockets{")).collect();
-    assert_eq!(sockets.len(), MOST_PROGRAMS + 1);
-    assert!(sockets.iter().any(|line| line.contains("program=\"p999\"")), "those with most are there");
-    let rest: u32 = (0..900).sum();
-    assert!(sockets.contains(&&*format!("towpath_sockets{{stack=\"home\",uid=\"other\",program=\"other\"}} {rest}.0")));
+    assert_eq!(sockets.len(), MOST_PROGRAMS + 1 + MOST_USERS);
+    let has = |line: &str| assert!(sockets.contains(&line), "{line} is missing in {sockets:?}");
+    has("towpath_sockets{stack=\"home\",uid=\"1000\",program=\"p999\"} 999.0");
+    has("towpath_sockets{stack=\"home\",uid=\"999\",program=\"redis-server\"} 1.0");
+    let rest: u32 = (0..990).sum();
+    has(&format!("towpath_sockets{{stack=\"home\",uid=\"1000\",program=\"other\"}} {rest}.0"));
+    has("towpath_sockets{stack=\"home\",uid=\"other\",program=\"other\"} 0.0");
 }
 
 #[test]

@@ -51,7 +51,11 @@ fn conditions_are_those_of_ss() {
         ("(sport=:80||sport=:6379)&&!dst 192.168.7.9", false),
         ("not ( sport = :80 )", true),
         ("not sport = :80 sport = :6379", true),
-        ("sport = :80 or sport = :6379 dst 10.0.0.0/8", false),
+        // From left to right, as ss does it: (a or b) and c.
+        ("sport = :6379 or sport = :80 dst 10.0.0.0/8", false),
+        ("sport = :80 dst 10.0.0.0/8 or sport = :6379", true),
+        ("sport :6379 dport :40000", true),
+        ("sport :80", false),
         ("program redis-server uid 1000", true),
         ("program = redis uid = 1000", false),
     ] {
@@ -82,7 +86,7 @@ fn states_are_those_of_ss() {
     assert_eq!(parse("sport = 80").unwrap().wants_state("ESTAB"), None);
     assert_eq!(wants("state established"), [true, false, false, false]);
     assert_eq!(wants("state ESTAB sport = 80"), [true, false, false, false]);
-    assert_eq!(wants("state all"), [true; 4]);
+    assert_eq!(wants("state ALL"), [true; 4]);
     assert_eq!(wants("state connected"), [true, false, true, true]);
     assert_eq!(wants("state synchronized"), [true, false, false, true]);
     assert_eq!(wants("state bucket"), [false, false, false, true]);
@@ -98,7 +102,7 @@ fn what_is_wrong_is_said() {
         ("state", "a state is missing"),
         ("state open", "there is no state \"open\"; write established, syn-sent"),
         ("colour red", "\"colour\" is no condition; write src, dst"),
-        ("sport 80", "sport: a comparison is missing; write e.g. `sport = :80`"),
+        ("sport", "sport: a port is missing"),
         ("sport =", "sport: a port is missing"),
         ("sport = :70000", "is no port"),
         ("sport = :nosuchthing", "no name of one in /etc/services"),
