@@ -311,7 +311,7 @@ fn sleeper() -> Worker {
     };
     let process = rustix::process::pidfd_open(child, PidfdFlags::empty()).unwrap();
     let pulse = Pulse::new().unwrap();
-    Worker { child, process, socket: None, told: None, killed: false, pulse, watch: None }
+    Worker { child, process, socket: None, told: None, killed: false, pulse, watch: None, noticed: Instant::now() }
 }
 
 #[test]
@@ -379,15 +379,19 @@ fn nothing_is_looked_at_before_its_time() {
     let little = Duration::from_micros(1);
     let (mut none, mut works) = (Apart::default(), Apart::default());
     let _pipe = works.start(&mut Life::default(), LONG).unwrap();
-    assert_eq!((worker.idle_time(&mut none, now), worker.idle_time(&mut works, now)), (None, Some(TICK)));
+    assert_eq!((worker.idle_time(&mut none, now, false), worker.idle_time(&mut works, now, false)), (None, Some(TICK)));
+    // Once a worker has served, it is said now and then that the broker runs, also while the next one begins.
+    worker.noticed = now;
+    assert_eq!(worker.idle_time(&mut none, now, true), Some(BEAT + little));
+    assert_eq!(worker.idle_time(&mut none, now + BEAT / 2, true), Some(BEAT / 2 + little));
     worker.watch = Some(Watch::new(worker.pulse, now));
     let between = Watch::limit() / 12;
     // Whole seconds and a little are a time that the kernel takes.
-    assert_eq!(worker.idle_time(&mut none, now), Some(between + little));
-    assert_eq!(worker.idle_time(&mut none, now + between), Some(little));
-    assert_eq!(worker.idle_time(&mut works, now), Some(TICK));
+    assert_eq!(worker.idle_time(&mut none, now, true), Some(between + little));
+    assert_eq!(worker.idle_time(&mut none, now + between, true), Some(little));
+    assert_eq!(worker.idle_time(&mut works, now, true), Some(TICK));
     worker.told = Some(now);
-    assert_eq!(worker.idle_time(&mut none, now), Some(TICK));
+    assert_eq!(worker.idle_time(&mut none, now, true), Some(TICK));
     assert!(worker.kill());
     worker.ending().unwrap();
 }
