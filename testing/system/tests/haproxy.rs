@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use towpath_system_tests::module::{json, module, object};
+use towpath_system_tests::module::{Spliced, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
@@ -54,6 +54,7 @@ def drip(s, who):
             except OSError: return
             time.sleep(0.05)
     threading.Thread(target=send, daemon=True).start()
+    exact(s, MB); say(who, 'has what is worth it')
     end_of(s, who)
 def serve(s):
     what = exact(s, 8).decode().strip()
@@ -123,8 +124,8 @@ listen whole
 listen short
     bind SERVER:7001
     option tcplog
-    timeout client 8s
-    timeout server 8s
+    timeout client 12s
+    timeout server 12s
     server s CLIENT:7101
 listen pages
     bind SERVER:7002
@@ -179,26 +180,17 @@ impl Stage {
 
     /// Payload bytes that have gone on past haproxy, by the port to which they were sent.
     fn sent_on(&self) -> BTreeMap<u16, u64> {
-        let dump = json(&self.service, "maps splice towpath_splices dump");
-        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
         let mut sums = BTreeMap::new();
-        for element in dump["elements"].as_array().unwrap() {
-            let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
-            // Two addresses, then the sender's port and the receiver's. The value ends with what the module has counted, frames
-            // and bytes, and then the kernel.
-            let count = |at: usize| number(&value[value.len() - at..value.len() - at + 16]).swap_bytes();
-            let to = number(&key[20..24]) as u16;
-            let from = number(&key[16..20]) as u16;
+        for Spliced { from, to, by_module, by_kernel } in spliced(&self.service) {
             let port = if PORTS.contains(&to) { to } else { from - 100 };
-            *sums.entry(port).or_default() += count(16) + count(48);
+            *sums.entry(port).or_default() += by_module + by_kernel;
         }
         sums
     }
 
     /// How many pairs are handed over.
     fn pairs(&self) -> usize {
-        let dump = json(&self.service, "maps splice towpath_splices dump");
-        dump["elements"].as_array().unwrap().len() / 2
+        spliced(&self.service).len() / 2
     }
 
     fn await_spliced(&self, port: u16, bytes: u64) {
@@ -312,18 +304,20 @@ fn connections_end_with_haproxy() {
 fn haproxys_time_out_begins_anew_while_bytes_pass_and_ends_both_when_none_do() {
     let mut stage = Stage::new(Some("7001"));
     let mut client = stage.client("drip", "client.log");
-    stage.await_spliced(PORTS[1], 1);
-    let log = stage.proxy.output();
-    assert!(!log.contains("short short/s"), "{log}");
-    // So many small pieces take twice the time-out at least.
-    stage.await_spliced(PORTS[1], 320_000);
+    client.wait_for("client has what is worth it", 60);
+    stage.server.wait_for("server has what is worth it", 60);
+    until("the hand-over", 120, || stage.pairs() == 1);
+    // A peer sends 20,000 bytes in a second at most. So both need twice the time-out at least.
+    let before = stage.sent_on()[&PORTS[1]];
+    stage.await_spliced(PORTS[1], before + 1_000_000);
     let log = stage.proxy.output();
     assert!(!log.contains("short short/s"), "{log}");
     stage.tell("stop");
     client.wait_for("client was reset", 120);
     stage.server.wait_for("server was reset", 60);
     until("the log", 60, || {
-        stage.proxy.output().lines().any(|line| line.contains("short short/s") && line.contains(" cD "))
+        let is_over = |line: &str| [" cD ", " sD "].iter().any(|why| line.contains(why));
+        stage.proxy.output().lines().any(|line| line.contains("short short/s") && is_over(line))
     });
 }
 
