@@ -74,12 +74,15 @@ except TimeoutError: print('nothing')"
     lab.on_client(Program::line("python3 -c").arg(script)).run(60).ok().trim().to_owned()
 }
 
-/// One direction of two connections that the module `splice` sends on: the sender's port and the receiver's, and how many
-/// payload bytes the module has sent on, and how many the kernel.
+/// One direction of two connections that the module `splice` sends on.
 pub struct Spliced {
+    /// The sender's port.
     pub from: u16,
+    /// The receiver's port.
     pub to: u16,
+    /// Payload bytes that the module has sent on.
     pub by_module: u64,
+    /// Those that the kernel has.
     pub by_kernel: u64,
 }
 
