@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use towpath_system_tests::module::{Spliced, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
 
 /// Ports of haproxy in TCP mode, of one with short time-outs, and in HTTP mode. The servers' ports are 100 higher.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
@@ -134,7 +134,32 @@ listen pages
     server s CLIENT:7102
 ";
 
-/// Servers, and haproxy before them.
+/// A proxy that has a thread for each direction. It waits for room by an epoll instance of its own.
+const THREADS: &str = r"
+import os, select, socket, sys, threading
+def one_way(source, target):
+    (unread, pipe), bytes, room = os.pipe(), select.epoll(), select.epoll()
+    bytes.register(source, select.EPOLLIN); room.register(target, select.EPOLLOUT)
+    while True:
+        bytes.poll()
+        try: count = os.splice(source.fileno(), pipe, 1 << 30, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError: continue
+        if count == 0: break
+        while count:
+            room.poll()
+            try: count -= os.splice(unread, target.fileno(), count, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError: pass
+    try: target.shutdown(socket.SHUT_WR)
+    except OSError: pass
+l = socket.create_server(('', 7000), backlog=64)
+print('ready', flush=True)
+while True:
+    client = l.accept()[0]; server = socket.create_connection((sys.argv[1], 7100))
+    for s in client, server: s.setblocking(False)
+    for ways in (client, server), (server, client): threading.Thread(target=one_way, args=ways).start()
+";
+
+/// Servers, and a proxy before them, mostly haproxy.
 struct Stage {
     lab: Lab,
     service: Service,
@@ -146,6 +171,22 @@ impl Stage {
     /// `splice`: the ports that the operator names.
     fn new(splice: Option<&str>) -> Self {
         require_program("haproxy", "haproxy");
+        let stage = Self::before(splice, |scratch| {
+            let config = scratch.path("haproxy.cfg");
+            let text = CONFIG.replace("DIR", &scratch.0.display().to_string());
+            std::fs::write(&config, text.replace("SERVER", SERVER).replace("CLIENT", CLIENT)).unwrap();
+            ["/usr/sbin/haproxy", "-db", "-f"]
+                .map(String::from)
+                .into_iter()
+                .chain([config.display().to_string()])
+                .collect()
+        });
+        until("haproxy", 60, || stage.service.scratch.path("haproxy.sock").exists());
+        stage
+    }
+
+    /// With the proxy that `words` runs.
+    fn before(splice: Option<&str>, words: impl FnOnce(&Scratch) -> Vec<String>) -> Self {
         let lab = Lab::new();
         let service = Service::on_interface(&lab);
         let object = object(&service.scratch, "splice", None);
@@ -153,16 +194,11 @@ impl Stage {
         let scratch = &service.scratch;
         let mut server = lab.on_client(peers("serve", &service)).start(scratch.path("server.log"));
         server.wait_for("ready", 30);
-        let config = scratch.path("haproxy.cfg");
-        let text = CONFIG.replace("DIR", &scratch.0.display().to_string());
-        std::fs::write(&config, text.replace("SERVER", SERVER).replace("CLIENT", CLIENT)).unwrap();
         let run = Program::new(&[bin("towpath")]).arg("run").arg("--require").arg("--socket").arg(&service.socket);
         let run = splice.into_iter().fold(run, |run, ports| run.arg("--splice").arg(ports));
-        let run = run.arg("--").arg("/usr/sbin/haproxy").arg("-db").arg("-f").arg(&config);
-        let proxy = lab.on_server(run).start(scratch.path("haproxy.log"));
-        let stage = Self { lab, service, server, proxy };
-        until("haproxy", 60, || stage.service.scratch.path("haproxy.sock").exists());
-        stage
+        let run = words(scratch).into_iter().fold(run.arg("--"), Program::arg);
+        let proxy = lab.on_server(run).start(scratch.path("proxy.log"));
+        Self { lab, service, server, proxy }
     }
 
     fn client(&self, what: &str, log: &str) -> Running {
@@ -270,6 +306,17 @@ fn several_of_both_threads_are_handed_over_at_once() {
     stage.tell("enough");
     let [up, down] = whole(&stage, &mut clients);
     until("haproxy's numbers", 60, || counted(&stage, "whole") == [up + 8 * 8, down + 3 * 8]);
+}
+
+#[test]
+fn nothing_is_lost_between_two_threads_that_serve_one_direction_each() {
+    let words = ["python3", "-u", "-c", THREADS, CLIENT];
+    let mut stage = Stage::before(Some("7000"), |_| words.map(String::from).to_vec());
+    stage.proxy.wait_for("ready", 60);
+    let mut clients: Vec<_> = (0..4).map(|number| stage.client("exchange", &format!("client-{number}.log"))).collect();
+    until("all hand-overs", 120, || stage.pairs() == clients.len());
+    stage.tell("enough");
+    whole(&stage, &mut clients);
 }
 
 #[test]
