@@ -56,6 +56,10 @@ def drip(s, who):
     threading.Thread(target=send, daemon=True).start()
     exact(s, MB); say(who, 'has what is worth it')
     end_of(s, who)
+def push(s, who):
+    if who == 'client': s.sendall(bytes(MB))
+    else: exact(s, MB)
+    end_of(s, who)
 def serve(s):
     what = exact(s, 8).decode().strip()
     s.sendall(b'yes')
@@ -67,6 +71,7 @@ def serve(s):
             say('server saw the end')
         except ConnectionResetError: say('server was reset')
     elif what == 'drip': drip(s, 'server')
+    elif what == 'push': push(s, 'server')
     s.close()
 class Pages(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
@@ -101,6 +106,7 @@ elif what in ('echo', 'quiet'):
     if what == 'echo': wait_for('more'); echo(); say('echoed more')
     end_of(s, 'client')
 elif what == 'drip': drip(s, 'client')
+elif what == 'push': push(s, 'client')
 ";
 
 const CONFIG: &str = "
@@ -134,9 +140,11 @@ listen pages
     server s CLIENT:7102
 ";
 
-/// A proxy that has a thread for each direction. It waits for room by an epoll instance of its own.
+/// A proxy that has a thread for each direction. It waits for room by an epoll instance of its own. Or it says how many
+/// seconds of CPU it takes in three after a MB in one direction, without a look at the other one.
 const THREADS: &str = r"
-import os, select, socket, sys, threading
+import os, select, socket, sys, threading, time
+moved = [0]
 def one_way(source, target):
     (unread, pipe), bytes, room = os.pipe(), select.epoll(), select.epoll()
     bytes.register(source, select.EPOLLIN); room.register(target, select.EPOLLOUT)
@@ -145,6 +153,7 @@ def one_way(source, target):
         try: count = os.splice(source.fileno(), pipe, 1 << 30, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError: continue
         if count == 0: break
+        moved[0] += count
         while count:
             room.poll()
             try: count -= os.splice(unread, target.fileno(), count, flags=os.SPLICE_F_NONBLOCK)
@@ -155,8 +164,13 @@ l = socket.create_server(('', 7000), backlog=64)
 print('ready', flush=True)
 while True:
     client = l.accept()[0]; server = socket.create_connection((sys.argv[1], 7100))
+    if sys.argv[2] == 'one': server.sendall(client.recv(8)); client.sendall(server.recv(3))
     for s in client, server: s.setblocking(False)
-    for ways in (client, server), (server, client): threading.Thread(target=one_way, args=ways).start()
+    ways = ((client, server), (server, client))[:1 if sys.argv[2] == 'one' else 2]
+    for way in ways: threading.Thread(target=one_way, args=way, daemon=True).start()
+    if len(ways) == 2: continue
+    while moved[0] < 1 << 20: time.sleep(0.01)
+    before = time.process_time(); time.sleep(3); print('used', time.process_time() - before, flush=True)
 ";
 
 /// Servers, and a proxy before them, mostly haproxy.
@@ -182,6 +196,14 @@ impl Stage {
                 .collect()
         });
         until("haproxy", 60, || stage.service.scratch.path("haproxy.sock").exists());
+        stage
+    }
+
+    /// With the proxy that has threads, for `both` directions or `one`.
+    fn with_threads(directions: &str) -> Self {
+        let words = ["python3", "-u", "-c", THREADS, CLIENT, directions];
+        let mut stage = Self::before(Some("7000"), |_| words.map(String::from).to_vec());
+        stage.proxy.wait_for("ready", 60);
         stage
     }
 
@@ -310,13 +332,21 @@ fn several_of_both_threads_are_handed_over_at_once() {
 
 #[test]
 fn nothing_is_lost_between_two_threads_that_serve_one_direction_each() {
-    let words = ["python3", "-u", "-c", THREADS, CLIENT];
-    let mut stage = Stage::before(Some("7000"), |_| words.map(String::from).to_vec());
-    stage.proxy.wait_for("ready", 60);
+    let stage = Stage::with_threads("both");
     let mut clients: Vec<_> = (0..4).map(|number| stage.client("exchange", &format!("client-{number}.log"))).collect();
     until("all hand-overs", 120, || stage.pairs() == clients.len());
     stage.tell("enough");
     whole(&stage, &mut clients);
+}
+
+#[test]
+fn a_proxy_that_watches_one_direction_alone_does_not_spin() {
+    let mut stage = Stage::with_threads("one");
+    let _client = stage.client("push", "client.log");
+    stage.proxy.wait_for("used", 60);
+    let output = stage.proxy.output();
+    let used = output.lines().find_map(|line| line.strip_prefix("used ")).and_then(|used| used.parse::<f64>().ok());
+    assert!(used.unwrap() < 0.5, "{output}");
 }
 
 #[test]
