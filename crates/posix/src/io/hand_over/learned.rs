@@ -1,6 +1,5 @@
 //! What the program's calls of `splice` have taught, and what it is owed. Positions and times come from the caller.
 
-use crate::ready::readiness::{IN, RDNORM};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,8 @@ pub type Key = (u32, u32);
 /// A pipe: its device and inode.
 pub type Pipe = (u64, u64);
 
+/// Events that tell the program of bytes.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// A call for so many bytes looks at none of them. Proxies that look ask for what is left of a message.
 pub const ALL: usize = 1 << 30;
 /// So many bytes have moved before a pair is worth it.
@@ -346,7 +347,7 @@ impl Learned {
 
     /// The program has been told of these events of it.
     pub fn shown(&mut self, me: Key, events: u32, passed: impl FnOnce() -> u64, now: Instant) {
-        if events & (IN | RDNORM) == 0 {
+        if events & READABLE == 0 {
             return;
         }
         let Some(source) = self.sources.get_mut(&me) else { return };

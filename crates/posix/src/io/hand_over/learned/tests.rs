@@ -1,7 +1,6 @@
 //! What calls teach, call by call.
 
 use super::*;
-use crate::ready::readiness::OUT;
 use std::collections::BTreeSet;
 
 const A: Key = (1, 1);
@@ -142,7 +141,7 @@ fn a_socket_from_which_nothing_was_spliced_is_called_readable_some_times() {
     for _ in 0..PROBES {
         assert_eq!(proxy.read(A, P, ALL, 0), Plan::Nudge(B));
         assert!(proxy.learned.is_readable(B, || 0, proxy.now) && !proxy.learned.is_readable(A, || 0, proxy.now));
-        proxy.learned.shown(B, IN, || 0, proxy.now);
+        proxy.learned.shown(B, READABLE, || 0, proxy.now);
         assert!(!proxy.learned.is_readable(B, || 0, proxy.now) && proxy.learned.nudges() == 0);
         assert_eq!(proxy.read(A, P, ALL, 0), Plan::Move, "not at once again");
         proxy.now += PROBE_PAUSE;
@@ -199,7 +198,7 @@ fn what_has_passed_is_owed_once_and_goes_to_the_partner_alone() {
     let learned = &mut proxy.learned;
     assert_eq!((learned.partner(A), learned.partner(B), learned.partner(C)), (Some(B), Some(A), None));
     assert!(!learned.is_readable(A, || 0, proxy.now) && learned.is_readable(A, || 100, proxy.now));
-    learned.shown(A, IN, || 100, proxy.now);
+    learned.shown(A, READABLE, || 100, proxy.now);
     assert!(!learned.is_readable(A, || 100, proxy.now) && learned.is_readable(A, || 101, proxy.now));
     assert_eq!(learned.owe(A, P, 100, 60), 60);
     assert!(learned.is_readable(A, || 100, proxy.now), "some are left");
@@ -265,7 +264,7 @@ fn a_nudge_that_nobody_sees_ends_and_no_wait_spins_for_it() {
     while let Some(at) = proxy.learned.next(proxy.now) {
         assert!(at >= proxy.now + LOOK && proxy.learned.is_readable(B, || 0, proxy.now));
         // Room is no sign that the program has been told of bytes.
-        proxy.learned.shown(B, OUT, || 0, proxy.now);
+        proxy.learned.shown(B, libc::EPOLLOUT as u32, || 0, proxy.now);
         (proxy.now, waits) = (at, waits + 1);
     }
     assert_eq!((waits, proxy.now), (100, begun + NUDGED));
