@@ -145,24 +145,29 @@ listen pages
 const THREADS: &str = r"
 import os, select, socket, sys, threading, time
 moved = [0]
+def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
 def one_way(source, target):
     (unread, pipe), bytes = os.pipe(), select.epoll()
     room = select.poll() if sys.argv[2] == 'one' else select.epoll()
     bytes.register(source, select.EPOLLIN); room.register(target, select.EPOLLOUT)
+    sum, copied = 0, False
     while True:
         bytes.poll()
+        # One of two descriptors is closed.
+        if not copied and os.path.exists(sys.argv[3]): os.close(os.dup(source.fileno())); copied = True; say('copied')
         try: count = os.splice(source.fileno(), pipe, 1 << 30, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError: continue
         if count == 0: break
-        moved[0] += count
+        moved[0] += count; sum += count
         while count:
             room.poll()
             try: count -= os.splice(unread, target.fileno(), count, flags=os.SPLICE_F_NONBLOCK)
             except BlockingIOError: pass
+    say('moved', sum)
     try: target.shutdown(socket.SHUT_WR)
     except OSError: pass
 l = socket.create_server(('', 7000), backlog=64)
-print('ready', flush=True)
+say('ready')
 while True:
     client = l.accept()[0]; server = socket.create_connection((sys.argv[1], 7100))
     if sys.argv[2] == 'one': server.sendall(client.recv(8)); client.sendall(server.recv(3))
@@ -171,7 +176,7 @@ while True:
     for way in ways: threading.Thread(target=one_way, args=way, daemon=True).start()
     if len(ways) == 2: continue
     while moved[0] < 1 << 20: time.sleep(0.01)
-    before = time.process_time(); time.sleep(3); print('used', time.process_time() - before, flush=True)
+    before = time.process_time(); time.sleep(3); say('used', time.process_time() - before)
 ";
 
 /// Servers, and a proxy before them, mostly haproxy.
@@ -202,8 +207,9 @@ impl Stage {
 
     /// With the proxy that has threads, for `both` directions or `one`.
     fn with_threads(directions: &str) -> Self {
-        let words = ["python3", "-u", "-c", THREADS, CLIENT, directions];
-        let mut stage = Self::before(Some("7000"), |_| words.map(String::from).to_vec());
+        let words = ["python3", "-u", "-c", THREADS, CLIENT, directions].map(String::from);
+        let copy = |scratch: &Scratch| scratch.path("copy").display().to_string();
+        let mut stage = Self::before(Some("7000"), |scratch| words.into_iter().chain([copy(scratch)]).collect());
         stage.proxy.wait_for("ready", 60);
         stage
     }
@@ -338,6 +344,22 @@ fn nothing_is_lost_between_two_threads_that_serve_one_direction_each() {
     until("all hand-overs", 120, || stage.pairs() == clients.len());
     stage.tell("enough");
     whole(&stage, &mut clients);
+}
+
+#[test]
+fn the_close_of_one_of_two_descriptors_changes_nothing() {
+    let stage = Stage::with_threads("both");
+    let client = stage.client("exchange", "client.log");
+    until("the hand-over", 120, || stage.pairs() == 1);
+    stage.tell("copy");
+    until("the copies", 60, || stage.proxy.output().matches("copied").count() == 2);
+    stage.await_spliced(PORTS[0], stage.sent_on()[&PORTS[0]] + 20 * MB);
+    stage.tell("enough");
+    let [up, down] = whole(&stage, &mut [client]);
+    for sum in [up + 8, down + 3] {
+        let line = format!("moved {sum}\n");
+        until("the program's sums", 60, || stage.proxy.output().contains(&line));
+    }
 }
 
 #[test]
