@@ -73,3 +73,32 @@ except TimeoutError: print('nothing')"
     );
     lab.on_client(Program::line("python3 -c").arg(script)).run(60).ok().trim().to_owned()
 }
+
+/// One direction of two connections that the module `splice` sends on.
+pub struct Spliced {
+    /// The sender's port.
+    pub from: u16,
+    /// The receiver's port.
+    pub to: u16,
+    /// Payload bytes that the module has sent on.
+    pub by_module: u64,
+    /// Those that the kernel has.
+    pub by_kernel: u64,
+}
+
+/// What is in the map `towpath_splices`.
+pub fn spliced(service: &Service) -> Vec<Spliced> {
+    let dump = json(service, "maps splice towpath_splices dump");
+    let number = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal digits");
+    let elements = dump["elements"].as_array().expect("an answer of the service");
+    let one = |element: &Value| {
+        let text = |value: &Value| value.as_str().expect("an answer of the service").to_owned();
+        let (key, value) = (text(&element["key"]), text(&element["values"][0]));
+        // Two addresses of 16 bytes, then the two ports. The value ends with what the module has counted, frames and bytes, and then
+        // the kernel.
+        let port = |at: usize| number(&key[at..at + 4]) as u16;
+        let count = |before: usize| number(&value[value.len() - before..][..16]).swap_bytes();
+        Spliced { from: port(64), to: port(68), by_module: count(48), by_kernel: count(16) }
+    };
+    elements.iter().map(one).collect()
+}

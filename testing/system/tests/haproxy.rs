@@ -3,10 +3,10 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use towpath_system_tests::module::{json, module, object};
+use towpath_system_tests::module::{Spliced, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
 
 /// Ports of haproxy in TCP mode, of one with short time-outs, and in HTTP mode. The servers' ports are 100 higher.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
@@ -54,6 +54,11 @@ def drip(s, who):
             except OSError: return
             time.sleep(0.05)
     threading.Thread(target=send, daemon=True).start()
+    exact(s, MB); say(who, 'has what is worth it')
+    end_of(s, who)
+def push(s, who):
+    if who == 'client': s.sendall(bytes(MB))
+    else: exact(s, MB)
     end_of(s, who)
 def serve(s):
     what = exact(s, 8).decode().strip()
@@ -66,6 +71,7 @@ def serve(s):
             say('server saw the end')
         except ConnectionResetError: say('server was reset')
     elif what == 'drip': drip(s, 'server')
+    elif what == 'push': push(s, 'server')
     s.close()
 class Pages(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
@@ -100,6 +106,7 @@ elif what in ('echo', 'quiet'):
     if what == 'echo': wait_for('more'); echo(); say('echoed more')
     end_of(s, 'client')
 elif what == 'drip': drip(s, 'client')
+elif what == 'push': push(s, 'client')
 ";
 
 const CONFIG: &str = "
@@ -123,8 +130,8 @@ listen whole
 listen short
     bind SERVER:7001
     option tcplog
-    timeout client 8s
-    timeout server 8s
+    timeout client 12s
+    timeout server 12s
     server s CLIENT:7101
 listen pages
     bind SERVER:7002
@@ -133,7 +140,46 @@ listen pages
     server s CLIENT:7102
 ";
 
-/// Servers, and haproxy before them.
+/// A proxy that has a thread for each direction. It waits for room by an epoll instance of its own. Or it says how many
+/// seconds of CPU it takes in three after a MB in one direction. The other one is in no epoll instance then.
+const THREADS: &str = r"
+import os, select, socket, sys, threading, time
+moved = [0]
+def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
+def one_way(source, target):
+    (unread, pipe), bytes = os.pipe(), select.epoll()
+    room = select.poll() if sys.argv[2] == 'one' else select.epoll()
+    bytes.register(source, select.EPOLLIN); room.register(target, select.EPOLLOUT)
+    sum, copied = 0, False
+    while True:
+        bytes.poll()
+        # One of two descriptors is closed.
+        if not copied and os.path.exists(sys.argv[3]): os.close(os.dup(source.fileno())); copied = True; say('copied')
+        try: count = os.splice(source.fileno(), pipe, 1 << 30, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError: continue
+        if count == 0: break
+        moved[0] += count; sum += count
+        while count:
+            room.poll()
+            try: count -= os.splice(unread, target.fileno(), count, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError: pass
+    say('moved', sum)
+    try: target.shutdown(socket.SHUT_WR)
+    except OSError: pass
+l = socket.create_server(('', 7000), backlog=64)
+say('ready')
+while True:
+    client = l.accept()[0]; server = socket.create_connection((sys.argv[1], 7100))
+    if sys.argv[2] == 'one': server.sendall(client.recv(8)); client.sendall(server.recv(3))
+    for s in client, server: s.setblocking(False)
+    ways = ((client, server), (server, client))[:1 if sys.argv[2] == 'one' else 2]
+    for way in ways: threading.Thread(target=one_way, args=way, daemon=True).start()
+    if len(ways) == 2: continue
+    while moved[0] < 1 << 20: time.sleep(0.01)
+    before = time.process_time(); time.sleep(3); say('used', time.process_time() - before)
+";
+
+/// Servers, and a proxy before them, mostly haproxy.
 struct Stage {
     lab: Lab,
     service: Service,
@@ -145,6 +191,31 @@ impl Stage {
     /// `splice`: the ports that the operator names.
     fn new(splice: Option<&str>) -> Self {
         require_program("haproxy", "haproxy");
+        let stage = Self::before(splice, |scratch| {
+            let config = scratch.path("haproxy.cfg");
+            let text = CONFIG.replace("DIR", &scratch.0.display().to_string());
+            std::fs::write(&config, text.replace("SERVER", SERVER).replace("CLIENT", CLIENT)).unwrap();
+            ["/usr/sbin/haproxy", "-db", "-f"]
+                .map(String::from)
+                .into_iter()
+                .chain([config.display().to_string()])
+                .collect()
+        });
+        until("haproxy", 60, || stage.service.scratch.path("haproxy.sock").exists());
+        stage
+    }
+
+    /// With the proxy that has threads, for `both` directions or `one`.
+    fn with_threads(directions: &str) -> Self {
+        let words = ["python3", "-u", "-c", THREADS, CLIENT, directions].map(String::from);
+        let copy = |scratch: &Scratch| scratch.path("copy").display().to_string();
+        let mut stage = Self::before(Some("7000"), |scratch| words.into_iter().chain([copy(scratch)]).collect());
+        stage.proxy.wait_for("ready", 60);
+        stage
+    }
+
+    /// With the proxy that `words` runs.
+    fn before(splice: Option<&str>, words: impl FnOnce(&Scratch) -> Vec<String>) -> Self {
         let lab = Lab::new();
         let service = Service::on_interface(&lab);
         let object = object(&service.scratch, "splice", None);
@@ -152,16 +223,11 @@ impl Stage {
         let scratch = &service.scratch;
         let mut server = lab.on_client(peers("serve", &service)).start(scratch.path("server.log"));
         server.wait_for("ready", 30);
-        let config = scratch.path("haproxy.cfg");
-        let text = CONFIG.replace("DIR", &scratch.0.display().to_string());
-        std::fs::write(&config, text.replace("SERVER", SERVER).replace("CLIENT", CLIENT)).unwrap();
         let run = Program::new(&[bin("towpath")]).arg("run").arg("--require").arg("--socket").arg(&service.socket);
         let run = splice.into_iter().fold(run, |run, ports| run.arg("--splice").arg(ports));
-        let run = run.arg("--").arg("/usr/sbin/haproxy").arg("-db").arg("-f").arg(&config);
-        let proxy = lab.on_server(run).start(scratch.path("haproxy.log"));
-        let stage = Self { lab, service, server, proxy };
-        until("haproxy", 60, || stage.service.scratch.path("haproxy.sock").exists());
-        stage
+        let run = words(scratch).into_iter().fold(run.arg("--"), Program::arg);
+        let proxy = lab.on_server(run).start(scratch.path("proxy.log"));
+        Self { lab, service, server, proxy }
     }
 
     fn client(&self, what: &str, log: &str) -> Running {
@@ -179,26 +245,17 @@ impl Stage {
 
     /// Payload bytes that have gone on past haproxy, by the port to which they were sent.
     fn sent_on(&self) -> BTreeMap<u16, u64> {
-        let dump = json(&self.service, "maps splice towpath_splices dump");
-        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
         let mut sums = BTreeMap::new();
-        for element in dump["elements"].as_array().unwrap() {
-            let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
-            // Two addresses, then the sender's port and the receiver's. The value ends with what the module has counted, frames
-            // and bytes, and then the kernel.
-            let count = |at: usize| number(&value[value.len() - at..value.len() - at + 16]).swap_bytes();
-            let to = number(&key[20..24]) as u16;
-            let from = number(&key[16..20]) as u16;
+        for Spliced { from, to, by_module, by_kernel } in spliced(&self.service) {
             let port = if PORTS.contains(&to) { to } else { from - 100 };
-            *sums.entry(port).or_default() += count(16) + count(48);
+            *sums.entry(port).or_default() += by_module + by_kernel;
         }
         sums
     }
 
     /// How many pairs are handed over.
     fn pairs(&self) -> usize {
-        let dump = json(&self.service, "maps splice towpath_splices dump");
-        dump["elements"].as_array().unwrap().len() / 2
+        spliced(&self.service).len() / 2
     }
 
     fn await_spliced(&self, port: u16, bytes: u64) {
@@ -281,6 +338,41 @@ fn several_of_both_threads_are_handed_over_at_once() {
 }
 
 #[test]
+fn nothing_is_lost_between_two_threads_that_serve_one_direction_each() {
+    let stage = Stage::with_threads("both");
+    let mut clients: Vec<_> = (0..4).map(|number| stage.client("exchange", &format!("client-{number}.log"))).collect();
+    until("all hand-overs", 120, || stage.pairs() == clients.len());
+    stage.tell("enough");
+    whole(&stage, &mut clients);
+}
+
+#[test]
+fn the_close_of_one_of_two_descriptors_changes_nothing() {
+    let stage = Stage::with_threads("both");
+    let client = stage.client("exchange", "client.log");
+    until("the hand-over", 120, || stage.pairs() == 1);
+    stage.tell("copy");
+    until("the copies", 60, || stage.proxy.output().matches("copied").count() == 2);
+    stage.await_spliced(PORTS[0], stage.sent_on()[&PORTS[0]] + 20 * MB);
+    stage.tell("enough");
+    let [up, down] = whole(&stage, &mut [client]);
+    for sum in [up + 8, down + 3] {
+        let line = format!("moved {sum}\n");
+        until("the program's sums", 60, || stage.proxy.output().contains(&line));
+    }
+}
+
+#[test]
+fn a_proxy_that_watches_one_direction_alone_does_not_spin() {
+    let mut stage = Stage::with_threads("one");
+    let _client = stage.client("push", "client.log");
+    stage.proxy.wait_for("used", 60);
+    let output = stage.proxy.output();
+    let used = output.lines().find_map(|line| line.strip_prefix("used ")).and_then(|used| used.parse::<f64>().ok());
+    assert!(used.unwrap() < 0.5, "{output}");
+}
+
+#[test]
 fn haproxys_administrator_ends_both_connections() {
     let mut stage = Stage::new(Some("7000"));
     let mut client = stage.client("echo", "client.log");
@@ -312,18 +404,20 @@ fn connections_end_with_haproxy() {
 fn haproxys_time_out_begins_anew_while_bytes_pass_and_ends_both_when_none_do() {
     let mut stage = Stage::new(Some("7001"));
     let mut client = stage.client("drip", "client.log");
-    stage.await_spliced(PORTS[1], 1);
-    let log = stage.proxy.output();
-    assert!(!log.contains("short short/s"), "{log}");
-    // So many small pieces take twice the time-out at least.
-    stage.await_spliced(PORTS[1], 320_000);
+    client.wait_for("client has what is worth it", 60);
+    stage.server.wait_for("server has what is worth it", 60);
+    until("the hand-over", 120, || stage.pairs() == 1);
+    // A peer sends 20,000 bytes in a second at most. So both need twice the time-out at least.
+    let before = stage.sent_on()[&PORTS[1]];
+    stage.await_spliced(PORTS[1], before + 1_000_000);
     let log = stage.proxy.output();
     assert!(!log.contains("short short/s"), "{log}");
     stage.tell("stop");
     client.wait_for("client was reset", 120);
     stage.server.wait_for("server was reset", 60);
     until("the log", 60, || {
-        stage.proxy.output().lines().any(|line| line.contains("short short/s") && line.contains(" cD "))
+        let is_over = |line: &str| [" cD ", " sD "].iter().any(|why| line.contains(why));
+        stage.proxy.output().lines().any(|line| line.contains("short short/s") && is_over(line))
     });
 }
 

@@ -2,9 +2,8 @@
 //! server are plain Linux programs on the far side of one veth, or of two.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use serde_json::Value;
 use std::collections::BTreeSet;
-use towpath_system_tests::module::{counts, object};
+use towpath_system_tests::module::{Spliced, counts, module, object, spliced};
 use towpath_system_tests::namespace::{
     BEHIND, BEHIND6, Behind, CLIENT, CLIENT_TOO, CLIENT6, CLIENT6_TOO, SERVER, SERVER6,
 };
@@ -177,19 +176,11 @@ impl Stage {
 
     /// Payload bytes from the client and from the server that have been sent on, of all connections that are spliced.
     fn sent_on(&self, by: By) -> [u64; 2] {
-        let json = module(&self.service, "maps splice towpath_splices dump --json").run(60).ok();
-        let dump: Value = serde_json::from_str(&json).unwrap();
-        let ports = PORTS.map(|port| format!("{port:04x}"));
         let mut sums = [0; 2];
-        for element in dump["elements"].as_array().unwrap() {
-            let (key, value) = (element["key"].as_str().unwrap(), element["values"][0].as_str().unwrap());
-            // Two addresses of 16 bytes, then the sender's port and the receiver's. The value ends with what the module has counted,
-            // frames and bytes, and then the kernel.
-            let from_server = key[64..68] == ports[1];
-            assert!(from_server || key[68..72] == ports[0], "{dump}");
-            let at = value.len() - if by == By::Kernel { 16 } else { 48 };
-            let count = u64::from_str_radix(&value[at..at + 16], 16).unwrap();
-            sums[usize::from(from_server)] += count.swap_bytes();
+        for Spliced { from, to, by_module, by_kernel } in spliced(&self.service) {
+            let from_server = from == PORTS[1];
+            assert!(from_server || to == PORTS[0], "{from} to {to}");
+            sums[usize::from(from_server)] += if by == By::Kernel { by_kernel } else { by_module };
         }
         sums
     }
@@ -204,11 +195,6 @@ enum By {
 
 fn peers(what: &str, service: &Service, path: Path) -> Program {
     Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0).arg(path.proxy)
-}
-
-fn module(service: &Service, line: &str) -> Program {
-    let program = Program::new(&[bin("towpath")]).arg("module").arg("--socket").arg(&service.socket);
-    line.split_whitespace().fold(program, |program, word| program.arg(word))
 }
 
 /// The exchanges of one side: bytes and hashes of both directions, as the other side has them.

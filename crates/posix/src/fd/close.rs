@@ -110,7 +110,7 @@ pub fn let_go(fd: c_int, socket: &Socket) -> Option<Leaving> {
     past::look(fd);
     table::set(fd, Descriptor::Kernel);
     rewatch::forget(fd, socket);
-    if socket.has(flag::SPLICES) {
+    if socket.has(flag::SPLICES) && !has_copy(socket) {
         hand_over::closed(socket);
     }
     if socket.has(flag::SHARED) {
@@ -125,6 +125,12 @@ pub fn let_go(fd: c_int, socket: &Socket) -> Option<Leaving> {
         }
     }
     None
+}
+
+/// Has this process another descriptor of the socket?
+fn has_copy(socket: &Socket) -> bool {
+    let kind = table::kind_of(socket);
+    socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(_, other)| other == kind)
 }
 
 /// A call has made `new`, a copy of `old`. `kind` is the kind of `old`.

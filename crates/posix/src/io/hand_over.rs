@@ -64,10 +64,10 @@ pub fn is_readable(socket: &Socket) -> bool {
     with(|learned| learned.is_readable(key(socket), || passed(socket), Instant::now())) == Some(true)
 }
 
-/// An epoll instance has reported the socket.
+/// An epoll instance has reported these events of the socket.
 #[cold]
-pub fn shown(socket: &Socket) {
-    with(|learned| learned.shown(key(socket), || passed(socket), Instant::now()));
+pub fn shown(socket: &Socket, events: u32) {
+    with(|learned| learned.shown(key(socket), events, || passed(socket), Instant::now()));
 }
 
 /// Will the socket be readable without an event of the stack?
@@ -82,8 +82,9 @@ pub fn sleep_of(time: Duration) -> Duration {
     if NUDGES.load(Ordering::Acquire) == 0 {
         return time;
     }
-    let next = with(|learned| learned.next()).flatten();
-    next.map_or(time, |at| time.min(at.saturating_duration_since(Instant::now())))
+    let now = Instant::now();
+    let next = with(|learned| learned.next(now)).flatten();
+    next.map_or(time, |at| time.min(at.saturating_duration_since(now)))
 }
 
 /// A socket that splices is being closed.

@@ -21,7 +21,8 @@ pub const HUP: u32 = libc::EPOLLHUP as u32;
 pub const ERR: u32 = libc::EPOLLERR as u32;
 /// An urgent byte is to be read.
 pub const PRI: u32 = libc::EPOLLPRI as u32;
-const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+/// The same as [`IN`], which some programs ask for instead.
+pub const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 /// Events that are reported whether asked for or not.
 pub const ALWAYS: u32 = HUP | ERR;

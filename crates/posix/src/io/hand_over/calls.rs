@@ -38,26 +38,43 @@ pub fn into_pipe(
     }
     let Some(pipe) = pipe_of(pipe) else { return really() };
     let (now, is_empty) = (Instant::now(), unread() == Ok(0));
-    if with(|learned| learned.partner(me).is_some()) == Some(true) {
-        return owed(from, pipe, len, is_empty, really);
-    }
     let before = head(from);
     let head_of = |key| socket_of(key).map(|socket| head(&socket));
+    // What is known of a socket is forgotten when it is closed, and a nudge is seen, only if it is marked.
+    if !from.has(flag::SPLICES) {
+        from.mark(flag::SPLICES, true);
+    }
     match with(|learned| learned.plan((me, before), pipe, (len, is_empty), head_of, now)) {
-        Some(Plan::Ask(other)) if is_handed_over(from, other, now) => return Err(libc::EAGAIN),
+        Some(Plan::Move) => {}
         Some(Plan::Nudge(other)) => {
             if let Some(other) = socket_of(other) {
                 rewatch::look_at(&other);
             }
         }
-        _ => {}
+        Some(Plan::Ask(other)) => {
+            if is_handed_over(from, other, now) {
+                return Err(libc::EAGAIN);
+            }
+            if with(|learned| learned.begin(me)) == Some(false) {
+                return Err(later(from));
+            }
+        }
+        Some(Plan::Wait) => return Err(later(from)),
+        Some(Plan::Owe) => return owed(from, pipe, len, is_empty, really),
+        None => return really(),
     }
     let moved = really();
     let count = moved.unwrap_or(0);
-    if with(|learned| learned.moved_in(me, pipe, [before, head(from)], count)) == Some(true) {
-        from.mark(flag::SPLICES, true);
-    }
+    with(|learned| learned.moved_in(me, pipe, [before, head(from)], count));
     moved
+}
+
+/// Another thread asks the stack about this socket. The program is to call again soon.
+#[cold]
+fn later(from: &Socket) -> c_int {
+    with(|learned| learned.wait(key(from), Instant::now()));
+    rewatch::look_at(from);
+    libc::EAGAIN
 }
 
 /// `splice` of up to `len` bytes out of a pipe to a socket.
@@ -73,7 +90,7 @@ pub fn out_of_pipe(to: &Socket, pipe: c_int, len: size_t, really: impl FnOnce() 
         Some(Found::Bytes) | None => {}
     }
     let moved = really()?;
-    if with(|learned| learned.moved_out(pipe, key(to), moved)) == Some(true) {
+    if with(|learned| learned.moved_out(pipe, key(to), moved)) == Some(true) && !to.has(flag::SPLICES) {
         to.mark(flag::SPLICES, true);
     }
     Ok(moved)
@@ -130,9 +147,12 @@ fn is_handed_over(from: &Socket, other: Key, now: Instant) -> bool {
             [from, &to].into_iter().for_each(rewatch::look_at);
             true
         }
-        Err(libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT) => {
+        Err(libc::EBUSY) => {
+            with(|learned| learned.busy(me, other, Instant::now()));
+            false
+        }
+        Err(libc::EAGAIN | libc::ETIMEDOUT) => {
             if with(|learned| learned.not_yet(me, other, Instant::now())) == Some(true) {
-                from.mark(flag::SPLICES, true);
                 rewatch::look_at(from);
             }
             false

@@ -8,6 +8,8 @@ pub type Key = (u32, u32);
 /// A pipe: its device and inode.
 pub type Pipe = (u64, u64);
 
+/// Events that tell the program of bytes.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// A call for so many bytes looks at none of them. Proxies that look ask for what is left of a message.
 pub const ALL: usize = 1 << 30;
 /// So many bytes have moved before a pair is worth it.
@@ -23,6 +25,14 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(64);
 /// How often a socket is called readable so that the program shows how it reads from it, and the pause between.
 const PROBES: u32 = 3;
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// For so long a nudge makes a socket readable. The program may not watch it, or only for room.
+const NUDGED: Duration = Duration::from_secs(1);
+/// While a nudge is due and not seen, waits look again after this time.
+const LOOK: Duration = Duration::from_millis(10);
+/// A call that finds the stack being asked about its socket is to come again after this time.
+const ASKED: Duration = Duration::from_millis(5);
+/// After this time the stack is asked again if it had too many of such questions.
+const BUSY: Duration = Duration::from_secs(1);
 /// Most pipes with bytes at a time.
 const MOST_PIPES: usize = 4096;
 
@@ -47,9 +57,13 @@ struct Source {
     asked_at: Option<u32>,
     /// The program does something else with it than passing all on, or the stack has refused.
     never: bool,
+    /// Calls under way that may move its bytes to pipes. Other threads make them.
+    calls: u32,
     /// The stack is being asked.
     asking: bool,
     attempt: Option<Attempt>,
+    /// Until then the stack is not asked.
+    busy: Option<Instant>,
     probes: u32,
     probed: Option<Instant>,
     /// When it is called readable although it is not, so that the program calls.
@@ -81,12 +95,16 @@ pub struct Learned {
 /// What a call is to do before it moves bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing.
+    /// Nothing. The call is under way until [`Learned::moved_in`].
     Move,
     /// Ask the stack to take this socket and that one over.
     Ask(Key),
-    /// Look at this socket in the epoll instances: it has a nudge.
+    /// Look at this socket in the epoll instances: it has a nudge. The call is under way, too.
     Nudge(Key),
+    /// Another thread asks the stack about this socket, so nothing is to move.
+    Wait,
+    /// It is handed over.
+    Owe,
 }
 
 /// What a call finds in a pipe.
@@ -116,8 +134,29 @@ impl Learned {
         head_of: impl FnOnce(Key) -> Option<u32>,
         now: Instant,
     ) -> Plan {
+        let plan = self.planned((me, head), pipe, (len, is_empty), head_of, now);
+        if matches!(plan, Plan::Move | Plan::Nudge(_)) {
+            self.change(me, |source| source.calls += 1);
+        }
+        plan
+    }
+
+    fn planned(
+        &mut self,
+        (me, head): (Key, u32),
+        pipe: Pipe,
+        (len, is_empty): (usize, bool),
+        head_of: impl FnOnce(Key) -> Option<u32>,
+        now: Instant,
+    ) -> Plan {
         let there = self.pipes.get(&pipe).filter(|contents| contents.source == me).map_or(0, |contents| contents.bytes);
         let source = self.sources.entry(me).or_default();
+        if source.partner.is_some() {
+            return Plan::Owe;
+        }
+        if source.asking {
+            return Plan::Wait;
+        }
         if len as u64 + there < ALL as u64 {
             source.never = true;
         }
@@ -142,6 +181,27 @@ impl Learned {
         }
         [me, other].iter().for_each(|key| self.change(*key, |source| source.asking = true));
         Plan::Ask(other)
+    }
+
+    /// The stack has not taken `me` over: the call that has asked is under way now. False: nothing is to move, see [`Plan::Wait`].
+    pub fn begin(&mut self, me: Key) -> bool {
+        // Other threads may have been faster since.
+        let Some(source) = self.sources.get_mut(&me) else { return true };
+        let may = !source.asking && source.partner.is_none();
+        source.calls += u32::from(may);
+        may
+    }
+
+    /// A call for `me` has been told to come again: a nudge has it come.
+    pub fn wait(&mut self, me: Key, now: Instant) {
+        self.nudge(me, now + ASKED);
+    }
+
+    /// The stack has too many questions. That says nothing of these two, so it is no attempt.
+    pub fn busy(&mut self, me: Key, other: Key, now: Instant) {
+        for key in [me, other] {
+            self.change(key, |source| (source.asking, source.busy) = (false, Some(now + BUSY)));
+        }
     }
 
     /// The stack cannot take them over yet: the next question comes soon, or in a while. True: `me` has a nudge for it.
@@ -202,22 +262,22 @@ impl Learned {
         self.sources.get(&me)?.partner
     }
 
-    /// A call that asked for all has moved so many bytes of `me` to a pipe. `heads`: how far it was and is read.
-    /// True: it is new here.
-    pub fn moved_in(&mut self, me: Key, pipe: Pipe, heads: [u32; 2], moved: usize) -> bool {
-        let is_new = !self.sources.contains_key(&me);
-        let source = self.sources.entry(me).or_default();
+    /// A call has moved so many bytes of `me` to a pipe. `heads`: how far it was and is read.
+    pub fn moved_in(&mut self, me: Key, pipe: Pipe, heads: [u32; 2], moved: usize) {
+        // It may have been closed meanwhile.
+        let Some(source) = self.sources.get_mut(&me) else { return };
+        source.calls = source.calls.saturating_sub(1);
         // Somebody else reads, too.
         source.never |= heads[1].wrapping_sub(heads[0]) as usize != moved;
         source.asked_at = Some(heads[1]);
         source.moved += moved as u64;
         source.in_pipes += moved as u64;
         if moved == 0 {
-            return is_new;
+            return;
         }
         if self.pipes.len() >= MOST_PIPES && !self.pipes.contains_key(&pipe) {
             source.never = true;
-            return is_new;
+            return;
         }
         let contents = self.pipes.entry(pipe).or_insert(Contents { source: me, bytes: 0, owed: 0 });
         contents.bytes += moved as u64;
@@ -225,7 +285,6 @@ impl Learned {
             let theirs = contents.source;
             [me, theirs].iter().for_each(|key| self.change(*key, |source| source.never = true));
         }
-        is_new
     }
 
     /// What is in a pipe for this socket? Of owed bytes at most `len` are taken.
@@ -242,7 +301,7 @@ impl Learned {
         Found::Owed(count as usize)
     }
 
-    /// So many bytes have moved from a pipe to this socket. True: it is new here.
+    /// So many bytes have moved from a pipe to this socket. True: it is known here from now on, until it is closed.
     pub fn moved_out(&mut self, pipe: Pipe, to: Key, moved: usize) -> bool {
         let Some(contents) = self.pipes.get_mut(&pipe) else { return false };
         let (source, count) = (contents.source, contents.bytes.min(moved as u64));
@@ -254,10 +313,9 @@ impl Learned {
             source.in_pipes = source.in_pipes.saturating_sub(count);
             source.never |= strange || *source.to.get_or_insert(to) != to;
         });
-        let is_new = !self.sources.contains_key(&to);
         let target = self.sources.entry(to).or_default();
         target.never |= *target.from.get_or_insert(source) != source;
-        is_new
+        true
     }
 
     /// So many bytes have passed from `me`'s peer. Of those that the program has not been told, at most `len` are entered
@@ -283,12 +341,15 @@ impl Learned {
         let Some(source) = self.sources.get(&me) else { return false };
         match source.partner {
             Some(_) => passed() > source.shown,
-            None => source.nudge.is_some_and(|at| at <= now),
+            None => source.nudge.is_some_and(|at| at <= now && now < at + NUDGED),
         }
     }
 
-    /// It has been called so.
-    pub fn shown(&mut self, me: Key, passed: impl FnOnce() -> u64, now: Instant) {
+    /// The program has been told of these events of it.
+    pub fn shown(&mut self, me: Key, events: u32, passed: impl FnOnce() -> u64, now: Instant) {
+        if events & READABLE == 0 {
+            return;
+        }
         let Some(source) = self.sources.get_mut(&me) else { return };
         if source.partner.is_some() {
             source.shown = passed();
@@ -303,9 +364,20 @@ impl Learned {
         self.sources.get(&me).and_then(|source| source.nudge).is_some_and(|at| at > now)
     }
 
-    /// When the next nudge is due.
-    pub fn next(&self) -> Option<Instant> {
-        self.nudges.iter().filter_map(|key| self.sources.get(key)?.nudge).min()
+    /// When a wait is to look for nudges. A nudge that nobody sees ends.
+    pub fn next(&mut self, now: Instant) -> Option<Instant> {
+        let Self { sources, nudges, .. } = self;
+        let mut next = None;
+        nudges.retain(|key| {
+            let Some(source) = sources.get_mut(key) else { return false };
+            source.nudge = source.nudge.filter(|at| now < *at + NUDGED);
+            let Some(at) = source.nudge else { return false };
+            // It may have become due after the last look.
+            let look = if at > now { at } else { now + LOOK };
+            next = Some(next.map_or(look, |next: Instant| next.min(look)));
+            true
+        });
+        next
     }
 
     /// How many sockets have a nudge.
@@ -344,14 +416,16 @@ impl Source {
     /// May it be handed over, as far as is known, and is nothing of it on its way?
     fn is_open(&self) -> bool {
         let one = self.to.is_none() || self.from.is_none() || self.to == self.from;
-        one && !self.never && !self.asking && self.in_pipes == 0 && self.partner.is_none()
+        one && !self.never && !self.asking && self.calls == 0 && self.in_pipes == 0 && self.partner.is_none()
     }
 
     /// Is it time to ask?
     fn is_due(&self, now: Instant) -> bool {
-        self.attempt.is_none_or(|Attempt { begun, number, .. }| {
+        let is_busy = self.busy.is_some_and(|until| now < until);
+        let is_due = self.attempt.is_none_or(|Attempt { begun, number, .. }| {
             now < begun + HELD || now >= begun + HELD + PAUSE * 4u32.pow(number.saturating_sub(1).min(8))
-        })
+        });
+        is_due && !is_busy
     }
 }
 

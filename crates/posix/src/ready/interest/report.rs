@@ -122,7 +122,10 @@ impl Interest {
         // The stack notifies a moment after a change becomes visible, and once for several changes. Neither is another
         // edge.
         let reported = words.map(|words| (events, words));
-        let is_edge = events & readiness::ERR != 0 || (socket.has(flag::SPLICES) && hand_over::is_readable(&socket));
+        let is_owed = socket.has(flag::SPLICES)
+            && events & (readiness::IN | readiness::RDNORM) != 0
+            && hand_over::is_readable(&socket);
+        let is_edge = events & readiness::ERR != 0 || is_owed;
         if events == 0 || (reported.is_some() && reported == entry.reported && !is_edge) {
             return (false, false);
         }
@@ -131,7 +134,7 @@ impl Interest {
         }
         put(epoll_event { events, u64: entry.data });
         if socket.has(flag::SPLICES) {
-            hand_over::shown(&socket);
+            hand_over::shown(&socket, events);
         }
         let is_oneshot = entry.events & ONESHOT != 0;
         if is_oneshot {
