@@ -43,6 +43,7 @@ impl SlowPath {
         if let Route::Via { link, mtu, .. } = host.route(tuple.remote, Some(tuple.local))
             && !installed.removing
         {
+            installed.mtu = mtu;
             if link != installed.link {
                 installed.link = link;
                 if installed.is_spliced() {
