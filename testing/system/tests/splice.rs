@@ -108,11 +108,15 @@ impl Stage {
         Self::over(USUAL, has_module)
     }
     fn over(path: Path, has_module: bool) -> Self {
+        Self::over_so_many(path, has_module, [CLIENT_TOO, CLIENT6_TOO].contains(&path.server))
+    }
+    /// Over one interface or two.
+    fn over_so_many(path: Path, has_module: bool, is_over_two: bool) -> Self {
         require_program("gcc", "gcc");
         let lab = Lab::new();
         lab.add_ipv6();
         let mut words = vec!["--interface", "eth1", "--admit", "all"];
-        if [CLIENT_TOO, CLIENT6_TOO].contains(&path.server) {
+        if is_over_two {
             lab.join_again();
             lab.add_ipv6_too();
             words.extend(["--interface", "eth2"]);
@@ -375,6 +379,33 @@ fn connections_over_two_interfaces_are_spliced() {
 #[test]
 fn connections_over_ipv6_and_two_interfaces_are_spliced() {
     passes_by_kernel_and_module(Path { proxy: SERVER6, server: CLIENT6_TOO });
+}
+
+#[test]
+fn segments_that_come_by_another_interface_go_out_by_the_right_one() {
+    let mut stage = Stage::over_so_many(USUAL, true, true);
+    // To both peers the route leads over eth1, and they send over eth2.
+    let route = format!("ip route add {SERVER}/32 dev eth2 src {CLIENT}");
+    stage.lab.on_client(Program::line(&route)).run(10).ok();
+    // Whose neighbour is not known is answered by the way that he has come.
+    stage.lab.on_server(Program::line(&format!("ping -c 1 -W 5 {CLIENT}"))).run(10).ok();
+    stage.tell("enough");
+    let mut clients = vec![stage.client("exchange", "kernel.log")];
+    stage.await_spliced(1);
+    stage.tell("go");
+    expect_whole(&stage, &mut clients);
+    let mut capture = stage.capture();
+    clients.push(stage.client("exchange", "module.log"));
+    stage.await_spliced(2);
+    expect_whole(&stage, &mut clients);
+    capture.signal(libc::SIGINT);
+    capture.wait_end(30);
+    assert_eq!(counts(&stage.service, "splice", ["tx", "aborted"]), [0, 0]);
+    let bytes = ["rx", "tx"].map(|way| {
+        let count = Program::line(&format!("cat /sys/class/net/eth2/statistics/{way}_bytes"));
+        stage.lab.on_server(count).run(10).ok().trim().parse::<u64>().unwrap()
+    });
+    assert!(bytes[0] > 4 * (30 << 20) && bytes[1] < 1 << 20, "by eth2 in and out: {bytes:?}");
 }
 
 #[test]

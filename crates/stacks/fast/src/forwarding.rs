@@ -18,15 +18,15 @@ impl SlowHost {
         Ok(())
     }
 
-    /// Another link, or another way: the kernel's copy is made anew.
-    pub fn change_splice(&mut self, translation: &Translation) {
+    /// Another link, or another way: the kernel's copy is made anew. False: the link leads over no interface.
+    pub fn change_splice(&mut self, translation: &Translation) -> bool {
         self.end_forwarding(&translation.from);
-        // Over a port without an interface it has begun only if it goes back over that, and so it stays. One whose interface has
-        // gone has no other way.
-        if let Some(interface) = self.network.interface(translation.link.port) {
+        let interface = self.network.interface(translation.link.port);
+        if let Some(interface) = interface {
             self.splices.relink(translation, interface);
             self.forward(translation);
         }
+        interface.is_some()
     }
 
     /// The map of which the kernel has copies now. None while somebody captures: he would not see what the kernel sends on.

@@ -240,22 +240,24 @@ impl SlowPath {
         true
     }
 
-    /// The link of a spliced flow has changed: that is where the other one's segments go, over the port that they come from.
-    pub(super) fn relink_splice(&mut self, id: FlowId, link: &Link, host: &mut dyn Host) {
+    /// The link of a spliced flow has changed: that is where the other one's segments go. Over another port they must fit.
+    pub(super) fn relink_splice(&mut self, id: FlowId, link: &Link, narrower: bool, host: &mut dyn Host) {
         let key = self.splice_of(id);
         let Some(running) = key.and_then(|key| self.spliced.running.get_mut(&key)) else { return };
         let translation = &mut running.translations[usize::from(running.flows[0] == id)];
-        if (link.port, link.vlan) != (translation.link.port, translation.link.vlan) {
+        let may_follow = link.vlan.is_none() && (link.port == translation.link.port || !narrower);
+        let known = may_follow && {
+            translation.link = *link;
+            host.resplice(translation)
+        };
+        if !known {
             self.cut_splice(id, ECONNABORTED, host);
-            return;
         }
-        translation.link = *link;
-        host.resplice(translation);
     }
 
     /// How the host translates has changed.
     pub fn change_splices(&mut self, host: &mut dyn Host) {
-        self.spliced.running.values().flat_map(|running| &running.translations).for_each(|one| host.resplice(one));
+        self.spliced.running.values().flat_map(|running| &running.translations).for_each(|one| _ = host.resplice(one));
     }
 
     /// A SYN on a spliced connection. Its peer has begun anew, or somebody forges it: a challenge ACK tells (RFC 5961 §4).

@@ -219,3 +219,20 @@ fn a_neighbour_that_is_asked_for_anew_stands_in_no_splices_way() {
     let way = proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(0)].0;
     assert_eq!(way.link, LINK);
 }
+
+#[test]
+fn a_splice_follows_a_route_to_another_port_unless_it_is_narrower_or_none() {
+    for (port, mtu, follows) in [(2, 1500, true), (2, 1400, false), (9, 1500, false)] {
+        let mut proxy = Proxy::begun();
+        let link = Link { port: PortId(port), destination: [9; 6], ..LINK };
+        proxy.bench.world.route = Some(Route::Via { link, source: US, mtu });
+        let Bench { slow, world, now, .. } = &mut proxy.bench;
+        slow.retry_routes(*now, world);
+        proxy.bench.pass_ms(200);
+        assert_eq!(!proxy.is_over(), follows, "{port} {mtu}");
+        if follows {
+            let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0.link);
+            assert_eq!(ways, [link; 2]);
+        }
+    }
+}
