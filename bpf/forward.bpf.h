@@ -87,7 +87,7 @@ static __always_inline int send_on(struct __sk_buff *skb, const int v6)
         gains.hops += gains.addresses;
         bpf_csum_update(skb, (__u32)gains.hops + (gains.hops >> 32));
     }
-    return bpf_redirect(splice->out ? splice->out : skb->ifindex, 0);
+    return bpf_redirect(splice->out, 0);
 }
 
 // One after the other: the verifier judges each by itself.

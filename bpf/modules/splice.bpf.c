@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Splice: makes of each segment of one connection a segment of another, and sends it back over the port that it came from, or
-// over another one. The stack says which: it keeps `towpath_splices`, with an element for each direction.
+// Splice: makes of each segment of one connection a segment of another, and sends it out by that one's interface. Where the
+// segment came in says nothing. The stack keeps `towpath_splices`, with an element for each direction.
 //
 //   towpath module add splice splice.bpf.o
 //   towpath module maps splice towpath_splices dump     the directions, and what has gone on

@@ -53,7 +53,7 @@ struct towpath_splice {
     __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
     __u32 fin;      // the sequence number after the last FIN
     __u32 rst;      // and that of the last RST.
-    __u32 out;      // The index of the interface by which it goes. 0: back over the one that it came from.
+    __u32 out;      // The index of the interface by which it goes. 0: back over a port that has none.
     __u64 segments; // It counts what it has sent on: frames,
     __u64 bytes;    // and their payload.
     // The same for what the kernel has sent on without the module. The stack keeps it.

@@ -79,12 +79,20 @@ fn after(insn: Insn, mut state: State, on_stack: Base) -> State {
         state[0] = if insn.src == insn::FUNCTION { Base::Either } else { Base::Other };
     } else if insn.code == ALU64 | insn::MOV | insn::X && insn.off == 0 {
         state[usize::from(insn.dst)] = state[usize::from(insn.src)];
+    } else if insn.class() == ALU64 && insn.op() != insn::MOV && may_keep(insn, &state) {
+        state[usize::from(insn.dst)] = Base::Either;
     } else if let Some(written) = insn.writes() {
         // A pointer on the stack is 64 bits wide.
         let spilled = insn.class() == LDX && insn.mode() == insn::MEM && insn.size() == 8;
         state[usize::from(written)] = if spilled { on_stack } else { Base::Other };
     }
     state
+}
+
+/// The verifier lets a program add 0 to the context's pointer, or that to 0, and subtract 0.
+fn may_keep(insn: Insn, state: &State) -> bool {
+    let is_context = |register: u8| matches!(state[usize::from(register)], Base::Context | Base::Either);
+    is_context(insn.dst) || (insn.by_register() && is_context(insn.src))
 }
 
 #[cfg(test)]
@@ -102,6 +110,28 @@ mod tests {
             insn(JMP | insn::EXIT, 0, 0, 0),
         ];
         bases(&ProgramSpec { name: "kept".into(), frags: false, insns, functions: vec![0] })[3]
+    }
+
+    #[test]
+    fn arithmetic_may_leave_the_context_what_it_is() {
+        // On r1, with r3 from the frame: constants, and either register as the other's operand.
+        for (code, dst, src, base) in [
+            (ALU64 | insn::ADD, 1, 0, Base::Either),
+            (ALU64 | insn::SUB | insn::X, 1, 3, Base::Either),
+            (ALU64 | insn::ADD | insn::X, 3, 1, Base::Either),
+            (ALU64 | insn::ADD | insn::X, 3, 4, Base::Other),
+            (ALU64 | insn::MOV, 1, 0, Base::Other),
+        ] {
+            let insn = |code, dst, src, off| Insn { code, dst, src, off, imm: 0 };
+            let insns = vec![
+                insn(LDX | insn::MEM, 3, 1, 0),
+                insn(code, dst, src, 0),
+                insn(LDX | insn::MEM, 0, dst, 0),
+                insn(JMP | insn::EXIT, 0, 0, 0),
+            ];
+            let program = ProgramSpec { name: "kept".into(), frags: false, insns, functions: vec![0] };
+            assert_eq!(bases(&program)[2], base, "{code:#x} {dst} {src}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub type Connection = [u8; 40];
 /// `struct towpath_splice`.
 pub type Splice = [u8; 120];
 
-/// Where a splice says by which port its segments go, or for the kernel by which interface; 0: as they came.
+/// Where a splice says by which interface its segments go; 0: back over the port that they came by, which has none.
 pub const OUT_AT: usize = 84;
 
 /// The connection between two ends. `None`: they are of different families, or mean nothing without their interface.

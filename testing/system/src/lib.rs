@@ -18,7 +18,7 @@ pub use namespace::{Lab, own_network};
 pub use program::{Finished, Program};
 pub use raw::RawClient;
 pub use service::Service;
-pub use wait::until;
+pub use wait::{until, until_or};
 
 use std::path::PathBuf;
 

@@ -105,7 +105,9 @@ impl Lab {
     fn add_ipv6_by(&self, name: &str, addresses: [&str; 2], network: &str) {
         for (namespace, address) in [&self.server, &self.client].into_iter().zip(addresses) {
             run(&format!("ip -n {namespace} addr add {address}/64 dev {name} nodad"));
-            run(&format!("ip -n {namespace} route replace {network} dev {name} src {address} congctl cubic"));
+            // Of the kernel's own metric, so that it takes the place of the kernel's route.
+            let route = format!("{network} dev {name} metric 256 src {address} congctl cubic");
+            run(&format!("ip -n {namespace} route replace {route}"));
         }
     }
     /// The program, run in the server's namespace.
@@ -156,12 +158,13 @@ impl Behind {
         for (address, of_router, via, all) in
             [(BEHIND, "10.79.0.1", CLIENT, "10.79.0.0/24"), (BEHIND6, "fd79::1", CLIENT6, "fd79::/64")]
         {
-            let (bits, nodad) = if all.contains(':') { (64, "nodad") } else { (24, "") };
+            // Over IPv6 with the kernel's own metric, so that it takes the place of the kernel's route.
+            let (bits, nodad, metric) = if all.contains(':') { (64, "nodad", "metric 256") } else { (24, "", "") };
             run(&format!("ip -n {client} addr add {of_router}/{bits} dev eth3 {nodad}"));
             run(&format!("ip -n {name} addr add {address}/{bits} dev eth1 {nodad}"));
             run(&format!("ip -n {client} link set eth3 up"));
             run(&format!("ip -n {name} link set eth1 up"));
-            run(&format!("ip -n {client} route replace {all} dev eth3 mtu lock 1400"));
+            run(&format!("ip -n {client} route replace {all} dev eth3 {metric} mtu lock 1400"));
             run(&format!("ip -n {name} route replace default via {of_router} dev eth1"));
             run(&format!("ip -n {server} route replace {all} via {via} dev eth1"));
         }

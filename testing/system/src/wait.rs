@@ -13,10 +13,15 @@ pub(crate) fn in_vain_at(seconds: u64) -> Instant {
 
 /// Polls `condition` every 10 ms. Panics with `what` if it is not true after `seconds`, or after as long as a busy
 /// machine may need.
-pub fn until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, seconds: u64, condition: impl FnMut() -> bool) {
+    until_or(what, seconds, condition, String::new);
+}
+
+/// [`until`], which in vain also says what `found` tells.
+pub fn until_or(what: &str, seconds: u64, mut condition: impl FnMut() -> bool, found: impl Fn() -> String) {
     let (begun, end) = (Instant::now(), in_vain_at(seconds));
     while !condition() {
-        assert!(Instant::now() < end, "not within {} s: {what}", begun.elapsed().as_secs());
+        assert!(Instant::now() < end, "not within {} s: {what}\n{}", begun.elapsed().as_secs(), found());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

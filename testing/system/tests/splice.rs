@@ -8,7 +8,7 @@ use towpath_system_tests::namespace::{
     BEHIND, BEHIND6, Behind, CLIENT, CLIENT_TOO, CLIENT6, CLIENT6_TOO, SERVER, SERVER6,
 };
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
+use towpath_system_tests::{Lab, Program, Service, bin, require_program, until, until_or};
 
 /// The proxy's port, and that of the server behind it.
 const PORTS: [u16; 2] = [7000, 7001];
@@ -107,11 +107,15 @@ impl Stage {
         Self::over(USUAL, has_module)
     }
     fn over(path: Path, has_module: bool) -> Self {
+        Self::over_so_many(path, has_module, [CLIENT_TOO, CLIENT6_TOO].contains(&path.server))
+    }
+    /// Over one interface or two.
+    fn over_so_many(path: Path, has_module: bool, is_over_two: bool) -> Self {
         require_program("gcc", "gcc");
         let lab = Lab::new();
         lab.add_ipv6();
         let mut words = vec!["--interface", "eth1", "--admit", "all"];
-        if [CLIENT_TOO, CLIENT6_TOO].contains(&path.server) {
+        if is_over_two {
             lab.join_again();
             lab.add_ipv6_too();
             words.extend(["--interface", "eth2"]);
@@ -156,10 +160,16 @@ impl Stage {
     /// Waits until the proxy has handed over so many pairs of connections.
     fn await_spliced(&mut self, count: usize) {
         let line = format!("spliced: {count}\n");
-        until("the splicing", 60, || {
-            let output = self.proxy.output();
-            assert!(self.proxy.alive() && !output.contains("copied"), "{output}");
+        let Self { proxy, lab, service, .. } = self;
+        let log = service.scratch.path("proxy.log");
+        let is_spliced = || {
+            let output = proxy.output();
+            assert!(proxy.alive() && !output.contains("copied"), "{output}");
             output.contains(&line)
+        };
+        until_or("the splicing", 60, is_spliced, || {
+            let neighbours = lab.on_server(Program::line("ip neigh")).run(10).ok();
+            format!("{}\n{neighbours}", std::fs::read_to_string(&log).unwrap_or_default())
         });
     }
 
@@ -307,6 +317,11 @@ fn passes_by_kernel_and_module(path: Path) {
     echoing.wait_for("echoed once", 60);
     until("the kernel's counts", 60, || stage.sent_on(By::Kernel).iter().all(|bytes| *bytes > MOST));
     expect_whole(&stage, &mut clients);
+    if [BEHIND, BEHIND6].contains(&path.server) {
+        let route = Program::line(&format!("ip route get {}", path.proxy));
+        let learned = stage.lab.on_client(route).run(10).ok();
+        assert!(learned.contains("mtu 1400"), "{learned}");
+    }
     let mut capture = stage.capture();
     let of_module = stage.sent_on(By::Module);
     for word in ["more", "captured"] {
@@ -318,8 +333,8 @@ fn passes_by_kernel_and_module(path: Path) {
     let carried = stage.service.segments() - before;
     assert!(carried < 100, "the stack has carried {carried} segments itself");
     let [back, over, aborted] = counts(&stage.service, "splice", ["tx", "redirect", "aborted"]);
-    let is_over_two = [CLIENT_TOO, CLIENT6_TOO].contains(&path.server);
-    assert!((back == 0, over == 0, aborted) == (is_over_two, !is_over_two, 0), "{back}, {over}, {aborted}");
+    // The way out is named even if it is the way in.
+    assert!((back, aborted) == (0, 0) && over > 0, "{back}, {over}, {aborted}");
     // A client that has learned of a narrow path announces segments as small, and takes none of those that the server may send.
     if ![BEHIND, BEHIND6].contains(&path.server) {
         // It is spliced in the middle of its streams.
@@ -350,6 +365,33 @@ fn connections_over_two_interfaces_are_spliced() {
 #[test]
 fn connections_over_ipv6_and_two_interfaces_are_spliced() {
     passes_by_kernel_and_module(Path { proxy: SERVER6, server: CLIENT6_TOO });
+}
+
+#[test]
+fn segments_that_come_by_another_interface_go_out_by_the_right_one() {
+    let mut stage = Stage::over_so_many(USUAL, true, true);
+    // To both peers the route leads over eth1, and they send over eth2.
+    let route = format!("ip route add {SERVER}/32 dev eth2 src {CLIENT}");
+    stage.lab.on_client(Program::line(&route)).run(10).ok();
+    // Whose neighbour is not known is answered by the way that he has come.
+    stage.lab.on_server(Program::line(&format!("ping -c 1 -W 5 {CLIENT}"))).run(10).ok();
+    stage.tell("enough");
+    let mut clients = vec![stage.client("exchange", "kernel.log")];
+    stage.await_spliced(1);
+    stage.tell("go");
+    expect_whole(&stage, &mut clients);
+    let mut capture = stage.capture();
+    clients.push(stage.client("exchange", "module.log"));
+    stage.await_spliced(2);
+    expect_whole(&stage, &mut clients);
+    capture.signal(libc::SIGINT);
+    capture.wait_end(30);
+    assert_eq!(counts(&stage.service, "splice", ["tx", "aborted"]), [0, 0]);
+    let bytes = ["rx", "tx"].map(|way| {
+        let count = Program::line(&format!("cat /sys/class/net/eth2/statistics/{way}_bytes"));
+        stage.lab.on_server(count).run(10).ok().trim().parse::<u64>().unwrap()
+    });
+    assert!(bytes[0] > 4 * (30 << 20) && bytes[1] < 1 << 20, "by eth2 in and out: {bytes:?}");
 }
 
 #[test]

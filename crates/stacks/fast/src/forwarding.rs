@@ -8,27 +8,25 @@ use towpath_tcp::slow::{Forwarded, Translation};
 /// Both maps have each element: that of the module, and the kernel's while it sends segments on by itself.
 impl SlowHost {
     pub fn begin_splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
-        let [Some(first), Some(second)] = translations.each_ref().map(|translation| self.way_out(translation)) else {
+        let [first, second] = translations.each_ref().map(|translation| translation.link.port);
+        let ways = [first, second].map(|port| self.network.interface(port));
+        if first != second && ways.contains(&None) {
             return Err(libc::EOPNOTSUPP);
-        };
-        self.splices.insert(translations, [first, second])?;
+        }
+        self.splices.insert(translations, ways.map(Option::unwrap_or_default))?;
         translations.iter().for_each(|translation| self.forward(translation));
         Ok(())
     }
 
-    /// Another link, or another way: the kernel's copy is made anew.
-    pub fn change_splice(&mut self, translation: &Translation) {
+    /// Another link, or another way: the kernel's copy is made anew. False: the link leads over no interface.
+    pub fn change_splice(&mut self, translation: &Translation) -> bool {
         self.end_forwarding(&translation.from);
-        if let Some(interface) = self.way_out(translation) {
+        let interface = self.network.interface(translation.link.port);
+        if let Some(interface) = interface {
             self.splices.relink(translation, interface);
             self.forward(translation);
         }
-    }
-
-    /// The interface that a direction goes over, as the module and the kernel name it; 0: back over its own. `None`: it is none,
-    /// as memory is.
-    fn way_out(&self, translation: &Translation) -> Option<u32> {
-        translation.out.map_or(Some(0), |port| self.network.interface(port))
+        interface.is_some()
     }
 
     /// The map of which the kernel has copies now. None while somebody captures: he would not see what the kernel sends on.

@@ -424,8 +424,8 @@ impl Host for SlowHost {
     fn splice(&mut self, translations: &[Translation; 2]) -> Result<(), i32> {
         self.begin_splice(translations)
     }
-    fn resplice(&mut self, translation: &Translation) {
-        self.change_splice(translation);
+    fn resplice(&mut self, translation: &Translation) -> bool {
+        self.change_splice(translation)
     }
     fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
         self.look_at_splice(tuple)

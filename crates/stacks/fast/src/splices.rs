@@ -75,7 +75,7 @@ impl Splices {
         self.map().is_some() && self.0.as_ref().is_some_and(sees)
     }
 
-    /// Enters both directions, each with the interface that it goes over; 0: back over its own.
+    /// Enters both directions, each with the interface that it goes over; 0: back over a port that has none.
     pub fn insert(&self, translations: &[Translation; 2], interfaces: [u32; 2]) -> Result<(), i32> {
         let map = self.map().ok_or(libc::EOPNOTSUPP)?;
         let ([first, second], [out, other_out]) = (translations, interfaces);
@@ -109,6 +109,7 @@ impl Splices {
             fin: (ended & FIN != 0).then(|| Seq(number(&value, FIN_AT))),
             rst: (ended & RST != 0).then(|| Seq(number(&value, RST_AT))),
             segments: count(&value, COUNTS_AT).wrapping_add(count(&value, KERNEL_COUNTS_AT)),
+            bytes: count(&value, COUNTS_AT + 8).wrapping_add(count(&value, KERNEL_COUNTS_AT + 8)),
         })
     }
 
@@ -170,7 +171,7 @@ fn key(tuple: &FourTuple) -> Option<Connection> {
 
 /// `struct towpath_splice`.
 fn value(translation: &Translation, out: u32) -> Option<Splice> {
-    let Translation { from, to, link, seq, ack, tsval, tsecr, shift, acked, out: _ } = translation;
+    let Translation { from, to, link, seq, ack, tsval, tsecr, shift, acked } = translation;
     let (from, to) = (key(from)?, key(to)?);
     let mut value = [0; VALUE];
     value[..KEY].copy_from_slice(&to);
@@ -197,7 +198,7 @@ mod tests {
 
     /// Enters them with interfaces that have their ports' numbers.
     fn enter(splices: &Splices, translations: &[Translation; 2]) -> Result<(), i32> {
-        splices.insert(translations, translations.each_ref().map(|one| one.out.map_or(0, |port| port.0.into())))
+        splices.insert(translations, translations.each_ref().map(|one| one.link.port.0.into()))
     }
 
     fn splices(entries: u32) -> Splices {
@@ -234,7 +235,6 @@ mod tests {
             tsecr: 4,
             shift: -5,
             acked: Seq(6),
-            out: None,
         };
         [first, Translation { from: tuple(5000), to: tuple(4000), shift: 7, ..first }]
     }
@@ -256,6 +256,8 @@ mod tests {
         (1..=4u32).for_each(|number| expected.extend(number.to_ne_bytes()));
         expected.extend([0, 5, 0, 0]);
         expected.extend(6u32.to_ne_bytes());
+        expected.resize(OUT_AT, 0);
+        expected.extend(1u32.to_ne_bytes());
         expected.resize(VALUE, 0);
         assert_eq!(value.as_slice(), expected);
         assert!(map.get(&key(&tuple(5000)).unwrap(), &mut value));
@@ -268,14 +270,14 @@ mod tests {
             let [local, remote] = [local, remote].map(|address| address.parse::<IpAddr>().unwrap());
             FourTuple { local, local_port: 80, remote, remote_port }
         };
-        let splice = |from: FourTuple, to: FourTuple, out: Option<u8>| {
+        let splice = |from: FourTuple, to: FourTuple, port: u8| {
             let [first, second] = both();
-            let out = out.map(PortId);
-            [Translation { from, to, out, ..first }, Translation { from: to, to: from, out, ..second }]
+            let link = Link { port: PortId(port), ..first.link };
+            [Translation { from, to, link, ..first }, Translation { from: to, to: from, link, ..second }]
         };
         let (one, other) = (six("fd00::1", "fd00::2", 4000), six("fd00::1", "fd00::3", 5000));
         let splices = splices(8);
-        enter(&splices, &splice(one, other, Some(2))).unwrap();
+        enter(&splices, &splice(one, other, 2)).unwrap();
         let mut value = [0; VALUE];
         let ends = ["fd00::2", "fd00::1"].map(|address| address.parse::<Ipv6Addr>().unwrap().octets()).concat();
         let named = [&ends[..], &[0x0f, 0xa0, 0, 80], &6u32.to_ne_bytes()].concat();
@@ -284,7 +286,7 @@ mod tests {
         assert!(splices.for_kernel(&one).is_some_and(|copy| number(&copy, OUT_AT) == 2));
         let scoped = six("fe80::1", "fe80::2", 4000);
         let mapped = six("::ffff:10.0.0.1", "::ffff:10.0.0.2", 4000);
-        for refused in [splice(tuple(1), one, None), splice(scoped, one, None)] {
+        for refused in [splice(tuple(1), one, 0), splice(scoped, one, 0)] {
             assert_eq!(enter(&splices, &refused), Err(libc::EOPNOTSUPP));
         }
         // No segment over IPv6 names a connection over IPv4.
@@ -305,10 +307,14 @@ mod tests {
         for (at, number) in [(ACKED_AT, 10u32), (FIN_AT, 11), (RST_AT, 12), (COUNTS_AT, 13)] {
             value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
         }
+        for (at, bytes) in [(COUNTS_AT, 14u64), (KERNEL_COUNTS_AT, 1 << 32)] {
+            value[at + 8..at + 16].copy_from_slice(&bytes.to_ne_bytes());
+        }
         map.set(&key, &value).unwrap();
         let link = Link { destination: [9; 6], ..both()[0].link };
         splices.relink(&Translation { link, ..both()[0] }, 0);
-        let seen = Forwarded { acked: Seq(10), fin: Some(Seq(11)), rst: Some(Seq(12)), segments: 13 };
+        let (fin, rst) = (Some(Seq(11)), Some(Seq(12)));
+        let seen = Forwarded { acked: Seq(10), fin, rst, segments: 13, bytes: (1 << 32) + 14 };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
         assert!(map.get(&key, &mut value) && value[LINK_AT..LINK_AT + 6] == [9; 6]);
         splices.remove(&tuple(4000));
@@ -320,7 +326,7 @@ mod tests {
         let splices = splices(8);
         enter(&splices, &both()).unwrap();
         let mut copy = splices.for_kernel(&tuple(4000)).unwrap();
-        assert_eq!(copy[..COUNTS_AT], value(&both()[0], 0).unwrap()[..COUNTS_AT]);
+        assert_eq!(copy[..COUNTS_AT], value(&both()[0], 1).unwrap()[..COUNTS_AT]);
         copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&9u32.to_ne_bytes());
         copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
         splices.note(&tuple(4000), &copy);

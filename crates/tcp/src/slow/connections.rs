@@ -72,8 +72,10 @@ pub(super) struct Installed {
     pub undone: bool,
     /// The snapshot's flags at the last check.
     pub flags: u64,
-    /// The link of its frames.
+    /// The link of its frames, and its MTU, of the last route that was known.
     pub link: Link,
+    /// See `link`.
+    pub mtu: u16,
     /// Timestamps agreed?
     pub timestamps: bool,
     /// Offset of our timestamps.

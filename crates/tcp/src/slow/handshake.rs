@@ -158,7 +158,7 @@ impl SlowPath {
         let algorithm = self.choose_congestion(id);
         let Some(connection) = self.table.get_mut(id) else { return false };
         let Phase::Opening(opening) = &connection.phase else { return false };
-        let Some(Path { link, .. }) = opening.path else { return false };
+        let Some(Path { link, mtu }) = opening.path else { return false };
         let (owner, tuple, parent) = (connection.owner, connection.tuple, opening.listener);
         let flow_group = host.flow_group_for(&tuple, came_to);
         connection.flow_group = flow_group;
@@ -179,6 +179,7 @@ impl SlowPath {
             undone: false,
             flags: 0,
             link,
+            mtu,
             timestamps: opening.timestamps,
             ts_offset: opening.ts_offset,
             options: opening.options,

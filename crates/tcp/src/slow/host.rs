@@ -151,8 +151,10 @@ pub trait Host {
     fn splice(&mut self, _: &[Translation; 2]) -> Result<(), i32> {
         Err(EOPNOTSUPP)
     }
-    /// A translation has another link, or the host translates in another way.
-    fn resplice(&mut self, _: &Translation) {}
+    /// A translation has another link, or the host translates in another way. False: no translation leads over this link.
+    fn resplice(&mut self, _: &Translation) -> bool {
+        true
+    }
     /// What has become of the segments that have come on this connection; `None` = they are no longer translated.
     fn forwarded(&mut self, _: &FourTuple) -> Option<Forwarded> {
         None

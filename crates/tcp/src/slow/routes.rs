@@ -43,10 +43,11 @@ impl SlowPath {
         if let Route::Via { link, mtu, .. } = host.route(tuple.remote, Some(tuple.local))
             && !installed.removing
         {
+            let narrower = mtu < std::mem::replace(&mut installed.mtu, mtu);
             if link != installed.link {
                 installed.link = link;
                 if installed.is_spliced() {
-                    return self.relink_splice(id, &link, host);
+                    return self.relink_splice(id, &link, narrower, host);
                 }
                 host.send(connection.flow_group, ToFast::Relink(id, link));
             }

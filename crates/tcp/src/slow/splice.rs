@@ -6,7 +6,7 @@
 
 use super::connections::{Phase, SpliceState};
 use super::errno::{EAGAIN, EBUSY, EINVAL, ENOTCONN, EOPNOTSUPP, ETIMEDOUT};
-use super::host::{Host, Route};
+use super::host::Host;
 use super::segments::Arrival;
 use super::translation::Translation;
 use super::{SlowPath, Snapshots};
@@ -14,6 +14,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple, Link, Owner, PortId, flow_flags};
 use crate::messages::{Held, Splicing, ToFast};
 use crate::time::Micros;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// How long we wait for what is on its way before the application is to try again, µs.
@@ -25,6 +26,9 @@ const RETRY_US: u64 = 1000;
 /// Most splices that are being made at a time, of all users and of one.
 const MOST_ASKED: usize = 1024;
 const MOST_OF_USER: usize = 128;
+/// How long we know that a splice was given up while nobody waited for the answer, µs, and of how many.
+const LATE_US: u64 = 1_000_000;
+const MOST_LATE: usize = 1024;
 /// Bytes of segments that are kept for a splice, and for all.
 const KEPT: usize = 256 << 10;
 const KEPT_FOR_ALL: usize = 16 << 20;
@@ -39,6 +43,8 @@ pub(super) struct Asking {
     rounds: u32,
     /// Bytes of segments that are kept.
     kept: usize,
+    /// Splices that were not at rest in time, and when that was. The application had been told to try again, and hears of it then.
+    late: VecDeque<([FlowId; 2], Micros)>,
 }
 
 /// A splice that is being made.
@@ -78,6 +84,24 @@ impl Asking {
     pub(super) fn next(&self) -> Option<Micros> {
         self.asked.iter().map(Asked::due).min()
     }
+
+    /// Remembers that these were not at rest in time.
+    fn note_late(&mut self, now: Micros, flows: [FlowId; 2]) {
+        if self.late.len() >= MOST_LATE {
+            self.late.pop_front();
+        }
+        self.late.push_back((flows, now));
+    }
+
+    /// Were these not at rest in time, and the application does not know? Now it does.
+    fn was_late(&mut self, now: Micros, flows: [FlowId; 2]) -> bool {
+        while self.late.front().is_some_and(|(_, at)| now.since(*at) >= LATE_US) {
+            self.late.pop_front();
+        }
+        let same = |(late, _): &([FlowId; 2], Micros)| *late == flows || *late == [flows[1], flows[0]];
+        let place = self.late.iter().position(same);
+        place.and_then(|place| self.late.remove(place)).is_some()
+    }
 }
 
 impl SlowPath {
@@ -96,6 +120,9 @@ impl SlowPath {
         let flows = [first, second];
         if first == second {
             return Err(EINVAL);
+        }
+        if self.asking.was_late(now, flows) {
+            return Err(ETIMEDOUT);
         }
         let (owner, until, retry_us) = (owners[0], now.after(WAIT_US), RETRY_US);
         let asked = &mut self.asking.asked;
@@ -174,12 +201,8 @@ impl SlowPath {
             return Err(EOPNOTSUPP);
         }
         let (tuple, link) = (connection.tuple, installed.link);
-        let mtu = match host.route(tuple.remote, Some(tuple.local)) {
-            Route::Via { mtu, .. } => mtu,
-            Route::Resolving => return Err(EAGAIN),
-            Route::NotOurs | Route::Unreachable(_) => return Err(EOPNOTSUPP),
-        };
-        let largest = mtu.saturating_sub(installed.path.overhead());
+        // Its neighbour may be asked for anew just now, which would take time.
+        let largest = installed.mtu.saturating_sub(installed.path.overhead());
         let stamp = ((now.0 / 1000) as u32).wrapping_add(installed.ts_offset);
         let takes = installed.path.told().unwrap_or(snapshot.mss);
         Ok(End { tuple, link, largest, takes, stamp, snapshot })
@@ -257,6 +280,9 @@ impl SlowPath {
             }
             if asked.over_at <= now {
                 // It is not held for ever by an application that asks again and again, or by a peer that takes nothing.
+                if asked.answered {
+                    self.asking.note_late(now, flows);
+                }
                 self.give_up_splice(place, ETIMEDOUT, host);
                 continue;
             }
@@ -319,6 +345,7 @@ impl SlowPath {
 
     /// A flow ends. If it was to be spliced, both go on as before.
     pub(super) fn forget_splice(&mut self, id: FlowId, host: &mut dyn Host) {
+        self.asking.late.retain(|(flows, _)| !flows.contains(&id));
         let is_asked =
             |phase: &Phase| matches!(phase, Phase::Installed(installed) if installed.splice == SpliceState::Asked);
         if !self.table.get(id).is_some_and(|connection| is_asked(&connection.phase)) {
@@ -360,7 +387,6 @@ fn translation(from: &End, to: &End) -> Translation {
         from: from.tuple,
         to: to.tuple,
         link: to.link,
-        out: (from.link.port != to.link.port).then_some(to.link.port),
         seq: b.snd_max.bytes_since(a.rcv_nxt),
         ack: b.rcv_nxt.bytes_since(a.snd_max),
         tsval: stamp(to.stamp, a.ts_recent),

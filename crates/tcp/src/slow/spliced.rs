@@ -26,8 +26,11 @@ const SETTLED_US: u64 = 2_000_000;
 const DOUBTFUL_US: u64 = 60_000_000;
 /// How far from it such an end may stand: by what was sent right before it.
 const NEAR: u32 = 1 << 18;
-/// How far beyond the newest acknowledgement a segment may be: by the largest window.
-const MOST_AHEAD: u32 = 1 << 30;
+/// How far beyond the newest acknowledgement a segment may be of which a router says that it is too big. The first of them stands
+/// where that is, and of what is forged blindly hardly anything is as near.
+const MOST_AHEAD: u32 = 1 << 20;
+/// How often a splice passes on what routers say, µs.
+const TELL_US: u64 = 100_000;
 /// A splice without segments ends after five days (as Linux's connection tracking).
 const IDLE_US: u64 = 5 * 86_400_000_000;
 
@@ -57,6 +60,8 @@ struct Running {
     ended: [bool; 2],
     /// The applications were told of its end.
     told: bool,
+    /// When a peer was last told what a router has said.
+    passed_on_at: Option<Micros>,
 }
 
 impl Running {
@@ -65,15 +70,21 @@ impl Running {
         [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
     }
 
-    /// Counts what the other peers have acknowledged since the last time. One acknowledgement that is forged counts until the
-    /// peer has come as far.
+    /// Counts what the other peers have acknowledged since the last time. No more counts than has gone on to them, so a forged
+    /// acknowledgement gains next to nothing. It may have been far behind, or what came again has counted: then it goes on from where
+    /// the peer is.
     fn count(&mut self, seen: &[Forwarded; 2], heard: [Seq; 2]) {
         for (side, heard) in heard.into_iter().enumerate() {
             // A FIN has a number, too.
             let upto = if seen[side].fin == Some(heard) { heard.sub(1) } else { heard };
-            let more = upto.distance(self.reached[side]).max(0) as u32;
-            self.passed[side] += u64::from(more);
-            self.reached[side] = self.reached[side].add(more);
+            let ahead = upto.distance(self.reached[side]);
+            if ahead < -(NEAR as i32) {
+                self.reached[side] = upto;
+            }
+            let left = seen[side].bytes.saturating_sub(self.passed[side]);
+            let more = u64::from(ahead.max(0).unsigned_abs()).min(left);
+            self.passed[side] += more;
+            self.reached[side] = self.reached[side].add(more as u32);
         }
     }
 
@@ -125,6 +136,7 @@ impl Spliced {
             passed: [0; 2],
             ended: [false; 2],
             told: false,
+            passed_on_at: None,
         };
         self.running.insert(key, running);
     }
@@ -228,22 +240,24 @@ impl SlowPath {
         true
     }
 
-    /// The link of a spliced flow has changed: that is where the other one's segments go, over the port that they come from.
-    pub(super) fn relink_splice(&mut self, id: FlowId, link: &Link, host: &mut dyn Host) {
+    /// The link of a spliced flow has changed: that is where the other one's segments go. Over another port they must fit.
+    pub(super) fn relink_splice(&mut self, id: FlowId, link: &Link, narrower: bool, host: &mut dyn Host) {
         let key = self.splice_of(id);
         let Some(running) = key.and_then(|key| self.spliced.running.get_mut(&key)) else { return };
         let translation = &mut running.translations[usize::from(running.flows[0] == id)];
-        if (link.port, link.vlan) != (translation.link.port, translation.link.vlan) {
+        let may_follow = link.vlan.is_none() && (link.port == translation.link.port || !narrower);
+        let known = may_follow && {
+            translation.link = *link;
+            host.resplice(translation)
+        };
+        if !known {
             self.cut_splice(id, ECONNABORTED, host);
-            return;
         }
-        translation.link = *link;
-        host.resplice(translation);
     }
 
     /// How the host translates has changed.
     pub fn change_splices(&mut self, host: &mut dyn Host) {
-        self.spliced.running.values().flat_map(|running| &running.translations).for_each(|one| host.resplice(one));
+        self.spliced.running.values().flat_map(|running| &running.translations).for_each(|one| _ = host.resplice(one));
     }
 
     /// A SYN on a spliced connection. Its peer has begun anew, or somebody forges it: a challenge ACK tells (RFC 5961 §4).
@@ -271,7 +285,8 @@ impl SlowPath {
     /// An error about a segment of a spliced connection. If a router finds it too big, the peer that has sent it is told, who judges
     /// by its own numbers whether it is forged. False: the connection is not spliced.
     pub(super) fn icmp_on_splice(&mut self, now: Micros, id: FlowId, error: &IcmpError, host: &mut dyn Host) -> bool {
-        let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.get(&key)) else { return false };
+        let key = self.splice_of(id);
+        let Some(running) = key.and_then(|key| self.spliced.running.get_mut(&key)) else { return false };
         let side = usize::from(running.flows[1] == id);
         // The segment has come by the other connection, and the answer goes there.
         let (came, back, other) = (running.translations[1 - side], running.translations[side], running.flows[1 - side]);
@@ -281,6 +296,10 @@ impl SlowPath {
             self.counters.drop(Drop::BadIcmp);
             return true;
         }
+        if running.passed_on_at.is_some_and(|at| now.since(at) < TELL_US) {
+            return true;
+        }
+        running.passed_on_at = Some(now);
         let told = TooBig {
             macs: [back.link.destination, back.link.source],
             from: came.from.remote_end(),
@@ -289,9 +308,7 @@ impl SlowPath {
             packet_bytes: u16::try_from(error.packet_bytes).unwrap_or(u16::MAX),
             mtu: to_tell(error.local.is_ipv6(), mtu, error.packet_bytes),
         };
-        if self.may_challenge(now, None, host)
-            && let (Some(frame), Some(connection)) = (told.frame(), self.table.get(other))
-        {
+        if let (Some(frame), Some(connection)) = (told.frame(), self.table.get(other)) {
             host.send(connection.flow_group, ToFast::Transmit(back.link.port, frame));
         }
         true

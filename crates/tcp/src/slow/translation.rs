@@ -1,6 +1,6 @@
 //! What becomes of the segments of spliced connections, as the host carries it out.
 
-use crate::flow::{FourTuple, Link, PortId};
+use crate::flow::{FourTuple, Link};
 use crate::seq::Seq;
 
 /// What becomes of the segments of one connection's peer.
@@ -10,10 +10,8 @@ pub struct Translation {
     pub from: FourTuple,
     /// See `from`.
     pub to: FourTuple,
-    /// Their way out.
+    /// Their way out. Its port is named even if our own segments to `from`'s peer take the same: its segments may come by another.
     pub link: Link,
-    /// The port by which they go, if that is another one than they come by.
-    pub out: Option<PortId>,
     /// What is added to the sequence number,
     pub seq: u32,
     /// to the acknowledgement,
@@ -39,4 +37,6 @@ pub struct Forwarded {
     pub acked: Seq,
     /// How many there were.
     pub segments: u64,
+    /// Their payload, with what has come again.
+    pub bytes: u64,
 }

@@ -1,6 +1,6 @@
 //! The ways of spliced connections: ports, families, and what routers say.
 
-use super::splice::{EOPNOTSUPP, Proxy};
+use super::splice::{EAGAIN, EOPNOTSUPP, ETIMEDOUT, Proxy};
 use super::world::*;
 use crate::counters::Drop;
 use crate::flow::{FlowId, Link, Owner, PortId};
@@ -28,7 +28,7 @@ fn connections_over_two_ports_name_the_way_out_and_other_links_are_refused() {
     proxy.bench.poll();
     assert_eq!(proxy.answers(), [0]);
     let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0);
-    assert_eq!(ways.map(|way| way.out), [Some(PortId(2)), Some(PortId(1))]);
+    assert_eq!(ways.map(|way| way.link.port), [PortId(2), PortId(1)]);
     assert_eq!(ways.map(|way| way.link.source), [[7; 6], LINK.source]);
     let mut proxy = Proxy::with(by(Link { vlan: Some(5), ..LINK }));
     assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "a tag");
@@ -120,15 +120,119 @@ fn a_router_that_finds_a_segment_too_big_is_passed_on_to_whoever_has_sent_it() {
         ..error
     };
     assert_eq!(hear(&mut proxy, error), [expected]);
+    // Many say so at once, which is told ten times a second at most.
+    assert!(hear(&mut proxy, error).is_empty());
+    proxy.bench.pass_ms(100);
     // A forged one makes nobody send tiny packets, and one that quotes nothing outstanding is not passed on.
     let tiny = IcmpError { kind: IcmpKind::TooBig { mtu: 68 }, ..error };
     assert_eq!(hear(&mut proxy, tiny)[0].kind, IcmpKind::TooBig { mtu: 552 });
-    let old = proxy.seen(1).acked.sub(1).0;
-    for seq in [old, error.seq.wrapping_add(1 << 31)] {
-        assert!(hear(&mut proxy, IcmpError { seq, ..error }).is_empty());
+    proxy.bench.pass_ms(100);
+    let acked = proxy.seen(1).acked;
+    for seq in [acked.sub(1), acked.add((1 << 20) + 1), acked.add(1 << 29)] {
+        assert!(hear(&mut proxy, IcmpError { seq: seq.0, ..error }).is_empty());
     }
-    assert_eq!(proxy.bench.slow.counters().drops[Drop::BadIcmp as usize], 2);
+    assert_eq!(proxy.bench.slow.counters().drops[Drop::BadIcmp as usize], 3);
+    // Those are not counted against the others.
+    assert_eq!(hear(&mut proxy, IcmpError { seq: acked.add(1 << 20).0, ..error }).len(), 1);
+    proxy.bench.pass_ms(100);
     // Whatever else a router says is the peers' matter, and they hear nothing of it.
     assert!(hear(&mut proxy, IcmpError { kind: IcmpKind::NetworkUnreachable, ..error }).is_empty());
     assert!(proxy.steps().is_empty() && !proxy.is_over());
+}
+
+#[test]
+fn what_routers_say_of_one_splice_takes_no_other_answers_away() {
+    let mut proxy = Proxy::begun();
+    proxy.bench.slow.config.replies_per_s = 0;
+    let went = proxy.tuple(1);
+    let error = IcmpError {
+        kind: IcmpKind::TooBig { mtu: 1400 },
+        local: went.local,
+        local_port: went.local_port,
+        remote: went.remote,
+        remote_port: went.remote_port,
+        seq: proxy.seen(1).acked.0,
+        packet_bytes: 1500,
+    };
+    let Bench { slow, world, now, .. } = &mut proxy.bench;
+    slow.on_icmp(*now, error, world);
+    assert_eq!(told(&mut proxy).len(), 1);
+}
+
+#[test]
+fn a_forged_acknowledgement_neither_adds_nor_stops_the_count() {
+    let mut proxy = Proxy::begun();
+    let start = proxy.bench.readings.0[&proxy.flows[0]].rcv_nxt;
+    // Bytes that have gone on, how far somebody says that they have arrived, and what counts.
+    let steps = [
+        (1000, 1000, 1000),
+        // Forged, far ahead: what has gone on counts, and no more.
+        (3000, 2_000_000_000, 3000),
+        (4_000_000, 3000, 3000),
+        (4_000_000, 3_000_000, 3_000_000),
+        // Forged, far behind. Then real ones.
+        (6_000_000, 2_500_000_000u32, 3_000_000),
+        (6_000_000, 5_000_000, 6_000_000),
+        (9_000_000, 8_000_000, 9_000_000),
+        (9_500_000, 9_500_000, 9_500_000),
+    ];
+    for (bytes, upto, told) in steps {
+        proxy.seen(0).bytes = bytes;
+        proxy.acknowledged(0, start.add(upto));
+        proxy.bench.pass_ms(150);
+        assert_eq!(proxy.bench.world.passed_on[&proxy.owners[0]], told, "{bytes} {upto}");
+    }
+    assert_eq!(proxy.bench.world.passed_on[&proxy.owners[1]], 0);
+}
+
+#[test]
+fn who_asks_again_after_the_time_is_over_hears_of_it_once() {
+    for swapped in [false, true] {
+        let mut proxy = Proxy::new();
+        proxy.ask().unwrap();
+        proxy.held(1, Held::Unread);
+        assert_eq!(proxy.answers(), [EAGAIN]);
+        proxy.bench.pass_ms(1100);
+        let mut owners = proxy.owners;
+        if swapped {
+            owners.reverse();
+        }
+        assert!(proxy.answers().is_empty());
+        assert_eq!(proxy.ask_for(owners), Err(ETIMEDOUT));
+        proxy.ask().unwrap();
+        // Much later it is another attempt.
+        proxy.held(1, Held::Unread);
+        proxy.bench.pass_ms(2500);
+        proxy.ask().unwrap();
+    }
+}
+
+#[test]
+fn a_neighbour_that_is_asked_for_anew_stands_in_no_splices_way() {
+    let mut proxy = Proxy::new();
+    proxy.bench.world.route = Some(Route::Resolving);
+    proxy.ask().unwrap();
+    proxy.held(0, Held::Resting);
+    proxy.held(1, Held::Resting);
+    proxy.bench.poll();
+    assert_eq!(proxy.answers(), [0]);
+    let way = proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(0)].0;
+    assert_eq!(way.link, LINK);
+}
+
+#[test]
+fn a_splice_follows_a_route_to_another_port_unless_it_is_narrower_or_none() {
+    for (port, mtu, follows) in [(2, 1500, true), (2, 1400, false), (9, 1500, false)] {
+        let mut proxy = Proxy::begun();
+        let link = Link { port: PortId(port), destination: [9; 6], ..LINK };
+        proxy.bench.world.route = Some(Route::Via { link, source: US, mtu });
+        let Bench { slow, world, now, .. } = &mut proxy.bench;
+        slow.retry_routes(*now, world);
+        proxy.bench.pass_ms(200);
+        assert_eq!(!proxy.is_over(), follows, "{port} {mtu}");
+        if follows {
+            let ways = [0, 1].map(|side| proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(side)].0.link);
+            assert_eq!(ways, [link; 2]);
+        }
+    }
 }

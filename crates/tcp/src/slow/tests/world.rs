@@ -210,10 +210,11 @@ impl Host for World {
         }
         Ok(())
     }
-    fn resplice(&mut self, translation: &Translation) {
+    fn resplice(&mut self, translation: &Translation) -> bool {
         if let Some((there, _)) = self.splices.as_mut().and_then(|splices| splices.get_mut(&translation.from)) {
             *there = *translation;
         }
+        translation.link.port != PortId(9)
     }
     fn forwarded(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
         Some(self.splices.as_ref()?.get(tuple)?.1)
