@@ -219,7 +219,8 @@ fn nothing_hangs_when_the_service_is_killed() {
     service.running.signal(libc::SIGKILL);
     service.running.wait_end(5);
     // The life check comes each second. The rest of the time is for a busy machine.
-    waiters.wait_for("over", 60);
+    // It ends when it has written its line whole.
+    waiters.wait_end(60);
     let output = waiters.output();
     let seen = "over [('epoll', True), ('poll', True), ('recv', 'ConnectionResetError'), ('select', True)]";
     assert!(output.contains(seen), "{output}");
