@@ -19,6 +19,8 @@ mod receive_cpus;
 mod reload;
 mod reset;
 mod run;
+#[cfg(test)]
+mod samples;
 mod serve;
 mod sockets;
 mod status;

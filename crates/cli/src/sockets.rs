@@ -153,25 +153,7 @@ fn details(t: &TcpStatus, flow_group: Option<usize>) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    fn listener() -> SocketStatus {
-        SocketStatus {
-            state: "LISTEN".into(),
-            recv_q: 0,
-            send_q: 511,
-            local: "0.0.0.0:6379".parse().unwrap(),
-            peer: "0.0.0.0:0".parse().unwrap(),
-            program: "redis-server".into(),
-            pid: 42,
-            uid: 1000,
-            client: None,
-            slot: 0,
-            flow_group: None,
-            direct: false,
-            tcp: None,
-            halves: None,
-        }
-    }
+    use crate::samples::listener;
 
     #[test]
     fn the_table() {

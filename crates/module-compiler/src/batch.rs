@@ -148,7 +148,7 @@ impl Batch {
         builder.def_var(self.offsets[usize::from(register)], offset);
     }
 
-    /// What the jump at `at` is to compare in the place of a place in the frame and the frame's end.
+    /// An offset and the frame's length, which the jump at `at` is to compare. The program compares two addresses there.
     pub(crate) fn compared(&self, builder: &mut FunctionBuilder<'_>, insn: Insn, at: usize) -> Option<(Value, Value)> {
         match bounds::compares(insn, &self.places[at])? {
             true => Some((self.offset(builder, insn.dst), self.length)),

@@ -6,6 +6,7 @@
 
 use towpath_modules::ProgramSpec;
 use towpath_modules::abi::{Base, Field};
+use towpath_modules::data_flow::{self, Fact};
 use towpath_modules::insn::{self, ALU64, Insn, JMP};
 
 /// What a register has.
@@ -20,9 +21,9 @@ pub(crate) enum Place {
     Other,
 }
 
-impl Place {
-    fn join(self, other: Self) -> Self {
-        match (self, other) {
+impl Fact for Place {
+    fn join(&self, other: &Self) -> Self {
+        match (*self, *other) {
             (Self::Unreached, one) | (one, Self::Unreached) => one,
             (one, same) if one == same => one,
             _ => Self::Other,
@@ -47,23 +48,9 @@ pub(crate) enum Made {
 
 /// By instruction of a program, without its functions: what registers have before it.
 pub(crate) fn places(program: &ProgramSpec, bases: &[Base]) -> Vec<Places> {
-    let mut before = vec![Places::default(); program.insns.len()];
     let start = program.functions.first().copied().unwrap_or(0);
-    let mut waiting = Vec::from_iter(before.get_mut(start).map(|entry| entry.fill(Place::Other)).map(|()| start));
-    while let Some(at) = waiting.pop() {
-        let insn = program.insns[at];
-        let state = after(insn, bases[at], before[at]);
-        for target in insn.followers(at).into_iter().flatten() {
-            let Some(there) = before.get_mut(target) else { continue };
-            let mut joined = *there;
-            joined.iter_mut().zip(state).for_each(|(one, other)| *one = one.join(other));
-            if joined != *there {
-                *there = joined;
-                waiting.push(target);
-            }
-        }
-    }
-    before
+    let begin = (start, [Place::Other; 11]);
+    data_flow::before(program, [begin], |at, insn, state: &Places| after(insn, bases[at], *state))
 }
 
 fn after(insn: Insn, base: Base, mut state: Places) -> Places {

@@ -2,6 +2,7 @@
 //! over frames goes on from there, and asks nothing.
 
 use towpath_modules::ProgramSpec;
+use towpath_modules::data_flow::{self, Fact};
 use towpath_modules::insn::{self, ALU, ALU64, Insn, JMP, JMP32};
 
 /// Instructions that are looked at before an end. Compilers put a constant there, or a jump to where others end.
@@ -18,15 +19,17 @@ enum Known {
     Any,
 }
 
-impl Known {
-    fn join(self, other: Self) -> Self {
-        match (self, other) {
+impl Fact for Known {
+    fn join(&self, other: &Self) -> Self {
+        match (*self, *other) {
             (Self::Unreached, one) | (one, Self::Unreached) => one,
             (one, same) if one == same => one,
             _ => Self::Any,
         }
     }
+}
 
+impl Known {
     fn after(self, insn: Insn) -> Self {
         match insn.code {
             code if code == JMP | insn::CALL => Self::Any,
@@ -42,21 +45,8 @@ pub(crate) struct Results(Vec<Known>);
 
 impl Results {
     pub(crate) fn of(program: &ProgramSpec) -> Self {
-        let mut before = vec![Known::Unreached; program.insns.len()];
         let start = program.functions.first().copied().unwrap_or(0);
-        let mut waiting = Vec::from_iter(before.get_mut(start).map(|known| *known = Known::Any).map(|()| start));
-        while let Some(at) = waiting.pop() {
-            let insn = program.insns[at];
-            let known = before[at].after(insn);
-            for target in insn.followers(at).into_iter().flatten() {
-                let Some(there) = before.get_mut(target) else { continue };
-                let joined = there.join(known);
-                if joined != *there {
-                    *there = joined;
-                    waiting.push(target);
-                }
-            }
-        }
+        let before = data_flow::before(program, [(start, Known::Any)], |_, insn, known: &Known| known.after(insn));
         Self(before)
     }
 

@@ -1,7 +1,8 @@
 //! Which loads are of the context. Its fields are 32 bits wide for the program and pointers here, so a load of one is
-//! another instruction. The kernel's verifier allows the context as a base only as it was given: its pointer is never
-//! changed. So a base can be compared with it, where it is not plain from the program what it is.
+//! another instruction. The kernel's verifier allows the context as a base only as it was given: nothing but 0 may be added to
+//! its pointer. So a base can be compared with it, where it is not plain from the program what it is.
 
+use crate::data_flow::{self, Fact};
 use crate::insn::{self, ALU64, Insn, JMP, LDX, STX};
 use crate::object::ProgramSpec;
 
@@ -19,9 +20,9 @@ pub enum Base {
     Either,
 }
 
-impl Base {
-    fn join(self, other: Self) -> Self {
-        match (self, other) {
+impl Fact for Base {
+    fn join(&self, other: &Self) -> Self {
+        match (*self, *other) {
             (Self::Unreached, one) | (one, Self::Unreached) => one,
             (one, same) if one == same => one,
             _ => Self::Either,
@@ -44,31 +45,16 @@ pub fn bases(program: &ProgramSpec) -> Vec<Base> {
 
 /// The same if a pointer on the stack is this.
 fn bases_if(program: &ProgramSpec, on_stack: Base) -> Vec<Base> {
-    let mut before = vec![State::default(); program.insns.len()];
-    let mut waiting = Vec::new();
-    for (number, start) in program.functions.iter().enumerate() {
+    let begins = program.functions.iter().enumerate().map(|(number, start)| {
         let mut entry = [Base::Other; 11];
         if number == 0 {
             entry[1] = Base::Context;
         } else {
             entry[1..=5].fill(Base::Either);
         }
-        before[*start] = entry;
-        waiting.push(*start);
-    }
-    while let Some(at) = waiting.pop() {
-        let insn = program.insns[at];
-        let state = after(insn, before[at], on_stack);
-        for target in insn.followers(at).into_iter().flatten() {
-            let Some(there) = before.get_mut(target) else { continue };
-            let mut joined = *there;
-            joined.iter_mut().zip(state).for_each(|(one, other)| *one = one.join(other));
-            if joined != *there {
-                *there = joined;
-                waiting.push(target);
-            }
-        }
-    }
+        (*start, entry)
+    });
+    let before = data_flow::before(program, begins, |_, insn, state| after(insn, *state, on_stack));
     before.iter().zip(&program.insns).map(|(state, insn)| state[usize::from(insn.src)]).collect()
 }
 

@@ -16,6 +16,7 @@ mod clock;
 pub mod code;
 pub mod compiled;
 mod context;
+pub mod data_flow;
 mod elf;
 mod error;
 mod helpers;

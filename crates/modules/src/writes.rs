@@ -1,5 +1,6 @@
 //! Which programs may write to a frame. One that does not can be run on a frame that is somebody else's.
 
+use crate::data_flow::{self, Fact};
 use crate::helpers;
 use crate::insn::{self, ADD, ALU64, Insn, JMP, ST, STX};
 use crate::object::ProgramSpec;
@@ -13,29 +14,20 @@ const LOOK: [i32; 3] = [helpers::TAIL_CALL, 188, 189];
 type Apart = u16;
 const STACK: Apart = 1 << 10;
 
+impl Fact for Option<Apart> {
+    fn join(&self, other: &Self) -> Self {
+        match (*self, *other) {
+            (Some(one), Some(other)) => Some(one & other),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
 /// May a program write to a frame? A place that it has stored somewhere and loaded again may be anything.
 pub fn may_write_frames(program: &ProgramSpec) -> bool {
-    let mut before: Vec<Option<Apart>> = vec![None; program.insns.len()];
-    let mut waiting = program.functions.clone();
-    for start in &program.functions {
-        if let Some(entry) = before.get_mut(*start) {
-            *entry = Some(STACK);
-        }
-    }
-    while let Some(at) = waiting.pop() {
-        let (Some(insn), Some(Some(apart))) = (program.insns.get(at).copied(), before.get(at).copied()) else {
-            continue;
-        };
-        let after = after(insn, apart);
-        for target in insn.followers(at).into_iter().flatten() {
-            let Some(there) = before.get_mut(target) else { continue };
-            let joined = there.map_or(after, |there| there & after);
-            if *there != Some(joined) {
-                *there = Some(joined);
-                waiting.push(target);
-            }
-        }
-    }
+    let begins = program.functions.iter().map(|start| (*start, Some(STACK)));
+    let before =
+        data_flow::before(program, begins, |_, insn, apart: &Option<Apart>| apart.map(|apart| after(insn, apart)));
     program.insns.iter().zip(before).any(|(insn, apart)| apart.is_some_and(|apart| writes(*insn, apart)))
 }
 

@@ -1,5 +1,4 @@
-//! What systemd is told of the service, or whoever else listens at `NOTIFY_SOCKET` (sd_notify(3)). Without that variable nobody
-//! is told.
+//! Tells systemd, or whoever else listens at `NOTIFY_SOCKET`, that the service serves, runs and ends (sd_notify(3)).
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
 use std::ffi::OsStr;

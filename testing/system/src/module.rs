@@ -15,6 +15,20 @@ fn kernel_types(scratch: &Scratch) -> &'static str {
     "\"vmlinux.h\""
 }
 
+/// Counts frames from or to port 7001 in one place, and all others in the place before.
+pub const PORTS: &str = "
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } seen
+    SEC(\".maps\");
+SEC(\"xdp\") int ports(struct xdp_md *ctx)
+{
+    __u8 *frame = (void *)(long)ctx->data;
+    if (frame + 38 > (__u8 *)(long)ctx->data_end) return XDP_ABORTED;
+    __u32 from = frame[34] << 8 | frame[35], to = frame[36] << 8 | frame[37], place = from == 7001 || to == 7001;
+    __u64 *frames = bpf_map_lookup_elem(&seen, &place);
+    if (frames) __sync_fetch_and_add(frames, 1);
+    return XDP_PASS;
+}";
+
 /// A module's object, from a source of this repository or from this text.
 pub fn object(scratch: &Scratch, name: &str, text: Option<&str>) -> PathBuf {
     require_program("clang", "clang");
@@ -85,6 +99,21 @@ pub struct Spliced {
     /// Those that the kernel has.
     pub by_kernel: u64,
 }
+
+/// Steps of peers of a proxy, in Python. `directory` is where the test gives its words, as files of their names.
+pub const STEPS: &str = r"
+def told(word): return os.path.exists(os.path.join(directory, word))
+def wait_for(word):
+    while not told(word): time.sleep(0.01)
+def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
+def exact(s, count):
+    got = b''
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        assert more, 'the stream ends early'
+        got += more
+    return got
+";
 
 /// What is in the map `towpath_splices`.
 pub fn spliced(service: &Service) -> Vec<Spliced> {

@@ -1,27 +1,13 @@
 //! Modules with `--app` where connections begin in another way: after the worker's death, and by SYN cookies.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::module::{asks, json, module, object};
+use towpath_system_tests::module::{PORTS, asks, json, module, object};
 use towpath_system_tests::namespace::SERVER;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, require_program, until};
 
 /// A user other than root.
 const OTHER: u32 = 23_451;
-
-/// Counts frames from or to port 7001 in one place, and all others in the place before.
-const PORTS: &str = "
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } seen
-    SEC(\".maps\");
-SEC(\"xdp\") int ports(struct xdp_md *ctx)
-{
-    __u8 *frame = (void *)(long)ctx->data;
-    if (frame + 38 > (__u8 *)(long)ctx->data_end) return XDP_ABORTED;
-    __u32 from = frame[34] << 8 | frame[35], to = frame[36] << 8 | frame[37], place = from == 7001 || to == 7001;
-    __u64 *frames = bpf_map_lookup_elem(&seen, &place);
-    if (frames) __sync_fetch_and_add(frames, 1);
-    return XDP_PASS;
-}";
 
 /// Servers of root on port 7000 and of the other user on 7001. Each has room for two half-open connections.
 fn servers(lab: &Lab, service: &Service) -> [Running; 2] {

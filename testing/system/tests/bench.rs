@@ -52,7 +52,7 @@ fn modules_are_counted_and_timed_beside_the_kernel() {
     let rows = answer[0]["modules"].as_array().expect("rows");
     let names: Vec<&str> = rows.iter().filter_map(|row| row["module"].as_str()).collect();
     assert_eq!(names, ["null", "parse", "hash", "filter"]);
-    // What the filter of a capture costs is counted in the same way, and it is no module.
+    // The last row is a capture's filter, which is no module.
     let modules = &rows[..3];
     let count = |row: &Value, side: &str| row[side].as_f64().expect("a count");
     for side in ["ingress_instructions", "egress_instructions"] {

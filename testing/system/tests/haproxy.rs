@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use towpath_system_tests::module::{Spliced, module, object, spliced};
+use towpath_system_tests::module::{STEPS, Spliced, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
@@ -16,17 +16,6 @@ const MB: u64 = 1 << 20;
 const PEERS: &str = r"
 import hashlib, http.client, http.server, os, socket, sys, threading, time
 what, directory, MB = sys.argv[1], sys.argv[2], 1 << 20
-def told(word): return os.path.exists(os.path.join(directory, word))
-def wait_for(word):
-    while not told(word): time.sleep(0.01)
-def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
-def exact(s, count):
-    got = b''
-    while len(got) < count:
-        more = s.recv(count - len(got))
-        assert more, 'the stream ends early'
-        got += more
-    return got
 def exchange(s, who, sends=True):
     # Until the test has seen what it waits for.
     sent, received, count = hashlib.sha256(), hashlib.sha256(), [0, 0]
@@ -271,7 +260,7 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.argv[2]
 }
 
 fn peers(what: &str, service: &Service) -> Program {
-    Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0)
+    Program::line("python3 -u -c").arg(format!("{STEPS}{PEERS}")).arg(what).arg(&service.scratch.0)
 }
 
 /// What one side of exchanges says: bytes and hashes of both directions, as the other side has them.

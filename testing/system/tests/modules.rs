@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::net::Ipv4Addr;
-use towpath_system_tests::module::{asks, count, counts, json, module, object};
+use towpath_system_tests::module::{PORTS, asks, count, counts, json, module, object};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Service, bin, until};
@@ -119,20 +119,6 @@ fn modules_and_their_settings_come_back_when_the_worker_has_died() {
     until("the port to be blocked", 60, || asks(&lab, 7001) == "nothing");
     assert_eq!(asks(&lab, 7000), "answer");
 }
-
-/// Counts frames from or to port 7001 in one place, and all others in the place before.
-const PORTS: &str = "
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } seen
-    SEC(\".maps\");
-SEC(\"xdp\") int ports(struct xdp_md *ctx)
-{
-    __u8 *frame = (void *)(long)ctx->data;
-    if (frame + 38 > (__u8 *)(long)ctx->data_end) return XDP_ABORTED;
-    __u32 from = frame[34] << 8 | frame[35], to = frame[36] << 8 | frame[37], place = from == 7001 || to == 7001;
-    __u64 *frames = bpf_map_lookup_elem(&seen, &place);
-    if (frames) __sync_fetch_and_add(frames, 1);
-    return XDP_PASS;
-}";
 
 #[test]
 fn a_module_for_one_users_programs_sees_only_their_connections_old_and_new() {

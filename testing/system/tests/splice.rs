@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
-use towpath_system_tests::module::{Spliced, counts, module, object, spliced};
+use towpath_system_tests::module::{STEPS, Spliced, counts, module, object, spliced};
 use towpath_system_tests::namespace::{
     BEHIND, BEHIND6, Behind, CLIENT, CLIENT_TOO, CLIENT6, CLIENT6_TOO, SERVER, SERVER6,
 };
@@ -19,17 +19,6 @@ const PEERS: &str = r"
 import hashlib, os, socket, struct, sys, threading, time
 what, directory, proxy, MB = sys.argv[1], sys.argv[2], sys.argv[3], 1 << 20
 RESETS = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)
-def told(word): return os.path.exists(os.path.join(directory, word))
-def wait_for(word):
-    while not told(word): time.sleep(0.01)
-def say(*words): print(' '.join(map(str, words)) + '\n', end='', flush=True)
-def exact(s, count):
-    got = b''
-    while len(got) < count:
-        more = s.recv(count - len(got))
-        assert more, 'the stream ends early'
-        got += more
-    return got
 def exchange(s, who):
     # At least 30 MB, and until the test has seen what it waits for.
     sent, received, count = hashlib.sha256(), hashlib.sha256(), [0, 0]
@@ -204,7 +193,7 @@ enum By {
 }
 
 fn peers(what: &str, service: &Service, path: Path) -> Program {
-    Program::line("python3 -u -c").arg(PEERS).arg(what).arg(&service.scratch.0).arg(path.proxy)
+    Program::line("python3 -u -c").arg(format!("{STEPS}{PEERS}")).arg(what).arg(&service.scratch.0).arg(path.proxy)
 }
 
 /// The exchanges of one side: bytes and hashes of both directions, as the other side has them.

@@ -339,7 +339,7 @@ fn the_same_build_gives_the_same_packages() {
     assert_eq!(sums[0].lines().count(), 3);
 }
 
-/// What a unit may still do, as systemd judges it, with its name.
+/// systemd rates how much each unit may still do.
 #[test]
 fn the_units_may_do_little() {
     require_program("systemd-analyze", "systemd");

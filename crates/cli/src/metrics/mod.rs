@@ -1,7 +1,7 @@
 //! `towpath metrics`: a service and all its stacks for Prometheus.
 
 pub mod exporter;
-mod page;
+pub mod page;
 mod service;
 
 use self::exporter::{Address, Listener, OPENMETRICS};

@@ -63,8 +63,8 @@ impl Page {
     }
 }
 
-/// A label's value. The library writes it as it is.
-fn escaped(value: &str) -> String {
+/// A label's value, as both formats have it. The library writes it as it is.
+pub fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

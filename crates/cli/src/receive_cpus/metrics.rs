@@ -2,6 +2,7 @@
 
 use super::decider_status::DeciderStatus;
 use super::show::Entry;
+use crate::metrics::page::escaped;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use towpath_scaling::Reason;
@@ -32,11 +33,6 @@ impl MetricsPage {
         self.head(name, "gauge", help);
         self.sample(name, labels, value);
     }
-}
-
-/// A label's value.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 impl Metrics {

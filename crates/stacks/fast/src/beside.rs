@@ -14,7 +14,7 @@ use towpath_ports::{Leaving, Payload, Port, RxChecksum, RxFrame, TxOffload};
 /// What stands beside a port.
 #[derive(Default)]
 pub struct Beside {
-    /// What is captured is what the port has, so the tap is nearer to the port than the modules are.
+    /// The tap is below the modules: a capture has the port's own frames.
     tap: Option<Box<PortTap>>,
     filter: Option<Box<Filter>>,
     /// Modules stand before the port.

@@ -12,7 +12,7 @@ use towpath_ports::{Capabilities, Leaving, Payload, Port, PortCounters, RxChecks
 /// What a super-segment may grow by.
 const GROWTH: u32 = 64;
 
-/// The port with these modules before it. What is never asked of it costs nothing, as it is a type of its own.
+/// The port with these modules before it. It is a type for each use, so that nobody pays for questions of another one.
 pub fn before(port: Box<dyn Port>, mut filter: Filter) -> Box<dyn Port> {
     filter.stands_at(port.interface());
     match (filter.selects(), filter.wants_room()) {

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::samples;
 use std::collections::BTreeSet;
 use towpath_service::api::{
     ClientStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, NumberedFlowGroup, PortStatus, WorkerStatus,
@@ -7,12 +8,11 @@ use towpath_service::api::{
 
 /// A status in which everything occurs.
 fn full() -> Status {
-    let text = r#"{"version":"1.2.3","stack":"fast","pid":7,"uptime_us":2500000,"socket":"/run/t.sock","flow_groups":[],
-        "slow":{"stages":{},"drops":{"no_socket":2},"retransmits":0,"timeouts":0,"opened":3,"failed":0,"resets":1,
-        "contract_violations":0,"syn_cookies_sent":0,"syn_cookies_accepted":0,"out_of_ports":0,"relayed_segments":0},
-        "kernel":{"policy":4,"stack":5,"join":6},"listeners":{"taken":8},"clients":[],
-        "policy":{"rules":1,"denied":9,"limited":0}}"#;
-    let mut status: Status = serde_json::from_str(text).unwrap();
+    let named = |counts: &[(&'static str, u64)]| counts.iter().copied().collect::<NamedCounts>();
+    let slow = Tally { drops: named(&[("no_socket", 2)]), opened: 3, resets: 1, ..Tally::default() };
+    let (kernel, listeners) = (named(&[("policy", 4), ("stack", 5), ("join", 6)]), named(&[("taken", 8)]));
+    let mut status = Status { uptime_us: 2_500_000, slow, kernel, listeners, ..samples::status() };
+    (status.policy.rules, status.policy.denied) = (1, 9);
     let tally = Tally { stages: [("pre", 10)].into_iter().collect(), retransmits: 11, ..Tally::default() };
     let port = PortStatus { rx_frames: 12, tx_frames: 13, ..PortStatus::default() };
     status.flow_groups.push(NumberedFlowGroup {

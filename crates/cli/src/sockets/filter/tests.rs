@@ -1,23 +1,9 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::samples::listener;
 
 fn socket(local: &str, peer: &str) -> SocketStatus {
-    SocketStatus {
-        state: "ESTAB".into(),
-        recv_q: 0,
-        send_q: 0,
-        local: local.parse().unwrap(),
-        peer: peer.parse().unwrap(),
-        program: "redis-server".into(),
-        pid: 42,
-        uid: 1000,
-        client: None,
-        slot: 0,
-        flow_group: None,
-        direct: false,
-        tcp: None,
-        halves: None,
-    }
+    SocketStatus { state: "ESTAB".into(), local: local.parse().unwrap(), peer: peer.parse().unwrap(), ..listener() }
 }
 
 fn parse(text: &str) -> Result<Filter, String> {

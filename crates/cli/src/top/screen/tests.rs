@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::samples;
 use crate::sockets::Filter;
 use crate::top::readings::view;
 use ratatui::Terminal;
@@ -8,34 +9,25 @@ use std::time::{Duration, Instant};
 use towpath_service::api::{FlowGroupStatus, NumberedFlowGroup, SocketStatus, Status, Tally, TcpStatus, WorkerStatus};
 
 fn status(busy_us: u64, dropped: u64, again: u64) -> Status {
-    let text = r#"{"version":"1.2.3","stack":"fast","pid":7,"uptime_us":3723000000,"socket":"/run/t.sock","flow_groups":[],
-        "slow":{"stages":{},"drops":{"no_socket":1},"retransmits":0,"timeouts":0,"opened":3,"failed":0,"resets":1,
-        "contract_violations":0,"syn_cookies_sent":0,"syn_cookies_accepted":0,"out_of_ports":0,"relayed_segments":0},
-        "clients":[],"policy":{"rules":1,"denied":9,"limited":0}}"#;
-    let mut status: Status = serde_json::from_str(text).unwrap();
     let tally = Tally { drops: [("paws", dropped)].into_iter().collect(), retransmits: again, ..Tally::default() };
-    let status_of = FlowGroupStatus { tally, ..FlowGroupStatus::default() };
-    status.flow_groups = vec![NumberedFlowGroup { flow_group: 0, status: status_of, ports: Vec::new() }];
-    status.workers = vec![WorkerStatus { busy_us, idle_us: 3 * busy_us, ..WorkerStatus::default() }];
-    status
+    let status = FlowGroupStatus { tally, ..FlowGroupStatus::default() };
+    Status {
+        uptime_us: 3_723_000_000,
+        flow_groups: vec![NumberedFlowGroup { flow_group: 0, status, ports: Vec::new() }],
+        workers: vec![WorkerStatus { busy_us, idle_us: 3 * busy_us, ..WorkerStatus::default() }],
+        ..samples::status()
+    }
 }
 
 fn socket(program: &str, peer: &str, bytes: u64) -> SocketStatus {
     SocketStatus {
         state: "ESTAB".into(),
-        recv_q: 0,
         send_q: 300,
         local: "10.0.0.1:6379".parse().unwrap(),
         peer: peer.parse().unwrap(),
         program: program.into(),
-        pid: 42,
-        uid: 1000,
-        client: None,
-        slot: 0,
-        flow_group: Some(0),
-        direct: false,
         tcp: Some(TcpStatus { srtt_us: 1500, bytes_received: bytes, bytes_acked: 2 * bytes, ..TcpStatus::default() }),
-        halves: None,
+        ..samples::listener()
     }
 }
 

@@ -40,7 +40,7 @@ pub fn into_pipe(
     let (now, is_empty) = (Instant::now(), unread() == Ok(0));
     let before = head(from);
     let head_of = |key| socket_of(key).map(|socket| head(&socket));
-    // What is known of a socket is forgotten when it is closed, and a nudge is seen, only if it is marked.
+    // A close forgets only marked sockets, and a nudge is seen only on them.
     if !from.has(flag::SPLICES) {
         from.mark(flag::SPLICES, true);
     }

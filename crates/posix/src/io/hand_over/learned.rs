@@ -318,8 +318,8 @@ impl Learned {
         true
     }
 
-    /// So many bytes have passed from `me`'s peer. Of those that the program has not been told, at most `len` are entered
-    /// into a pipe without bytes. Returns how many.
+    /// So many bytes have passed from `me`'s peer. The pipe now owes those of which the program has not been told, at most
+    /// `len`. Returns how many.
     pub fn owe(&mut self, me: Key, pipe: Pipe, passed: u64, len: usize) -> usize {
         let Some(source) = self.sources.get_mut(&me) else { return 0 };
         let count = passed.saturating_sub(source.told).min(len as u64);

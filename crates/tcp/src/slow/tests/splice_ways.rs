@@ -3,7 +3,7 @@
 use super::splice::{EAGAIN, EOPNOTSUPP, ETIMEDOUT, Proxy};
 use super::world::*;
 use crate::counters::Drop;
-use crate::flow::{FlowId, Link, Owner, PortId};
+use crate::flow::{FlowId, FourTuple, Link, Owner, PortId};
 use crate::messages::{Held, ToFast};
 use crate::slow::Route;
 use std::collections::HashMap;
@@ -17,6 +17,12 @@ fn by(link: Link) -> impl FnOnce(&mut Bench) -> FlowId {
         bench.world.route = None;
         flow
     }
+}
+
+/// A router takes no more than 1,400 bytes of what we send on this connection.
+fn too_big(tuple: FourTuple, seq: u32) -> IcmpError {
+    let FourTuple { local, local_port, remote, remote_port } = tuple;
+    IcmpError { kind: IcmpKind::TooBig { mtu: 1400 }, local, local_port, remote, remote_port, seq, packet_bytes: 1500 }
 }
 
 #[test]
@@ -71,15 +77,7 @@ fn a_path_that_a_router_has_found_narrow_is_no_hindrance_and_one_that_was_guesse
         if is_told {
             proxy.bench.outstanding(flow, 5000);
             let tuple = proxy.tuple(1);
-            let error = IcmpError {
-                kind: IcmpKind::TooBig { mtu: 1400 },
-                local: tuple.local,
-                local_port: tuple.local_port,
-                remote: tuple.remote,
-                remote_port: tuple.remote_port,
-                seq: proxy.bench.readings.0[&flow].snd_una.0,
-                packet_bytes: 1500,
-            };
+            let error = too_big(tuple, proxy.bench.readings.0[&flow].snd_una.0);
             let Bench { slow, world, now, .. } = &mut proxy.bench;
             slow.on_icmp(*now, error, world);
             proxy.bench.poll();
@@ -96,15 +94,7 @@ fn a_router_that_finds_a_segment_too_big_is_passed_on_to_whoever_has_sent_it() {
     let [came, went] = [0, 1].map(|side| proxy.tuple(side));
     let sent = proxy.bench.readings.0[&flows[0]].rcv_nxt.add(5000);
     let way = proxy.bench.world.splices.as_ref().unwrap()[&came].0;
-    let error = IcmpError {
-        kind: IcmpKind::TooBig { mtu: 1400 },
-        local: went.local,
-        local_port: went.local_port,
-        remote: went.remote,
-        remote_port: went.remote_port,
-        seq: sent.add(way.seq).0,
-        packet_bytes: 1500,
-    };
+    let error = too_big(went, sent.add(way.seq).0);
     let hear = |proxy: &mut Proxy, error| {
         let Bench { slow, world, now, .. } = &mut proxy.bench;
         slow.on_icmp(*now, error, world);
@@ -145,15 +135,7 @@ fn what_routers_say_of_one_splice_takes_no_other_answers_away() {
     let mut proxy = Proxy::begun();
     proxy.bench.slow.config.replies_per_s = 0;
     let went = proxy.tuple(1);
-    let error = IcmpError {
-        kind: IcmpKind::TooBig { mtu: 1400 },
-        local: went.local,
-        local_port: went.local_port,
-        remote: went.remote,
-        remote_port: went.remote_port,
-        seq: proxy.seen(1).acked.0,
-        packet_bytes: 1500,
-    };
+    let error = too_big(went, proxy.seen(1).acked.0);
     let Bench { slow, world, now, .. } = &mut proxy.bench;
     slow.on_icmp(*now, error, world);
     assert_eq!(told(&mut proxy).len(), 1);
