@@ -4,6 +4,7 @@
 mod all;
 mod bulk;
 mod callgrind;
+mod captured;
 mod clang;
 mod connections;
 mod cpu_layout;
@@ -67,8 +68,10 @@ enum Benchmark {
     Redis(side_by_side::Options),
     /// iperf3 with one connection, both ways.
     Bulk(side_by_side::Options),
-    /// A proxy between iperf3's two ends: by read and write on Linux, spliced by a module on Towpath (root; needs clang).
+    /// A proxy between two ends: by read and write on Linux, spliced by a module on Towpath (root; needs clang).
     Splice(side_by_side::Options),
+    /// An echo's rate while frames are captured: tcpdump beside Linux, `towpath capture` beside Towpath (root).
+    Capture(captured::Options),
     /// Requests of 32 bytes to 2 KiB in one direction, with 250 and 1,000 cycles of work for each at the server.
     Work(side_by_side::Options),
     /// One request per connection, 32 at a time and one after the other, and the time to connect.
@@ -141,6 +144,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         Benchmark::Connections(options) => {
             side_by_side::print(options, "one request per connection", &connections::run(options)?)
         }
+        Benchmark::Capture(options) => return captured::run(options),
         Benchmark::Direct(options) => return direct::run(options),
         Benchmark::Many(options) => return many_connections::run(options),
         Benchmark::Flood(options) => return syn_flood::run(options),

@@ -61,7 +61,7 @@ pub struct Options {
     /// Rounds of the timed runs; the median is told, with the range.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Leave out what the module that splices gains (`towpath bench splice`), which needs a veth and iperf3.
+    /// Leave out what the module that splices gains (`towpath bench splice`), which needs a veth.
     #[arg(long)]
     no_splicing: bool,
 }
@@ -140,7 +140,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// What the module that splices gains a proxy, beside Linux. Without a veth or iperf3 there are no figures, and it says why.
+/// What the module that splices gains a proxy, beside Linux. Without a veth there are no figures, and it says why.
 fn splicing(rounds: usize) -> Option<Vec<side_by_side::Row>> {
     let measured = spliced_proxy::run(&side_by_side::Options::within(rounds.min(MOST_SPLICED)));
     measured.inspect_err(|why| eprintln!("no figures of splicing: {why}")).ok()

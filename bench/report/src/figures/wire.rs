@@ -20,6 +20,7 @@ const BULK: Kind = kind("bulk", higher("requests_per_s", Unit::Bytes, "ratio"));
 const BULK_CPU: Kind = kind("bulk", CPU);
 const SPLICE: Kind = kind("splice", higher("requests_per_s", Unit::Bytes, "ratio"));
 const SPLICE_CPU: Kind = kind("splice", CPU);
+const CAPTURE: Kind = kind("capture", higher("kept", Unit::Share, ""));
 const LATENCY_P50: Kind = kind("latency", lower("p50_us", Unit::Us, ""));
 const LATENCY_P99: Kind = kind("latency", lower("p99_us", Unit::Us, ""));
 const LATENCY_P999: Kind = kind("latency", lower("p999_us", Unit::Us, ""));
@@ -59,7 +60,8 @@ const RECEIVED: &str = "each byte is copied three times on the server's CPU: out
     once";
 const SENT: &str = "interrupts to the client's CPU, one for each super-segment, take a quarter of the time; each byte is copied twice where \
     Linux copies it once";
-const BOTH_ENDS: &str = "the two ends: they share a CPU, which is busy with their copies";
+const BOTH_ENDS: &str = "the two ends, which share a CPU";
+const CAPTURED: &str = "the program that captures: it has no CPU of its own, and takes what it needs from both ends";
 const LIMITS: &str = "descriptors and memory of this machine";
 const REGION: &str = "the region: 16 KiB of the receive ring for what comes next, which stay there";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
@@ -100,6 +102,13 @@ pub const FIGURES: &[Figure] = &[
         Target::None,
         BOTH_ENDS,
     ),
+    CAPTURE.figure(
+        "64-byte echo, 64 connections, rate while a capture's filter matches nothing, to that without",
+        "nothing",
+        Target::None,
+        CAPTURED,
+    ),
+    CAPTURE.figure("the same while all frames are captured", "all", Target::AtLeast(0.9), CAPTURED),
     LATENCY_P50.figure("open loop at 15 % of the saturated rate: p50", "load-15", Target::None, NOT_EXAMINED),
     LATENCY_P99.figure("open loop at 15 %: p99", "load-15", Target::None, NOT_EXAMINED),
     LATENCY_P999.figure("open loop at 15 %: p99.9", "load-15", Target::None, NOT_EXAMINED),

@@ -104,6 +104,8 @@ pub fn plan(effort: Effort) -> Vec<Planned> {
     plan.push(short("connect", fewer));
     plan.extend(BULK.into_iter().map(|name| Planned { besides: 0.5, ..shape("bulk", name, 2.0) }));
     plan.push(Planned { besides: 0.6, before: 3.0, ..Planned::new("splice", &[], (effort, 2.0)) });
+    // Each stack's server is measured four times.
+    plan.push(Planned { besides: 0.3, ..Planned::new("capture", &[], (effort, 8.0)) });
     // Before the rounds, twice as many connections are opened.
     let half = Effort { seconds: effort.seconds / 2.0, ..effort };
     plan.push(Planned { besides: 0.2, before: 35.0, ..Planned::new("many", &[], (half, 4.0)) });
