@@ -135,19 +135,6 @@ pub struct Figure {
     pub limit: &'static str,
 }
 
-/// A target that no benchmark measures yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Unmeasured {
-    /// Where it would stand.
-    pub section: Section,
-    /// What would be measured.
-    pub what: &'static str,
-    /// What is aimed at.
-    pub target: &'static str,
-    /// Why there is no figure.
-    pub why: &'static str,
-}
-
 /// A group of figures with all but a few things in common.
 #[derive(Clone, Copy)]
 pub struct Kind {

@@ -23,7 +23,7 @@ pub fn page(run: &Run) -> String {
         let of_section = figures::all().filter(|figure| figure.section == section);
         let outcomes: Vec<Outcome<'_>> = of_section.map(|figure| outcome(figure, run)).collect();
         table(section, &outcomes, &mut out);
-        missing(section, &outcomes, &mut out);
+        missing(&outcomes, &mut out);
     }
     out + "</body></html>\n"
 }
@@ -32,7 +32,6 @@ pub fn page(run: &Run) -> String {
 fn summary(run: &Run, out: &mut String) {
     let outcomes: Vec<Outcome<'_>> = figures::all().map(|figure| outcome(figure, run)).collect();
     let count = |status| outcomes.iter().filter(|outcome| outcome.target_status() == status).count();
-    let without = figures::unmeasured().count();
     let open = outcomes.iter().filter(|outcome| {
         outcome.target_status() == TargetStatus::NotMeasured && outcome.figure.target != Target::None
     });
@@ -42,7 +41,7 @@ fn summary(run: &Run, out: &mut String) {
          {} more figures have no target.</p>",
         count(TargetStatus::Met),
         count(TargetStatus::NotMet),
-        without + open.count(),
+        open.count(),
         count(TargetStatus::NoTarget)
     );
     let _ = writeln!(out, "<p>{} · commit {}</p>", escape(&run.date), escape(&run.commit));
@@ -126,16 +125,13 @@ fn row(outcome: &Outcome<'_>, measured: &Measured<'_>, axis: &Axis, out: &mut St
 }
 
 /// Targets and figures of a section without a value.
-fn missing(section: Section, outcomes: &[Outcome<'_>], out: &mut String) {
+fn missing(outcomes: &[Outcome<'_>], out: &mut String) {
     let mut lines = String::new();
     for outcome in outcomes {
         if let Err(why) = &outcome.result {
             let (what, target) = (escape(outcome.figure.what), words::target(outcome.figure));
             let _ = writeln!(lines, "<li>{what} (target {target}): {}</li>", escape(why));
         }
-    }
-    for target in figures::unmeasured().filter(|target| target.section == section) {
-        let _ = writeln!(lines, "<li>{} (target {}): {}</li>", escape(target.what), target.target, escape(target.why));
     }
     if !lines.is_empty() {
         let _ = writeln!(out, "<p>Not measured:</p>\n<ul>\n{lines}</ul>");

@@ -17,7 +17,7 @@ mod statistics;
 mod words;
 
 pub use fairness::{ShareSummary, Shares};
-pub use figure::{Figure, Metric, Section, Target, Unit, Unmeasured};
+pub use figure::{Figure, Metric, Section, Target, Unit};
 pub use incast::{Completion, wire_us};
 pub use run::{CPUS, LOAD, Run, Step};
 pub use statistics::{Spread, jain, median, quantile};

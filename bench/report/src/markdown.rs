@@ -33,7 +33,7 @@ pub fn page(run: &Run) -> String {
         let _ = writeln!(out, "\n## {}\n{}", section.title(), section.about());
         table(&outcomes, &mut out);
         limits(&outcomes, &mut out);
-        missing(section, &outcomes, &mut out);
+        missing(&outcomes, &mut out);
         commands(&outcomes, &mut out);
     }
     out
@@ -96,15 +96,12 @@ fn limits(outcomes: &[Outcome<'_>], out: &mut String) {
     }
 }
 
-fn missing(section: Section, outcomes: &[Outcome<'_>], out: &mut String) {
+fn missing(outcomes: &[Outcome<'_>], out: &mut String) {
     let mut lines = String::new();
     for outcome in outcomes {
         if let Err(why) = &outcome.result {
             let _ = writeln!(lines, "- {} (target {}): {why}", outcome.figure.what, words::target(outcome.figure));
         }
-    }
-    for target in figures::unmeasured().filter(|target| target.section == section) {
-        let _ = writeln!(lines, "- {} (target {}): {}", target.what, target.target, target.why);
     }
     if !lines.is_empty() {
         let _ = write!(out, "\nNot measured:\n\n{lines}");

@@ -4,9 +4,13 @@ use crate::sys;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::io;
-use std::net::SocketAddrV4;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
+
+/// A value's key in memcached, and how long a server may take to listen.
+const KEY: &str = "towpath";
+const START: Duration = Duration::from_secs(5);
 
 /// Arguments of the client.
 #[derive(clap::Args)]
@@ -31,6 +35,55 @@ pub struct Options {
     /// Ask for events again and again instead of sleeping.
     #[arg(long)]
     spin: bool,
+    /// The server is memcached: a request asks for a value of `bytes` bytes, which is set first.
+    #[arg(long)]
+    memcached: bool,
+}
+
+/// What goes to the server again and again, and how long its reply is.
+struct Exchange {
+    /// One request more than are outstanding on a connection, so that a write may begin within one.
+    requests: Vec<u8>,
+    request_bytes: usize,
+    reply_bytes: usize,
+}
+
+impl Exchange {
+    fn new(options: &Options) -> io::Result<Self> {
+        let (request, reply_bytes) = if options.memcached {
+            (format!("get {KEY}\r\n").into_bytes(), value_in_memcached(options.server, options.bytes)?)
+        } else {
+            (vec![b'x'; options.bytes], options.bytes)
+        };
+        Ok(Self { requests: request.repeat(options.depth + 1), request_bytes: request.len(), reply_bytes })
+    }
+
+    /// What is next to be written when this many bytes are unsent.
+    fn next(&self, unsent: usize) -> &[u8] {
+        let begun = (self.request_bytes - unsent % self.request_bytes) % self.request_bytes;
+        &self.requests[begun..][..unsent.min(self.requests.len() - begun)]
+    }
+}
+
+/// Sets the value, and returns the length of a reply that has it.
+fn value_in_memcached(server: SocketAddrV4, bytes: usize) -> io::Result<usize> {
+    let give_up = Instant::now() + START;
+    let mut stream = loop {
+        match TcpStream::connect(server) {
+            // memcached does not say when it listens.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < give_up => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => break other?,
+        }
+    };
+    let (value, mut answer) = ("v".repeat(bytes), [0; 8]);
+    stream.write_all(format!("set {KEY} 0 0 {bytes}\r\n{value}\r\n").as_bytes())?;
+    stream.read_exact(&mut answer)?;
+    if answer != *b"STORED\r\n" {
+        return Err(io::Error::other(format!("memcached: {}", String::from_utf8_lossy(&answer).trim())));
+    }
+    Ok(format!("VALUE {KEY} 0 {bytes}\r\n{value}\r\nEND\r\n").len())
 }
 
 impl Options {
@@ -73,7 +126,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
     }
     sys::raise_limit();
     let epoll = sys::epoll()?;
-    let request = vec![b'x'; options.bytes * options.depth];
+    let exchange = Exchange::new(options)?;
     let mut connections = Vec::with_capacity(options.connections);
     for index in 0..options.connections {
         let fd = sys::connect(options.server)?;
@@ -82,9 +135,9 @@ pub fn run(options: &Options) -> io::Result<Report> {
         connections.push(EchoRequests { fd, sent_at, partial: 0, unsent: 0, watching_writable: false });
     }
     for (index, connection) in connections.iter_mut().enumerate() {
-        issue(epoll, index, connection, options, &request, options.depth)?;
+        issue(epoll, index, connection, &exchange, options.depth)?;
     }
-    drive(epoll, &mut connections, options, &request)
+    drive(epoll, &mut connections, options, &exchange)
 }
 
 /// Counts replies and their latencies from the end of the warm-up on.
@@ -142,7 +195,7 @@ impl Tally {
     }
 }
 
-fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, request: &[u8]) -> io::Result<Report> {
+fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, exchange: &Exchange) -> io::Result<Report> {
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
     let mut tally = Tally::new(options)?;
@@ -154,7 +207,7 @@ fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, reques
             let index = event.u64 as usize;
             let connection = &mut connections[index];
             if event.events as i32 & libc::EPOLLOUT != 0 {
-                issue(epoll, index, connection, options, request, 0)?;
+                issue(epoll, index, connection, exchange, 0)?;
             }
             let Some(n) = sys::read(connection.fd, &mut buffer)? else { continue };
             if n == 0 {
@@ -162,29 +215,22 @@ fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, reques
             }
             now = Instant::now();
             let bytes = connection.partial + n;
-            let complete = bytes / options.bytes;
-            connection.partial = bytes % options.bytes;
+            let complete = bytes / exchange.reply_bytes;
+            connection.partial = bytes % exchange.reply_bytes;
             tally.answered(&mut connection.sent_at, complete, now);
-            issue(epoll, index, connection, options, request, complete)?;
+            issue(epoll, index, connection, exchange, complete)?;
         }
     }
     Ok(tally.report(now))
 }
 
 /// Sends `count` more requests, as far as there is room.
-fn issue(
-    epoll: i32,
-    index: usize,
-    connection: &mut EchoRequests,
-    options: &Options,
-    request: &[u8],
-    count: usize,
-) -> io::Result<()> {
+fn issue(epoll: i32, index: usize, connection: &mut EchoRequests, exchange: &Exchange, count: usize) -> io::Result<()> {
     let now = Instant::now();
     connection.sent_at.extend(std::iter::repeat_n(now, count));
-    connection.unsent += count * options.bytes;
+    connection.unsent += count * exchange.request_bytes;
     while connection.unsent > 0 {
-        match sys::write(connection.fd, &request[..connection.unsent.min(request.len())])? {
+        match sys::write(connection.fd, exchange.next(connection.unsent))? {
             Some(n) => connection.unsent -= n,
             None => break,
         }

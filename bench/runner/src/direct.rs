@@ -257,6 +257,15 @@ fn shapes(options: &Options, scratch: &Path) -> io::Result<Vec<Shape>> {
         read: Box::new(|output| bulk::measured(&output.stdout).ok_or_else(|| failed(output))),
     });
     shapes.push(nginx(scratch, seconds)?);
+    let client = format!("{rpc} client 127.0.0.1:9105 --memcached --connections 50 --bytes 64 --seconds {seconds}");
+    shapes.push(Shape {
+        name: "memcached-get-c50",
+        server: "memcached -l 127.0.0.1 -p 9105 -U 0 -t 1 -u root".to_owned(),
+        ready: "",
+        client: Box::new(move |_| client.clone()),
+        can_spin: false,
+        read: Box::new(echo::measured),
+    });
     Ok(shapes)
 }
 

@@ -1,7 +1,7 @@
 //! Figures of two programs of one host.
 
 use super::{NOT_EXAMINED, higher, lower};
-use crate::figure::{Figure, Kind, Section, Target, Unit, Unmeasured};
+use crate::figure::{Figure, Kind, Section, Target, Unit};
 
 const RATE: Kind = Kind {
     section: Section::Host,
@@ -38,6 +38,7 @@ pub const FIGURES: &[Figure] = &[
     ),
     BULK.figure("iperf3, direct", "bulk", Target::Ratio(1.7), COPIES),
     RATE.figure("nginx and wrk, 32 kept connections, direct: requests/s", "nginx-wrk-c32", Target::Ratio(2.0), LIBRARY),
+    RATE.figure("memcached GET, 50 connections, direct: requests/s", "memcached-get-c50", Target::Ratio(2.0), LIBRARY),
     RATE.figure("one RPC per connection, direct: requests/s", "rpc-per-connection", Target::Ratio(1.5), JOINING),
     STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, NOT_EXAMINED),
     STACK.figure(
@@ -59,10 +60,3 @@ pub const FIGURES: &[Figure] = &[
         NOT_EXAMINED,
     ),
 ];
-
-pub const UNMEASURED: &[Unmeasured] = &[Unmeasured {
-    section: Section::Host,
-    what: "memcached, direct",
-    target: "≥ 2x",
-    why: "no load generator for it is among the packages that `make setup` installs",
-}];

@@ -37,7 +37,7 @@ const BULK: [&str; 2] = ["receive", "send"];
 /// Shapes of requests with work, over two stacks each.
 const WORKS: f64 = 16.0;
 /// With the number of ways: only programs of ours can spin.
-const DIRECT: [(&str, f64); 8] = [
+const DIRECT: [(&str, f64); 9] = [
     ("ping-pong-64B", 5.0),
     ("ping-pong-1KB", 5.0),
     ("echo-64B-c64", 4.0),
@@ -46,6 +46,7 @@ const DIRECT: [(&str, f64); 8] = [
     ("redis-get-c50-P16", 4.0),
     ("bulk", 4.0),
     ("nginx-wrk-c32", 4.0),
+    ("memcached-get-c50", 4.0),
 ];
 /// Bytes of a send. 0: a request's time.
 const SENDS: [usize; 6] = [64, 256, 1448, 16 << 10, 64 << 10, 0];
