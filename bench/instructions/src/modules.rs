@@ -11,7 +11,7 @@ use towpath_capture::{Memory, Reader, Tap, Wish};
 use towpath_fast::filter::Filter;
 use towpath_fast::portset::PortSet;
 use towpath_modules::code::Code;
-use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
+use towpath_modules::{Attached, Chains, Counts, Module, Object, Tenant};
 use towpath_ports::{Capabilities, Outgoing, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
 use towpath_tcp::flow::PortId;
@@ -140,8 +140,8 @@ fn module(object: &str, code: &Path) -> io::Result<Arc<Module>> {
 
 /// The module where it stands.
 fn chains(module: Arc<Module>, side: Side) -> Chains {
-    let budget = Arc::new(Budget::new("counted", 100));
-    let attached = Attached { module, counts: Counts::new(1), budget, selector: None, direct: None };
+    let tenant = Arc::new(Tenant::new("counted", 100, 1));
+    let attached = Attached { module, counts: Counts::new(1), tenant, selector: None, direct: None };
     match side {
         Side::Ingress => Chains { ingress: vec![attached], ..Chains::default() },
         Side::Egress => Chains { egress: vec![attached], ..Chains::default() },

@@ -22,6 +22,7 @@ use towpath_service::api::{
   towpath module add firewall firewall.bpf.o             frames that are received go through it
   towpath module add push vlan.bpf.o --program vlan_push --hook egress --priority 10
   towpath module add web firewall.bpf.o --app 'user www-data program nginx'
+  towpath module add guest guest.bpf.o --tenant carol --budget 10
   towpath module add watch statistics.bpf.o --direct     direct connections, too, which have no frames of their own
   towpath module stats                                   what became of the frames
   towpath module maps firewall                           its maps
@@ -69,9 +70,12 @@ enum Action {
         /// Lower ones run first
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
-        /// Share of a core's time that it may take, in percent. One that takes more is detached, and with 100 it never is
-        #[arg(long, value_name = "PERCENT", default_value_t = api::USUAL_BUDGET, value_parser = clap::value_parser!(u8).range(1..=100))]
-        budget: u8,
+        /// Who is charged for its time: all modules of a tenant share one budget. Else it is charged for itself
+        #[arg(long, value_name = "NAME")]
+        tenant: Option<String>,
+        /// Share of a core's time that the tenant's modules may take, in percent. Who takes more is detached; 100, which is usual, never
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+        budget: Option<u8>,
         /// Only frames of these programs' connections: user, group, program and cgroup, as in rules of `towpath policy`
         #[arg(long, value_name = "SELECTOR")]
         app: Option<String>,
@@ -155,12 +159,13 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let mut missing = Vec::new();
     // A wrong file needs no service.
     let request = match &arguments.action {
-        Action::Add { name, object, program, hook, priority, budget, app, map, direct } => {
+        Action::Add { name, object, program, hook, priority, tenant, budget, app, map, direct } => {
             let (name, program, hook, app) = (name.clone(), program.clone(), hook.clone(), app.clone());
             let (priority, budget, maps, direct) = (*priority, *budget, each_once(map)?, *direct);
+            let tenant = tenant.clone();
             let (object, lacks) = read(object)?;
             missing = lacks;
-            ModuleRequest::Add(NewModule { name, object, program, hook, priority, budget, app, maps, direct })
+            ModuleRequest::Add(NewModule { name, object, program, hook, priority, tenant, budget, app, maps, direct })
         }
         Action::List | Action::Stats => ModuleRequest::List { name: None },
         Action::Maps { name, map, pin, act } => maps((name.as_deref(), map.as_deref()), pin.as_deref(), act.as_ref())?,
@@ -299,8 +304,8 @@ fn list(modules: &[ModuleLine]) -> String {
         return "no modules\n".into();
     }
     let mut text = format!(
-        "{:<20} {:<14} {:>8} {:>7}  {:<12} {:<20} {}\n",
-        "NAME", "HOOK", "PRIORITY", "BUDGET", "RUNS", "PROGRAM", "APP"
+        "{:<20} {:<14} {:>8}  {:<20} {:>6}  {:<12} {:<20} {}\n",
+        "NAME", "HOOK", "PRIORITY", "TENANT", "BUDGET", "RUNS", "PROGRAM", "APP"
     );
     for module in modules {
         let how = match module {
@@ -308,10 +313,13 @@ fn list(modules: &[ModuleLine]) -> String {
             ModuleLine { compiled: true, .. } => "compiled",
             _ => "interpreted",
         };
-        let ModuleLine { name, priority, budget, program, .. } = module;
+        let ModuleLine { name, priority, tenant, budget, program, .. } = module;
         let hook = format!("{}{}", module.hook, if module.direct { "+direct" } else { "" });
         let app = module.app.as_deref().unwrap_or("all");
-        let _ = writeln!(text, "{name:<20} {hook:<14} {priority:>8} {budget:>5} %  {how:<12} {program:<20} {app}");
+        let _ = writeln!(
+            text,
+            "{name:<20} {hook:<14} {priority:>8}  {tenant:<20} {budget:>4} %  {how:<12} {program:<20} {app}"
+        );
     }
     text
 }

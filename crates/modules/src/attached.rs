@@ -1,6 +1,6 @@
 //! Modules that are attached to a hook, and what became of their frames.
 
-use crate::budget::Budget;
+use crate::budget::{Tenant, Tenants};
 use crate::module::Module;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +65,8 @@ pub struct Attached {
     pub module: Arc<Module>,
     /// What became of its frames.
     pub counts: Arc<Counts>,
-    /// The time that it may take.
-    pub budget: Arc<Budget>,
+    /// Who is charged for its time.
+    pub tenant: Arc<Tenant>,
     /// The bit of its selector: it has only frames of those that the selector chooses. `None`: it has all frames.
     pub selector: Option<u32>,
     /// It also has the frames that are made of direct connections, and this counts those that could not be made. Of its maps and
@@ -91,6 +91,10 @@ impl Chains {
     /// The modules that also have the frames of direct connections.
     pub fn direct(&self) -> impl Iterator<Item = &Attached> {
         self.ingress.iter().chain(&self.egress).filter(|one| one.direct.is_some())
+    }
+    /// The tenants that have limits.
+    pub fn limited(&self) -> Tenants {
+        Tenants::of(self.ingress.iter().chain(&self.egress).map(|one| &one.tenant))
     }
     /// Does a module look at what is known of a frame?
     pub fn read_meta(&self) -> bool {

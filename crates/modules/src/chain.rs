@@ -1,16 +1,16 @@
 //! The modules that each frame goes through, on one port of one flow group.
 
 use crate::attached::{Attached, Counts, Hook};
-use crate::budget::{Account, Budget, Now, Sampling, Standing};
-use crate::clock::{self, random};
+use crate::budget::{Clock, Meter, Tenant};
 use crate::module::{Action, Instance, PASS};
 use crate::run::Frame;
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often the clock is asked to know what asking takes.
-const ASKED: usize = 15;
+/// Frames of a batch between two looks at the clock, if a module has a limit. Even a module that knows this takes no more at once
+/// than so many of its longest runs.
+const PART: usize = 8;
 /// All selectors: each module runs.
 pub const EVERY: u32 = u32::MAX;
 
@@ -34,12 +34,9 @@ pub struct Chain {
     hook: Hook,
     group: usize,
     room: bool,
-    sampling: Sampling,
-    clock: fn() -> Now,
-    /// What it takes to ask the clock twice, ns.
-    clock_ns: u64,
-    /// Modules that this chain was the first to detach, and that nobody was told of.
-    detached: Vec<Arc<Budget>>,
+    /// Has a module a limit? Then each of its runs is timed.
+    limited: bool,
+    meter: Meter,
     /// For modules with selectors. `None`: no selector chooses anybody.
     whose: Option<Arc<Whose>>,
     /// See [`Chain::over`].
@@ -52,8 +49,7 @@ struct Step {
     counts: Arc<Counts>,
     /// Frames that it has let pass, and that are not in the counts yet.
     passed: u64,
-    budget: Arc<Budget>,
-    account: Account,
+    tenant: Arc<Tenant>,
     /// See [`Attached::selector`].
     selector: Option<u32>,
 }
@@ -62,6 +58,21 @@ impl Step {
     /// Does it have the frames of connections that these selectors choose?
     fn is_for(&self, selectors: u32) -> bool {
         self.selector.is_none_or(|bit| bit & selectors != 0)
+    }
+
+    /// Runs it, and charges its tenant if that has a limit. `None`: it is detached.
+    #[inline]
+    fn run_timed<T>(&mut self, meter: &Meter, run: impl FnOnce(&mut Instance) -> T) -> Option<T> {
+        if !self.tenant.has_limit() {
+            return Some(run(&mut self.instance));
+        }
+        if self.tenant.overrun().is_some() {
+            return None;
+        }
+        let begin_ns = meter.begin();
+        let result = run(&mut self.instance);
+        meter.charge(&self.tenant, begin_ns);
+        Some(result)
     }
 
     /// Adds what is not in the counts yet.
@@ -78,37 +89,37 @@ impl Step {
 impl Chain {
     /// Of these modules, for this flow group and the interface of this number.
     pub fn new(modules: &[Attached], hook: Hook, group: usize, interface: u32) -> Self {
-        Self::with_clock(modules, hook, group, interface, now)
+        Self::with_meter(modules, hook, group, interface, Meter::new(Clock::KERNEL, group, true))
     }
 
-    fn with_clock(modules: &[Attached], hook: Hook, group: usize, interface: u32, clock: fn() -> Now) -> Self {
-        let begin = clock();
+    /// For the frames that are made of direct connections, with this row of its maps and counts. Nobody waits for its turns.
+    pub fn on_direct(module: &Attached, row: usize, interface: u32) -> Self {
+        let meter = Meter::new(Clock::KERNEL, row, false);
+        Self::with_meter(std::slice::from_ref(module), Hook::Ingress, row, interface, meter)
+    }
+
+    fn with_meter(modules: &[Attached], hook: Hook, group: usize, interface: u32, meter: Meter) -> Self {
         let step = |one: &Attached| {
             let mut instance = Instance::new(&one.module, group as u32);
             instance.stands_at(interface, group as u32);
-            let account = Account::new(&one.budget, begin);
-            let (counts, budget) = (Arc::clone(&one.counts), Arc::clone(&one.budget));
-            Step { instance, counts, passed: 0, budget, account, selector: one.selector }
+            let (counts, tenant) = (Arc::clone(&one.counts), Arc::clone(&one.tenant));
+            Step { instance, counts, passed: 0, tenant, selector: one.selector }
         };
-        let is_limited = modules.iter().any(|one| one.budget.is_limit());
-        let twice = |_| {
-            let first = clock();
-            clock().thread_ns.saturating_sub(first.thread_ns)
-        };
-        let mut asked: [u64; ASKED] = std::array::from_fn(twice);
-        asked.sort_unstable();
         Self {
             steps: modules.iter().map(step).collect(),
             hook,
             group,
             room: modules.iter().any(|one| one.module.wants_room()),
-            sampling: if is_limited { Sampling::new(random()) } else { Sampling::none() },
-            clock,
-            clock_ns: asked[ASKED / 2],
-            detached: Vec::new(),
+            limited: modules.iter().any(|one| one.tenant.has_limit()),
+            meter,
             whose: None,
             over: 0,
         }
+    }
+
+    /// What times its runs.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
     }
     /// Its frames come from or go to another interface from now on.
     pub fn stands_at(&mut self, interface: u32) {
@@ -163,8 +174,8 @@ impl Chain {
 
     /// Runs the modules on a frame, up to the first that does not let it pass: `Pass`, `Tx`, `Redirect` or `Drop`.
     pub fn run(&mut self, frame: &mut Frame<'_>) -> Action {
-        if self.sampling.is_due() {
-            return self.run_timed(EVERY, &mut |instance| instance.run(frame) as u32);
+        if self.limited {
+            return self.run_limited(EVERY, &mut |instance| instance.run(frame) as u32);
         }
         for step in &mut self.steps {
             let action = step.instance.run(frame);
@@ -179,8 +190,8 @@ impl Chain {
     /// The same on the bytes of a frame in its place. No module of the chain may want room.
     #[inline]
     pub fn run_in_place(&mut self, bytes: &mut [u8]) -> Action {
-        if self.sampling.is_due() {
-            return self.run_timed_in_place(bytes);
+        if self.limited {
+            return self.run_limited_in_place(bytes);
         }
         // One module is the usual case, and a loop would cost it more than it does itself.
         let [step] = &mut self.steps[..] else { return self.run_all_in_place(bytes) };
@@ -202,45 +213,42 @@ impl Chain {
     }
 
     /// The same on many frames, one module after the other. Adds those that do not pass, in order, by their places. The first
-    /// frame has the place `first`. A timed run is one of a single frame.
+    /// frame has the place `first`.
     #[inline]
     pub fn run_batch(&mut self, first: usize, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
-        let (Self { steps, sampling, group, hook, .. }, count) = (&mut *self, frames.len());
-        // One module that lets all frames pass is the usual case.
+        let (Self { steps, limited, group, hook, .. }, count) = (&mut *self, frames.len());
+        // One module without a limit that lets all frames pass is the usual case.
         if let [step] = &mut steps[..]
-            && sampling.skips(count)
+            && !*limited
         {
             let (passed, result) = step.instance.run_batch(frames);
             step.passed += passed as u64;
             if passed < count {
                 left.push(left_by(step, *group, *hook, first + passed, result));
-                self.run_untimed(first, passed + 1..count, frames, left);
+                self.run_some(first, passed + 1..count, frames, left);
             }
             return;
         }
-        self.run_timed_and_others(first, frames, left);
+        self.run_parts(first, frames, left);
     }
 
-    /// [`Chain::run_batch`] where a run may be timed.
+    /// [`Chain::run_batch`] of several modules, or one that has a limit.
     #[inline(never)]
-    fn run_timed_and_others(&mut self, first: usize, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
+    fn run_parts(&mut self, first: usize, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
         let mut from = 0;
-        while from < frames.len() {
-            let end = from + self.sampling.skip(frames.len() - from);
-            self.run_untimed(first, from..end, frames, left);
-            if let Some(frame) = frames.get_mut(end) {
-                match self.run_in_place(frame) {
-                    Action::Pass => {}
-                    action => left.push(Left { place: first + end, action, over: self.over }),
-                }
-            }
-            from = end + 1;
+        while self.limited && from < frames.len() {
+            let end = frames.len().min(from + PART);
+            let Self { steps, meter, group, hook, .. } = self;
+            run_steps_timed(steps, (*group, *hook, meter), &mut frames[from..end], first + from, left);
+            self.leave_detached();
+            from = end;
         }
+        self.run_some(first, from..frames.len(), frames, left);
     }
 
-    /// [`Chain::run_batch`] on frames of the batch that are not timed.
+    /// [`Chain::run_batch`] on some frames of the batch, of modules without limits.
     #[inline(never)]
-    fn run_untimed(&mut self, first: usize, of: Range<usize>, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
+    fn run_some(&mut self, first: usize, of: Range<usize>, frames: &mut [IoSliceMut<'_>], left: &mut Vec<Left>) {
         let from = first + of.start;
         run_steps(&mut self.steps, self.group, self.hook, &mut frames[of], from, left);
     }
@@ -257,11 +265,11 @@ impl Chain {
         Action::Pass
     }
 
-    /// [`Chain::run_in_place`], timed.
+    /// [`Chain::run_in_place`] where a module has a limit.
     #[cold]
     #[inline(never)]
-    fn run_timed_in_place(&mut self, bytes: &mut [u8]) -> Action {
-        self.run_timed(EVERY, &mut |instance| instance.run_in_place(bytes))
+    fn run_limited_in_place(&mut self, bytes: &mut [u8]) -> Action {
+        self.run_limited(EVERY, &mut |instance| instance.run_in_place(bytes))
     }
 
     /// [`Chain::run`] of the modules that have frames of connections which these selectors choose.
@@ -275,9 +283,8 @@ impl Chain {
     }
 
     fn run_those(&mut self, selectors: u32, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
-        // A frame that no module has is no run, so none is timed for it.
-        if self.is_for(selectors) && self.sampling.is_due() {
-            return self.run_timed(selectors, run);
+        if self.limited {
+            return self.run_limited(selectors, run);
         }
         for step in self.steps.iter_mut().filter(|step| step.is_for(selectors)) {
             let result = run(&mut step.instance);
@@ -289,43 +296,32 @@ impl Chain {
         Action::Pass
     }
 
-    /// Runs the modules on a frame and charges each for its time. One that has taken too much leaves the chain.
+    /// Runs the modules on a frame where one has a limit.
     #[cold]
     #[inline(never)]
-    fn run_timed(&mut self, selectors: u32, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
-        let (group, hook, runs) = (self.group, self.hook, self.sampling.gap());
-        let (mut action, mut all) = (Action::Pass, false);
-        for step in &mut self.steps {
-            if !step.is_for(selectors) {
-                // A frame of another costs it nothing. Whether it is suspected still, time decides.
-                let standing = step.account.charge(&step.budget, group, 0, 1, (self.clock)());
-                all |= standing != Standing::Good;
-                continue;
-            }
-            let begin = (self.clock)();
-            let result = run(&mut step.instance);
-            let end = (self.clock)();
-            let run_ns = end.thread_ns.saturating_sub(begin.thread_ns + self.clock_ns);
-            let standing = step.account.charge(&step.budget, group, run_ns, runs, end);
-            all |= standing != Standing::Good;
-            if standing == Standing::Detached {
-                self.detached.push(Arc::clone(&step.budget));
-            }
+    fn run_limited(&mut self, selectors: u32, run: &mut dyn FnMut(&mut Instance) -> u32) -> Action {
+        let Self { steps, group, hook, meter, .. } = self;
+        let mut action = Action::Pass;
+        for step in steps.iter_mut().filter(|step| step.is_for(selectors)) {
+            let Some(result) = step.run_timed(meter, &mut *run) else { continue };
             if result != PASS {
-                action = other(step, group, hook, result, &mut self.over);
+                action = other(step, *group, *hook, result, &mut self.over);
                 break;
             }
             step.passed += 1;
         }
-        self.sampling.choose(all);
-        self.steps.retain_mut(|step| {
-            let stays = step.budget.overrun().is_none();
-            if !stays {
-                step.settle(group);
-            }
-            stays
-        });
+        self.leave_detached();
         action
+    }
+
+    /// Modules of tenants that have taken too much leave the chain. Other chains may have found that they have.
+    fn leave_detached(&mut self) {
+        let is_detached = |step: &Step| step.tenant.overrun().is_some();
+        if self.steps.iter().any(is_detached) {
+            self.steps.iter_mut().for_each(|step| step.settle(self.group));
+            self.steps.retain(|step| !is_detached(step));
+            self.limited = self.steps.iter().any(|step| step.tenant.has_limit());
+        }
     }
 
     /// Takes back that a frame went on, of a connection that these selectors choose: it could not be sent.
@@ -335,11 +331,10 @@ impl Chain {
         }
     }
 
-    /// Adds what is not in the counts yet. Called once for each batch of frames. Returns a module that was detached since.
+    /// Adds what is not in the counts yet. Called once for each batch of frames.
     #[inline]
-    pub fn settle(&mut self) -> Option<Arc<Budget>> {
+    pub fn settle(&mut self) {
         self.steps.iter_mut().for_each(|step| step.settle(self.group));
-        self.detached.pop()
     }
 }
 
@@ -369,14 +364,34 @@ fn run_steps(
     }
 }
 
+/// [`run_steps`] where a module has a limit. One that is detached meanwhile lets all that follows pass.
+fn run_steps_timed(
+    steps: &mut [Step],
+    (group, hook, meter): (usize, Hook, &Meter),
+    frames: &mut [IoSliceMut<'_>],
+    from: usize,
+    left: &mut Vec<Left>,
+) {
+    let Some((step, behind)) = steps.split_first_mut() else { return };
+    let mut at = 0;
+    while at < frames.len() {
+        let ran = step.run_timed(meter, |instance| instance.run_batch(&mut frames[at..]));
+        let ended = ran.map_or(frames.len(), |(passed, _)| at + passed);
+        step.passed += ran.map_or(0, |(passed, _)| passed as u64);
+        if !behind.is_empty() {
+            run_steps_timed(behind, (group, hook, meter), &mut frames[at..ended], from + at, left);
+        }
+        if let Some((_, result)) = ran.filter(|_| ended < frames.len()) {
+            left.push(left_by(step, group, hook, from + ended, result));
+        }
+        at = ended + 1;
+    }
+}
+
 impl Drop for Chain {
     fn drop(&mut self) {
         self.settle();
     }
-}
-
-fn now() -> Now {
-    Now { thread_ns: clock::clock(libc::CLOCK_THREAD_CPUTIME_ID), wall_ns: clock::clock(libc::CLOCK_MONOTONIC) }
 }
 
 /// A frame of a batch that this step did not let pass.

@@ -37,7 +37,7 @@ pub mod words;
 mod writes;
 
 pub use attached::{Attached, Chains, Counts, Hook};
-pub use budget::{Budget, Overrun};
+pub use budget::{Overrun, Tenant, Tenants};
 pub use chain::{Chain, EVERY, Left, Whose};
 pub use check::check;
 pub use error::LoadError;

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use towpath_modules::budget::serves_as;
 
 /// The result of a group's last look before its thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +219,7 @@ impl<G: Group> Worker<G> {
         {
             tracing::warn!(worker = self.number, cpu, %error, "cannot pin a worker");
         }
+        serves_as(self.number);
         let mut last = now_us();
         let (mut worked, mut spinning) = (last, false);
         loop {

@@ -6,7 +6,9 @@ mod pins;
 mod shared;
 
 use crate::answer_line::{error, good};
-use crate::api::{MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, PinList, TraceLine, TraceLines};
+use crate::api::{
+    MapLine, ModuleLine, ModuleList, ModuleRequest, NewModule, PinList, TraceLine, TraceLines, USUAL_BUDGET,
+};
 use crate::policy::Policy;
 use crate::policy::list::PROGRAM_IS_NO_BOUNDARY;
 use crate::policy::process_filter::ProcessFilter;
@@ -21,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_modules::attached::COUNTS;
 use towpath_modules::code::Code;
 use towpath_modules::words::from_hex;
-use towpath_modules::{Attached, Budget, Chains, Counts, Hook, Line, Map, Module, Object};
+use towpath_modules::{Attached, Chains, Counts, Hook, Line, Map, Module, Object, Tenant};
 use towpath_runtime::{Selectors, Stack};
 
 /// Most modules of a service.
@@ -108,7 +110,7 @@ fn add(
     new: &NewModule,
     left: Option<&BTreeMap<String, Arc<Map>>>,
 ) -> Result<ModuleLine, String> {
-    let NewModule { name, object, program, hook, priority, budget, app, maps: _, direct } = new;
+    let NewModule { name, object, program, hook, priority, tenant, budget, app, maps: _, direct } = new;
     let rows = stack.module_rows();
     let rows = rows.ok_or("this stack has no frames of its own for modules: only the fast stack has")?;
     let hook = match hook.as_str() {
@@ -119,18 +121,23 @@ fn add(
     if !is_name(name) {
         return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
-    if !(1..=100).contains(budget) {
+    let payer = tenant.as_ref().unwrap_or(name);
+    if !is_name(payer) {
+        return Err(format!("{payer:?} is no name of a tenant: up to {LONGEST_NAME} letters, digits, -, _ and ."));
+    }
+    if let Some(budget) = budget.filter(|budget| !(1..=100).contains(budget)) {
         return Err(format!("a budget of {budget} % is none: it is the share of a core's time, from 1 to 100"));
     }
     let app = app.as_deref().map(ProcessFilter::from_str).transpose()?;
     let names_program = app.as_ref().is_some_and(|app| app.program.is_some());
     // Looked at again below: a module is judged without the lock, as that takes its time.
-    is_free(&all.lock().entries, name)?;
+    let is_possible =
+        |entries: &[Entry]| is_free(entries, name).and_then(|()| paid_by(entries, (payer, *budget), rows));
+    is_possible(&all.lock().entries)?;
     let judged = Judged::new(object, program.as_deref())?;
     let program = judged.program().to_owned();
-    let budget = Arc::new(Budget::new(name, *budget));
     let mut state = all.lock();
-    is_free(&state.entries, name)?;
+    let tenant = is_possible(&state.entries)?;
     let given = match left {
         Some(left) => judged.object.maps.iter().map(|map| left.get(&map.name).cloned()).collect(),
         None => pins::given(&state, &judged.object, (new, rows))?,
@@ -142,8 +149,11 @@ fn add(
     }
     let selector = app.as_ref().map(|_| free_bit(&state.entries));
     let direct = direct.then(Arc::default);
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), budget, selector, direct };
-    let entry = Entry { added: Arc::new(new.clone()), settings: BTreeMap::new(), hook, program, attached, app };
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), tenant, selector, direct };
+    // The next worker process adds them in the order in which they run, so each says all.
+    let (payer, budget) = (Some(payer.clone()), Some(attached.tenant.percent()));
+    let added = Arc::new(NewModule { tenant: payer, budget, ..new.clone() });
+    let entry = Entry { added, settings: BTreeMap::new(), hook, program, attached, app };
     let line = line(&entry, &changed.shared);
     changed.entries.push(entry);
     // The sort is stable: of two with one priority the older one runs first.
@@ -209,10 +219,27 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     }
 }
 
+/// Who pays for a module of this tenant with this budget: whoever pays for its other modules, on so many threads.
+fn paid_by(modules: &[Entry], (name, budget): (&str, Option<u8>), threads: usize) -> Result<Arc<Tenant>, String> {
+    let Some(tenant) = modules.iter().map(|module| &module.attached.tenant).find(|one| one.name() == name) else {
+        return Ok(Arc::new(Tenant::new(name, budget.unwrap_or(USUAL_BUDGET), threads)));
+    };
+    if tenant.overrun().is_some() {
+        return Err(format!("the modules of tenant {name} are detached, as they took too much: remove them first"));
+    }
+    match budget.filter(|budget| *budget != tenant.percent()) {
+        Some(budget) => Err(format!(
+            "the modules of tenant {name} have a budget of {} % together, and not {budget} %: leave --budget out, or name another --tenant",
+            tenant.percent()
+        )),
+        None => Ok(Arc::clone(tenant)),
+    }
+}
+
 /// Has the stack run these modules, but for detached ones. The caller holds the lock, so the last change is in force.
 /// What the stack refuses changes nothing.
 fn attach((all, stack): (&Modules, &dyn Stack), modules: &[Entry]) -> Result<(), String> {
-    let runs = |module: &Entry, hook| module.hook == hook && module.attached.budget.overrun().is_none();
+    let runs = |module: &Entry, hook| module.hook == hook && module.attached.tenant.overrun().is_none();
     let of = |hook| modules.iter().filter(move |one| runs(one, hook)).map(|module| module.attached.clone());
     let chains = Chains { ingress: of(Hook::Ingress).collect(), egress: of(Hook::Egress).collect() };
     let selector = |module: &Entry| Some((module.attached.selector?, module.app.clone()?));
@@ -275,8 +302,9 @@ fn line(entry: &Entry, shared: &[SharedMap]) -> ModuleLine {
         hook: if *hook == Hook::Ingress { "ingress" } else { "egress" }.into(),
         priority: added.priority,
         program: program.clone(),
-        budget: added.budget,
-        detached: attached.budget.overrun().is_some(),
+        tenant: attached.tenant.name().into(),
+        budget: attached.tenant.percent(),
+        detached: attached.tenant.overrun().is_some(),
         app: app.as_ref().map(|app| app.to_string().trim_start().to_owned()),
         compiled: attached.module.is_compiled(),
         copies: attached.module.wants_room(),

@@ -201,7 +201,7 @@ fn such_a_module_that_takes_more_than_its_budget_is_detached_and_connections_go_
         json(&service, "list")["modules"][0]["detached"] == true
     });
     ask(&lab, &service);
-    until("the message", 30, || service.running.output().contains("a module has taken more than 1 % of a core's time"));
+    until("the message", 30, || service.running.output().contains("have taken more than 1 % of a core's time"));
     assert_eq!(service.segments(), 0, "the stack has carried something");
 }
 

@@ -389,55 +389,6 @@ fn what_a_module_prints_is_read_once_and_followed() {
     assert!(silent.code != 0 && silent.err.contains("module mute prints nothing"), "{}", silent.err);
 }
 
-/// A module that lets all pass, and takes about a millisecond for a frame of more than 200 bytes. Its budget is one percent.
-const GREEDY: &str = "
-SEC(\"xdp\") int greedy(struct xdp_md *ctx)
-{
-    if (ctx->data_end - ctx->data < 200) return XDP_PASS;
-    __u64 sum = 0;
-    for (int i = 0; i < 120000; i++) { sum += sum * 31 + i; asm volatile(\"\" : \"+r\"(sum)); }
-    return sum == 1 ? XDP_DROP : XDP_PASS;
-}";
-
-#[test]
-fn a_module_that_takes_more_than_its_budget_is_detached_with_a_message_and_traffic_goes_on() {
-    let lab = Lab::new();
-    let service = Service::on_interface(&lab);
-    let _server = serve(&lab, &service);
-    let greedy = object(&service.scratch, "greedy", Some(GREEDY));
-    let sizes = object(&service.scratch, "statistics", None);
-    module(&service, &format!("add sizes {}", sizes.display())).run(60).ok();
-    let added = json(&service, &format!("add greedy {} --budget 1", greedy.display()));
-    assert_eq!(
-        (&added["modules"][0]["budget"], &added["modules"][0]["detached"]),
-        (&1.into(), &false.into()),
-        "{added}"
-    );
-    assert_eq!(asks(&lab, 7000), "answer");
-    assert_eq!(json(&service, "list")["modules"][1]["detached"], false, "small frames cost little");
-    // 10 MB are many times what the budget has room for, and all of it arrives.
-    let send = format!(
-        "import socket, hashlib
-data = bytes(range(256)) * 40_000
-s = socket.create_connection(('{SERVER}', 7002), 30); s.sendall(data); s.shutdown(socket.SHUT_WR)
-assert s.recv(100).decode() == hashlib.sha256(data).hexdigest(); print('whole')"
-    );
-    assert_eq!(lab.on_client(Program::line("python3 -c").arg(send)).run(120).ok().trim(), "whole");
-    let list = json(&service, "list");
-    let detached: Vec<_> = list["modules"].as_array().unwrap().iter().map(|one| &one["detached"]).collect();
-    assert_eq!(detached, [&Value::from(false), &true.into()], "{list}");
-    assert!(module(&service, "list").run(30).ok().lines().any(|line| line.contains("1 %  detached")));
-    let log = service.running.output();
-    assert_eq!(log.matches("more than 1 % of a core's time").count(), 1, "{log}");
-    assert_eq!(count(&service, "greedy", "runs"), count(&service, "greedy", "pass"));
-    // Another change does not bring it back; whoever adds it again does.
-    module(&service, "rm sizes").run(30).ok();
-    assert_eq!(json(&service, "list")["modules"][0]["detached"], true);
-    module(&service, "rm greedy").run(30).ok();
-    let again = json(&service, &format!("add greedy {} --budget 100", greedy.display()));
-    assert_eq!(again["modules"][0]["detached"], false);
-}
-
 /// A client says its port when it has an answer, with the next sequence numbers of both directions, and its window scale. Once the file is there, it sends 8 MB, and all of it is to come back.
 const SPLICED: &str = "
 import os, socket, struct, sys, threading, time

@@ -259,7 +259,11 @@ fn modules(page: &mut Page, readings: &[Reading]) {
     });
     page.counter("towpath_module_frames", "What became of the frames that a module had.", frames);
     let detached = all.iter().map(|(labels, module)| (labels.clone(), f64::from(u8::from(module.detached))));
-    page.gauge("towpath_module_detached", "1: the module took more time than its budget, and runs no more.", detached);
+    page.gauge(
+        "towpath_module_detached",
+        "1: its tenant took more time than the budget, and it runs no more.",
+        detached,
+    );
 }
 
 #[cfg(test)]

@@ -101,9 +101,13 @@ pub struct NewModule {
     pub hook: String,
     /// Modules with a lower one run first.
     pub priority: i32,
-    /// The share of a core's time that it may take, in percent.
-    #[serde(default = "usual_budget")]
-    pub budget: u8,
+    /// Who is charged for its time. All modules of a tenant have one account. `None`: a tenant of the module's name.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// The share of a core's time that the tenant's modules may take together, in percent. `None`: what the tenant has already, or
+    /// [`USUAL_BUDGET`].
+    #[serde(default)]
+    pub budget: Option<u8>,
     /// The programs whose connections' frames it has, in the words of the policy's rules. `None`: it has all frames.
     #[serde(default)]
     pub app: Option<String>,
@@ -115,12 +119,8 @@ pub struct NewModule {
     pub direct: bool,
 }
 
-/// What a module has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
+/// What a tenant has if nothing else is said: all. Else a flood of frames could use up a firewall's, and so detach it.
 pub const USUAL_BUDGET: u8 = 100;
-
-fn usual_budget() -> u8 {
-    USUAL_BUDGET
-}
 
 /// Modules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,9 +140,12 @@ pub struct ModuleLine {
     pub priority: i32,
     /// The program that frames are given to.
     pub program: String,
-    /// The share of a core's time that it may take, in percent.
+    /// Who is charged for its time.
+    #[serde(default)]
+    pub tenant: String,
+    /// The share of a core's time that the tenant's modules may take together, in percent.
     pub budget: u8,
-    /// Has it taken more? Then it runs no more.
+    /// Has the tenant taken more? Then none of its modules runs any more.
     pub detached: bool,
     /// The programs whose connections' frames it has; `None`: it has all frames.
     #[serde(default)]

@@ -19,6 +19,8 @@ pub struct Beside {
     filter: Option<Box<Filter>>,
     /// Modules stand before the port.
     has_before: bool,
+    /// The turns of tenants end with that of this port.
+    ends_turns: bool,
 }
 
 impl Beside {
@@ -31,7 +33,7 @@ impl Beside {
     #[inline(never)]
     pub fn filter(&mut self, port: &mut Box<dyn Port>, filter: Option<Filter>) {
         self.settle(&mut **port);
-        self.filter = None;
+        (self.filter, self.ends_turns) = (None, false);
         if std::mem::take(&mut self.has_before)
             && let Some(own) = port.inner()
         {
@@ -46,6 +48,7 @@ impl Beside {
         filter.stands_at(port.interface());
         if filter.stands_beside(&mut **port) {
             filter.pass_over(&mut **port);
+            self.ends_turns = filter.ends_turns();
             self.filter = Some(filter);
             return;
         }
@@ -128,6 +131,16 @@ impl Beside {
         // The stack has not sent it.
         if has_sent && let Some(filter) = &mut self.filter {
             filter.pass_over(port);
+        }
+    }
+
+    /// A turn is over, and its frames were looked at.
+    #[inline]
+    pub fn end_turn(&self) {
+        if self.ends_turns
+            && let Some(filter) = &self.filter
+        {
+            filter.end_turn();
         }
     }
 

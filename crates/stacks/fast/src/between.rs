@@ -6,7 +6,7 @@
 //!
 //! If a module has a selector, it is looked up first whose each frame is. Without selectors nothing is asked for them.
 
-use crate::filter::{Filter, OURS, settle};
+use crate::filter::{Filter, OURS};
 use crate::goes::Goes;
 use crate::room::{HEADROOM, LARGEST, with_room};
 use crate::send_back;
@@ -48,7 +48,7 @@ impl<const SELECTS: bool, const ROOM: bool> Between<'_, SELECTS, ROOM> {
         } else {
             self.received_in_place(frames, before);
         }
-        settle(&mut self.filter.ingress);
+        self.filter.ingress.settle();
     }
 
     /// Runs the modules on received frames in their places, from this one on, and takes out those that do not pass.
@@ -287,7 +287,7 @@ impl<const SELECTS: bool, const ROOM: bool> Between<'_, SELECTS, ROOM> {
             let copy = RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid, gso_bytes: 0 };
             self.copy_left(copy, action);
         }
-        settle(&mut self.filter.ingress);
+        self.filter.ingress.settle();
         leaves
     }
 }

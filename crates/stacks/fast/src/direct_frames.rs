@@ -4,7 +4,7 @@
 //! A thread of its own runs the modules, so that no connection waits for one. It lives while there is such a module. The slow
 //! path says when a connection begins and ends, and leaves the frames of that to the thread, too.
 
-use crate::filter::settle;
+use crate::filter::end_turn;
 use crate::room::{BUFFER, with_room};
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_capture::direct::{Place, Sink, Watch};
 use towpath_capture::record::DIRECT;
-use towpath_modules::{Attached, Chain, Chains, Hook, TowpathFrame};
+use towpath_modules::{Attached, Chain, Chains, Tenants, TowpathFrame};
 use towpath_runtime::capture::LOOK_MS;
 
 /// Most bytes of frames that wait for the modules.
@@ -33,6 +33,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A module that has direct connections. Each has a chain of its own: what one says of a frame hides it from no other.
 pub struct OnDirect {
     chain: Chain,
+    limited: Tenants,
     missed: Arc<AtomicU64>,
     about: TowpathFrame,
 }
@@ -40,9 +41,10 @@ pub struct OnDirect {
 impl OnDirect {
     /// `row` is that of direct connections in its maps and counts.
     pub fn new(module: &Attached, row: usize) -> Self {
-        let chain = Chain::new(std::slice::from_ref(module), Hook::Ingress, row, DIRECT.into());
+        let chain = Chain::on_direct(module, row, DIRECT.into());
+        let limited = Tenants::of(std::iter::once(&module.tenant));
         let about = TowpathFrame { port: DIRECT.into(), flow_group: row as u32, ..TowpathFrame::default() };
-        Self { chain, missed: module.direct.clone().unwrap_or_default(), about }
+        Self { chain, limited, missed: module.direct.clone().unwrap_or_default(), about }
     }
 
     /// Runs it on a copy of a frame. What it says is counted, and what it writes goes nowhere.
@@ -194,7 +196,10 @@ fn round(modules: &mut Vec<OnDirect>, steps: &mut Vec<Step>, buffer: &mut [u8]) 
             }
         }
     }
-    modules.iter_mut().for_each(|one| settle(&mut one.chain));
+    for one in modules {
+        one.chain.settle();
+        end_turn(&one.limited, &one.chain);
+    }
     true
 }
 

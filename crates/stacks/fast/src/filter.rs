@@ -6,7 +6,7 @@
 use crate::room::{BUFFER, LARGEST};
 use crate::selection::Selected;
 use std::sync::Arc;
-use towpath_modules::{Budget, Chain, Chains, Hook, Left, Overrun};
+use towpath_modules::{Chain, Chains, Hook, Left, Overrun, Tenant, Tenants};
 use towpath_ports::{Leaving, Outgoing, PacketBuffer, Port, RxFrame};
 
 /// Frames that may be held at a time: those of a turn.
@@ -41,6 +41,8 @@ pub struct Filter {
     pub(crate) left: Vec<Left>,
     /// Sent frames that modules have had: those that were committed when there were so many ([`Outgoing::committed`]).
     pub(crate) looked_at: u32,
+    /// The tenants whose turn ends with that of this port; see [`Filter::end_turn`].
+    limited: Tenants,
 }
 
 impl Filter {
@@ -67,6 +69,7 @@ impl Filter {
             leaving: Vec::with_capacity(4 * HELD),
             left: Vec::with_capacity(4 * HELD),
             looked_at: 0,
+            limited: chains.limited(),
             ingress,
             egress,
             port,
@@ -147,9 +150,22 @@ impl Filter {
         }
     }
 
-    /// Adds to the counts after sent frames that went one by one.
-    pub fn settle_alone(&mut self) {
-        settle(&mut self.egress);
+    /// Another port's filter ends the turns of tenants.
+    pub fn leave_turns(&mut self) {
+        self.limited = Tenants::default();
+    }
+
+    /// Do the turns of tenants end with that of this port?
+    pub fn ends_turns(&self) -> bool {
+        !self.limited.is_empty()
+    }
+
+    /// A turn of the flow group is over: tenants are charged for what they have taken of it.
+    #[inline]
+    pub fn end_turn(&self) {
+        if self.ends_turns() {
+            end_turn(&self.limited, &self.egress);
+        }
     }
 
     /// Runs the modules on the frames that were sent since, where they wait for the port to send them. One that does not pass has
@@ -165,7 +181,7 @@ impl Filter {
             }
             *looked_at = outgoing.committed();
         }
-        settle(egress);
+        egress.settle();
     }
 }
 
@@ -176,23 +192,26 @@ fn take_back(port: &mut dyn Outgoing, since: u32, left: &mut Vec<Left>) {
     port.take_back(since, &mut left.drain(..).map(|left| left.place));
 }
 
-/// Adds to the counts of a chain after a batch of frames, and says which module was detached.
-#[inline]
-pub fn settle(chain: &mut Chain) {
-    if let Some(budget) = chain.settle() {
-        said(budget);
+/// A turn of these tenants is over. Says who was detached.
+#[inline(never)]
+pub fn end_turn(limited: &Tenants, chain: &Chain) {
+    limited.end_turn(chain.meter());
+    if let Some(tenant) = limited.news() {
+        said(tenant);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn said(budget: Arc<Budget>) {
-    let (name, percent) = (budget.module(), budget.percent());
-    let Some(Overrun { flow_group, run_ns }) = budget.overrun() else { return };
+fn said(tenant: &Tenant) {
+    let (name, percent) = (tenant.name(), tenant.percent());
+    let Some(Overrun { flow_group, taken_ns, own_ns }) = tenant.overrun() else { return };
+    let what = if own_ns.is_some() { "of a turn" } else { "of a core's time" };
     tracing::error!(
-        name,
+        tenant = name,
         flow_group,
-        run_ns,
-        "a module has taken more than {percent} % of a core's time, and is detached; `towpath module rm {name}`, and add it again with a larger --budget or less to do"
+        taken_ns,
+        own_ns,
+        "the modules of a tenant have taken more than {percent} % {what}, and are detached: `towpath module list` shows them; remove them, and add them again with a larger --budget or less to do"
     );
 }

@@ -69,7 +69,8 @@ impl<const SELECTS: bool, const ROOM: bool> Port for ModulePort<SELECTS, ROOM> {
         self.between().commit_gathered(header, &payload, offload);
     }
     fn flush(&mut self) {
-        self.filter.settle_alone();
+        self.filter.egress.settle();
+        self.filter.end_turn();
         self.inner.flush();
     }
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -8,7 +8,7 @@ use crate::send_back_tests::segment;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use towpath_capture::{Memory, Reader, Tap, Wish};
-use towpath_modules::{Attached, Budget, Chains, Counts, Insn, Module, Object, ProgramSpec};
+use towpath_modules::{Attached, Chains, Counts, Insn, Module, Object, ProgramSpec, Tenant};
 use towpath_ports::memory::{Loopback, MemoryPort, pair};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_tcp::buffers::TxPorts;
@@ -22,8 +22,8 @@ pub(crate) fn attached(insns: Vec<Insn>) -> Attached {
     let program = ProgramSpec { name: "test".into(), frags: false, insns, functions: vec![0] };
     let object = Object { programs: vec![program], maps: Vec::new(), license: "GPL".into() };
     let module = Arc::new(Module::interpreted(&object, 0, 1).unwrap());
-    let budget = Arc::new(Budget::new("test", 100));
-    Attached { module, counts: Counts::new(1), budget, selector: None, direct: None }
+    let tenant = Arc::new(Tenant::new("test", 100, 1));
+    Attached { module, counts: Counts::new(1), tenant, selector: None, direct: None }
 }
 
 /// The verdict is the frame's second byte, and 100 is written to its first.

@@ -54,7 +54,12 @@ impl PortSet {
     }
     /// Lets their frames go through these modules, or (`None`) through none.
     pub fn filter(&mut self, filters: Option<Vec<Filter>>) {
-        let mut filters = filters.into_iter().flatten();
+        let mut filters = filters.unwrap_or_default();
+        // The last port's ends the turns of tenants, as it is flushed last.
+        if let Some((_, others)) = filters.split_last_mut() {
+            others.iter_mut().for_each(Filter::leave_turns);
+        }
+        let mut filters = filters.into_iter();
         self.change(|_, port, beside| beside.filter(port, filters.next()));
     }
     /// Leaves their frames in these taps, or (`None`) no longer.
@@ -139,6 +144,7 @@ impl PortSet {
     pub fn flush(&mut self) {
         for (port, beside) in self.ports.iter_mut().zip(&mut self.beside) {
             beside.settle(&mut **port);
+            beside.end_turn();
         }
         for port in &mut self.ports {
             port.flush();

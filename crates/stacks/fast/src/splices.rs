@@ -4,7 +4,7 @@
 //! are translated. If nothing would see them before the module, the kernel has a copy and sends them on by itself.
 
 use std::sync::Arc;
-use towpath_modules::{Attached, Budget, Chains, Map, MapKind};
+use towpath_modules::{Attached, Chains, Map, MapKind, Tenant};
 use towpath_ports::forward::{Connection, OUT_AT, Splice, connection};
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::seq::Seq;
@@ -37,8 +37,8 @@ pub struct Splices(Option<Translator>);
 
 struct Translator {
     map: Arc<Map>,
-    /// Of its module: one that has taken too much time does not run any more.
-    budget: Arc<Budget>,
+    /// Its module's: one that has taken too much time does not run any more.
+    tenant: Arc<Tenant>,
     /// Its selector. It can translate only what it sees.
     selector: Option<u32>,
     /// No module sees a frame before it.
@@ -56,7 +56,7 @@ impl Splices {
             });
             map.map(|map| Translator {
                 map: Arc::clone(map),
-                budget: Arc::clone(&attached.budget),
+                tenant: Arc::clone(&attached.tenant),
                 selector: attached.selector,
                 is_first: place == 0,
             })
@@ -66,7 +66,7 @@ impl Splices {
 
     fn map(&self) -> Option<&Map> {
         let translator = self.0.as_ref()?;
-        translator.budget.overrun().is_none().then_some(&translator.map)
+        translator.tenant.overrun().is_none().then_some(&translator.map)
     }
 
     /// Is there one that runs, and has it the frames of connections that these selectors choose?
@@ -215,7 +215,12 @@ mod tests {
             pinned: false,
         };
         let map = Arc::new(Map::new(&spec, 1, |_| None));
-        Splices(Some(Translator { map, budget: Arc::new(Budget::new("splice", 100)), selector: None, is_first: true }))
+        Splices(Some(Translator {
+            map,
+            tenant: Arc::new(Tenant::new("splice", 100, 1)),
+            selector: None,
+            is_first: true,
+        }))
     }
 
     fn tuple(port: u16) -> FourTuple {

@@ -9,7 +9,7 @@ use towpath_capture::record::Kind;
 use towpath_capture::{Reader, Record, Wish};
 use towpath_contract_tests::app::{App, eventually, small};
 use towpath_fast::FastStack;
-use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
+use towpath_modules::{Attached, Chains, Counts, Module, Object, Tenant};
 use towpath_runtime::{Selectors, Stack};
 
 /// Frames of a handshake, and of an end without a reset.
@@ -20,8 +20,8 @@ const END: u64 = 2;
 fn module(stack: &FastStack, selector: Option<u32>, direct: bool) -> Attached {
     let rows = stack.module_rows().unwrap();
     let module = Arc::new(Module::interpreted(&Object::null(), 0, rows).unwrap());
-    let budget = Arc::new(Budget::new("counts", 100));
-    Attached { module, counts: Counts::new(rows), budget, selector, direct: direct.then(Arc::default) }
+    let tenant = Arc::new(Tenant::new("counts", 100, 1));
+    Attached { module, counts: Counts::new(rows), tenant, selector, direct: direct.then(Arc::default) }
 }
 
 fn runs<const N: usize>(of: [&Attached; N]) -> [u64; N] {

@@ -7,15 +7,15 @@ use common::{LOCAL, small_stack, stack};
 use std::sync::Arc;
 use towpath_contract_tests::app::{App, Sock, eventually, small};
 use towpath_fast::FastStack;
-use towpath_modules::{Attached, Budget, Chains, Counts, Module, Object};
+use towpath_modules::{Attached, Chains, Counts, Module, Object, Tenant};
 use towpath_runtime::{Selectors, Stack};
 
 /// A module that lets all pass, and counts.
 fn module(stack: &FastStack, selector: Option<u32>) -> Attached {
     let rows = stack.module_rows().unwrap();
     let module = Arc::new(Module::interpreted(&Object::null(), 0, rows).unwrap());
-    let budget = Arc::new(Budget::new("counts", 100));
-    Attached { module, counts: Counts::new(rows), budget, selector, direct: None }
+    let tenant = Arc::new(Tenant::new("counts", 100, 1));
+    Attached { module, counts: Counts::new(rows), tenant, selector, direct: None }
 }
 
 fn runs(of: &Attached) -> u64 {

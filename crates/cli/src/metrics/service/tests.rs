@@ -39,6 +39,7 @@ fn reading(status: Status) -> Reading {
         hook: "ingress".into(),
         priority: 0,
         program: "firewall".into(),
+        tenant: "wall".into(),
         budget: 100,
         detached: false,
         app: None,
