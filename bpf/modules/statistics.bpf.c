@@ -5,11 +5,12 @@
 //   towpath module add statistics statistics.bpf.o
 //   towpath module maps statistics sizes dump       place n: frames of 2^n bytes and more
 //   towpath module maps statistics gaps dump        place n: 2^n ns and more since the frame before
+//
+// For one program: `--app 'program redis-server'`. How long peers take to acknowledge is in rtt.bpf.c.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-
-#define PLACES 64
+#include "histogram.h"
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -24,25 +25,6 @@ struct {
     __type(key, __u32);
     __type(value, __u64);
 } last SEC(".maps");
-
-static __always_inline __u32 log2(__u64 value)
-{
-    __u32 place = 0, shift;
-    shift = (value > 0xffffffff) << 5; value >>= shift; place |= shift;
-    shift = (value > 0xffff) << 4; value >>= shift; place |= shift;
-    shift = (value > 0xff) << 3; value >>= shift; place |= shift;
-    shift = (value > 0xf) << 2; value >>= shift; place |= shift;
-    shift = (value > 0x3) << 1; value >>= shift; place |= shift;
-    return place | (value > 1);
-}
-
-static __always_inline void count(void *histogram, __u64 value)
-{
-    __u32 place = log2(value);
-    __u64 *counter = bpf_map_lookup_elem(histogram, &place);
-    if (counter)
-        *counter += 1;
-}
 
 SEC("xdp")
 int statistics(struct xdp_md *ctx)
