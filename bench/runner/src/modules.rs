@@ -69,12 +69,13 @@ pub struct Options {
 /// Most rounds of the spliced proxy, which take seconds each.
 const MOST_SPLICED: usize = 3;
 
-/// Median, least and most of some rounds.
+/// Median, least and most of some rounds, and all in turn.
 #[derive(Serialize)]
 struct Times {
     median: f64,
     least: f64,
     most: f64,
+    rounds: Vec<f64>,
 }
 
 /// One module's figures, for each frame.
@@ -191,9 +192,10 @@ fn frame_file(dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn times(mut rounds: Vec<f64>) -> Times {
-    rounds.sort_by(f64::total_cmp);
-    Times { median: rounds[rounds.len() / 2], least: rounds[0], most: rounds[rounds.len() - 1] }
+fn times(rounds: Vec<f64>) -> Times {
+    let mut sorted = rounds.clone();
+    sorted.sort_by(f64::total_cmp);
+    Times { median: sorted[sorted.len() / 2], least: sorted[0], most: sorted[sorted.len() - 1], rounds }
 }
 
 /// Instructions for each frame, at ingress and at egress: of the null module, and of a capture whose filter matches nothing. They
