@@ -66,8 +66,10 @@ pub struct Endpoint {
     pub grown: u32,
     /// 1 while the receive ring is to be doubled, or the application waits for an answer about [`IDLE`](towpath_ring::ring_size::IDLE).
     pub growing: u32,
-    /// Only the next bytes of the receive ring have memory.
+    /// Only the next bytes of the receive ring are filled.
     pub idle: bool,
+    /// The last [`GIVING`](towpath_ring::ring_size::GIVING) that was answered. While it is odd, none are.
+    pub giving: u32,
     /// Its memory was not there although the application had granted it. It is looked for again when the ring has been read once
     /// around.
     pub refused: bool,
@@ -145,6 +147,7 @@ impl Endpoints {
             grown: 0,
             growing: 0,
             idle: false,
+            giving: 0,
             refused: false,
             turned_at: now.0 as u32,
             tx_tail: 0,

@@ -163,7 +163,13 @@ impl FastPath {
     /// goes beyond those bytes is dropped. False: there are unread bytes, or something has come ahead of a hole.
     #[cold]
     pub fn trim_receive_ring(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
-        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes)
+        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes, false)
+    }
+
+    /// The same of a ring that has been trimmed already. 0: it takes nothing for now.
+    #[cold]
+    pub fn trim_receive_ring_again(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
+        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes, true)
     }
 
     /// The flow's receive ring has all its memory again.
