@@ -122,16 +122,21 @@ impl Scheduler {
         self.ready += 1;
     }
 
-    /// The next flow of a port on which one class alone has something to send, if no class has a rate limit. `None`: ask
-    /// [`Self::pop`].
+    /// The class that alone has something to send on a port, if no class has a rate limit. It stays alone until a flow of
+    /// another class is queued.
     #[inline(always)]
-    pub fn pop_alone(&mut self, port: PortId) -> Option<FlowId> {
-        let port = self.ports.get_mut(usize::from(port.0))?;
+    pub fn alone(&self, port: PortId) -> Option<u16> {
+        let port = self.ports.get(usize::from(port.0))?;
         if self.limited != 0 || !port.bypass.is_empty() {
             return None;
         }
-        let number = port.round.only()?;
-        let flow = port.queues.get_mut(usize::from(number))?.flows.pop()?;
+        port.round.only()
+    }
+
+    /// The next flow of a class that is [alone](Self::alone) on a port.
+    #[inline(always)]
+    pub fn pop_of(&mut self, port: PortId, class: u16) -> Option<FlowId> {
+        let flow = self.ports.get_mut(usize::from(port.0))?.queues.get_mut(usize::from(class))?.flows.pop()?;
         self.ready -= 1;
         Some(flow)
     }

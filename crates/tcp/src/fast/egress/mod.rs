@@ -47,16 +47,22 @@ pub(super) fn run(
     state.sending.by(by).ms = now.ms();
     for _ in 0..state.scheduler.ports() {
         let port = state.scheduler.by(post).next_port();
-        while sent < budget {
-            let most = budget - sent;
-            let ((frames, end), lines) = if let Some(flow) = state.scheduler.by(post).pop_alone(port) {
-                let Some(lines) = table.get(flow) else { continue };
-                (single(by, (&mut *state, lines), (now, flow), most, rings, ports), lines)
-            } else {
-                let Some(Next { flow, share, bypass }) = state.scheduler.by(post).pop(port) else { break };
-                let Some(lines) = table.get(flow) else { continue };
-                (any(by, (&mut *state, lines), (now, flow), (share, bypass, most), rings, ports), lines)
-            };
+        'port: while sent < budget {
+            if let Some(class) = state.scheduler.alone(port) {
+                // A turn to send queues no flow but its own, so the class stays alone.
+                while let Some(flow) = state.scheduler.by(post).pop_of(port, class) {
+                    let Some(lines) = table.get(flow) else { continue };
+                    let (frames, end) = single(by, (&mut *state, lines), (now, flow), budget - sent, rings, ports);
+                    sent += frames;
+                    if sent >= budget || (end == End::NoRoom && lines.identity.port() == port) {
+                        break 'port;
+                    }
+                }
+            }
+            let Some(Next { flow, share, bypass }) = state.scheduler.by(post).pop(port) else { break };
+            let Some(lines) = table.get(flow) else { continue };
+            let left = (share, bypass, budget - sent);
+            let (frames, end) = any(by, (&mut *state, lines), (now, flow), left, rings, ports);
             sent += frames;
             if end == End::NoRoom && lines.identity.port() == port {
                 break;
