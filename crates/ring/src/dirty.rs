@@ -103,20 +103,48 @@ impl<'a, W: Word> DirtySet<'a, W> {
     /// turn.
     #[inline]
     pub fn pop(&self, head: &mut u32) -> Option<u32> {
-        let tail = self.tail.load(Ordering::Acquire);
-        let queued = tail.wrapping_sub(*head);
-        if queued == 0 {
-            return None;
-        }
-        if queued > self.capacity() {
-            *head = tail;
-            self.head.store(tail, Ordering::Release);
+        if self.poppable(head) == 0 {
             return None;
         }
         let raw = self.entry(*head).load(Ordering::Relaxed);
         *head = head.wrapping_add(1);
         self.head.store(*head, Ordering::Release);
         Some(raw)
+    }
+
+    /// [`DirtySet::pop`] of as many numbers as `into` has room for; returns how many there were. The caller checks each, calls
+    /// [`acknowledge_all`] with the words of their slots, then reads their states.
+    ///
+    /// The position is stored before any of them is acknowledged. So the writer never finds the set full.
+    #[inline]
+    pub fn pop_some(&self, head: &mut u32, into: &mut [u32]) -> usize {
+        let count = into.len().min(self.poppable(head) as usize);
+        if count == 0 {
+            return 0;
+        }
+        for (place, position) in into[..count].iter_mut().zip(0u32..) {
+            *place = self.entry(head.wrapping_add(position)).load(Ordering::Relaxed);
+        }
+        *head = head.wrapping_add(count as u32);
+        self.head.store(*head, Ordering::Release);
+        count
+    }
+
+    /// How many entries there are. More than the set has are skipped.
+    #[inline(always)]
+    fn poppable(&self, head: &mut u32) -> u32 {
+        let tail = self.tail.load(Ordering::Acquire);
+        let queued = tail.wrapping_sub(*head);
+        // Asked first: most looks find nothing.
+        if queued == 0 {
+            return 0;
+        }
+        if queued > self.capacity() {
+            *head = tail;
+            self.head.store(tail, Ordering::Release);
+            return 0;
+        }
+        queued
     }
 
     /// Reader: about to sleep. It fences. The reader must look at the set once more after it, before sleeping.
@@ -206,6 +234,19 @@ pub fn is_queued<W: Word>(seq: &W, ack: &W) -> bool {
 /// was suppressed before.
 #[inline]
 pub fn acknowledge<W: Word>(seq: &W, ack: &W) {
-    ack.store(seq.load(Ordering::Relaxed), Ordering::Release);
+    acknowledge_unfenced(seq, ack);
     W::fence(Fence::Acknowledge);
+}
+
+/// [`acknowledge`] of several slots. One fence is enough for them: it stands between each acknowledgement and the loads of
+/// each state.
+#[inline]
+pub fn acknowledge_all<'a, W: Word + 'a>(words: impl IntoIterator<Item = (&'a W, &'a W)>) {
+    words.into_iter().for_each(|(seq, ack)| acknowledge_unfenced(seq, ack));
+    W::fence(Fence::Acknowledge);
+}
+
+#[inline(always)]
+fn acknowledge_unfenced<W: Word>(seq: &W, ack: &W) {
+    ack.store(seq.load(Ordering::Relaxed), Ordering::Release);
 }

@@ -365,6 +365,7 @@ impl Region {
     }
 
     /// The sequence and the acknowledge words of an event set, of all slots.
+    #[inline]
     pub fn all_event_words(&self, context: usize, thread: usize) -> (&[AtomicU32], &[AtomicU32]) {
         let slots = self.geometry().slots as usize;
         let (seq, ack) = self.layout.event_words(context, thread, Slot(0));

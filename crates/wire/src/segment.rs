@@ -239,25 +239,16 @@ fn fields(
 ///
 /// `segment` must come from [`parse`] of the same frame. With another frame the answer is meaningless, but nothing
 /// panics.
-#[inline]
+#[inline(always)]
 pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     if what == RxChecksum::Valid {
         return true;
     }
     let start = usize::from(segment.tcp_offset);
     let end = segment.payload_offset as usize + segment.payload_len as usize;
-    frame.get(start..end).is_some_and(|tcp| sum_ok(tcp, segment.source, segment.destination, what))
-}
-
-/// Checks `tcp`, the TCP header and payload.
-#[inline(never)]
-fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> bool {
-    let len = tcp.len() as u16;
-    let pseudo = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(to)) => checksum::pseudo_header(source.octets(), to.octets(), len),
-        (IpAddr::V6(source), IpAddr::V6(to)) => checksum::pseudo_header_v6(source.octets(), to.octets(), len),
-        _ => return false,
-    };
+    let Some(tcp) = frame.get(start..end) else { return false };
+    // Numbers are handed on, and no part of the segment: what nobody else reads of it is never written.
+    let Some(pseudo) = pseudo_header(segment.source, segment.destination, tcp.len() as u16) else { return false };
     if what == RxChecksum::MaybePartial {
         // CHECKSUM_PARTIAL: the field holds the uncomplemented sum of the pseudo-header. The data never left the host.
         let field = tcp.get(TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2);
@@ -265,5 +256,21 @@ fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> 
             return true;
         }
     }
+    sum_ok(pseudo, tcp)
+}
+
+/// The sum of the pseudo-header; `None`: the addresses are of two families.
+#[inline(always)]
+fn pseudo_header(source: IpAddr, destination: IpAddr, len: u16) -> Option<u64> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(to)) => Some(checksum::pseudo_header(source.octets(), to.octets(), len)),
+        (IpAddr::V6(source), IpAddr::V6(to)) => Some(checksum::pseudo_header_v6(source.octets(), to.octets(), len)),
+        _ => None,
+    }
+}
+
+/// Checks `tcp`, the TCP header and payload.
+#[inline(never)]
+fn sum_ok(pseudo: u64, tcp: &[u8]) -> bool {
     checksum::right(checksum::add(pseudo, tcp))
 }

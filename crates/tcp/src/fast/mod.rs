@@ -214,6 +214,12 @@ impl FastPath {
         egress::run(STAGES.egress, &self.table, &mut self.state, now, budget, rings, ports)
     }
 
+    /// Are there events to take?
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.state.outbox.events.is_empty()
+    }
+
     /// Takes the events since the last call, one per flow.
     pub fn events(&mut self) -> impl Iterator<Item = FlowEvent> + '_ {
         std::iter::from_fn(|| self.take_event().map(|(event, _)| event))
