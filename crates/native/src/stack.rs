@@ -309,11 +309,11 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec
         entry.watched = false;
         return None;
     }
-    let wanted = socket.wants_room();
+    let view = socket.view();
+    let wanted = view.wants_room();
     if wanted {
         socket.event_seen();
     }
-    let view = socket.view();
     let connecting = entry.connecting;
     if connecting {
         entry.connecting = view.state() == state::CONNECTING;
