@@ -3,6 +3,7 @@
 use super::{ALL, HELD, Mapped, own_doorbell};
 use crate::session::{SESSIONS, Session};
 use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::event_bitmap::{Begun, EventBitmap};
 use towpath_ring::lines::want;
 use towpath_ring::pair::PLACES;
 use towpath_ring::{AppLine, prefetch};
@@ -82,29 +83,23 @@ impl Raised {
 }
 
 /// Empties this context's bitmaps. Returns one event, and puts the others into `others`.
-// Not inlined: so its closures are inlined here.
 #[inline(never)]
 pub(crate) fn drain(session: &Session, context: u32, others: &mut Vec<Raised>) -> Option<Raised> {
-    let mut newest: Option<Raised> = None;
+    let mut one: Option<Raised> = None;
     each(session, |mapped, side| {
         let bitmap = mapped.region.event_bitmap(side, context as usize);
-        let Some(first) = bitmap.first() else {
-            // Of a writer that died: there is nothing under a bit, or nothing under the lowest.
-            return bitmap.take(|slot| others.extend(mapped.event(side, slot)));
-        };
-        let known = mapped.event(side, first);
+        let first = bitmap.first().and_then(|slot| Some((slot, mapped.event(side, slot)?)));
         // Before the bitmap's own line is taken: all come together.
-        if let Some(event) = &known {
-            mapped.fetch_ahead(session, side, first, event);
+        if let Some((slot, event)) = &first {
+            mapped.fetch_ahead(session, side, *slot, event);
         }
-        bitmap.take(|slot| {
-            let event = if slot == first { known } else { mapped.event(side, slot) };
-            if let Some(before) = event.and_then(|event| newest.replace(event)) {
-                others.push(before);
-            }
-        });
+        let Some(begun) = bitmap.begin() else { return };
+        match (begun.only(), first) {
+            (Some(only), Some((slot, event))) if only == slot && one.is_none() => one = Some(event),
+            _ => mapped.take_several(side, &bitmap, begun, others),
+        }
     });
-    newest.or_else(|| others.pop())
+    one.or_else(|| others.pop())
 }
 
 impl Mapped {
@@ -115,6 +110,13 @@ impl Mapped {
         let end = self.region.end(slot, side);
         let (own, by) = (&self.region.lines_of(end).line, &self.region.lines_of(end.other()).line);
         Some(Raised { owner, own, by, age: 0 })
+    }
+
+    /// Takes what is left of a bitmap.
+    #[cold]
+    #[inline(never)]
+    fn take_several(&'static self, side: usize, bitmap: &EventBitmap<'_>, begun: Begun, others: &mut Vec<Raised>) {
+        bitmap.go_on(begun, |slot| others.extend(self.event(side, slot)));
     }
 
     /// Asks for the lines that the call after an event needs: the peer's words, the bytes, and this side's words, which it
