@@ -357,11 +357,9 @@ mod tests {
     #[test]
     fn an_event_is_written_wherever_it_is_to_be() {
         let mut array = [0xa5u8; 40];
+        let (at, event) = (array.as_mut_ptr().wrapping_add(7), epoll_event { events: 0x0102_0304, u64: 7 << 56 });
         // SAFETY: from byte 7 on there is room for an event.
-        assert_eq!(
-            unsafe { write_event(array.as_mut_ptr().add(7).cast(), epoll_event { events: 0x0102_0304, u64: 7 << 56 }) },
-            Ok(())
-        );
+        assert_eq!(unsafe { write_event(at.cast(), event) }, Ok(()));
         let event = size_of::<epoll_event>();
         assert_eq!(array[7..11], 0x0102_0304u32.to_ne_bytes());
         assert_eq!(array[7 + event - 8..7 + event], (7u64 << 56).to_ne_bytes());

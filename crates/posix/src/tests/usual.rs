@@ -30,8 +30,7 @@ fn a_child_makes_an_inherited_instance_its_own_before_the_fast_path_looks_at_it(
     let child = Child::new(|| {
         // A call that takes a lock: from now on the thread knows its id, without which the fast path does nothing.
         send(theirs, b"b", 0).expect("send");
-        let first = glance(epfd);
-        first.is_none() && wait(epfd, 60_000) == [(5, EPOLLIN)] && glance(epfd) == Some((1, 5))
+        glance(epfd).is_none() && wait(epfd, 60_000) == [(5, EPOLLIN)]
     });
     assert!(child.ends_well());
     assert_eq!(glance(epfd), Some((1, 5)), "the parent's is as it was");
