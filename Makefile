@@ -43,7 +43,7 @@ posix: ## Compare sockets under Towpath with the kernel's, case by case (testing
 check: setup ## Format, lints, crate directions, licences, BPF object, docs
 	@scripts/check
 
-bench: setup ## All benchmarks beside Linux (root, about 20 minutes): target/bench/report.html, tables and JSON; RECORD=1 keeps the run and renews docs/performance.md
+bench: setup ## All benchmarks beside Linux (root, about 23 minutes): target/bench/report.html, tables and JSON; RECORD=1 keeps the run and renews docs/performance.md
 	@RECORD=$(RECORD) scripts/bench
 
 cores-rollback: ## Kills `towpath cores enforce` at random moments; all settings are as they were afterwards (root; CYCLES=200 SEED=1)

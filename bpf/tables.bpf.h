@@ -23,6 +23,7 @@ struct flow6 {
 // A first SYN, for the service.
 struct syn {
     __u64 cookie; // of the listening socket
+    __u64 taken;  // when (CLOCK_MONOTONIC, ns)
     __u32 interface;
     __u32 queue; // receive queue + 1; 0: unknown
     __u8 ethernet[ETH_HLEN];
@@ -30,7 +31,7 @@ struct syn {
     __u8 tcp_bytes;
     __u8 ip[40]; // without options
     __u8 tcp[60];
-    __u32 zero;
+    __u32 steered; // the segments that follow it are ours already, as after a cookie
 };
 
 struct stray {
@@ -50,7 +51,7 @@ struct icmp {
     __be32 rest;
 };
 
-enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, STATS };
+enum { STEERED, PASSED, TAKEN, STALE, FULL, STRAY, LOST, LIMITED, STATS };
 // In a setting beside the VLAN's number.
 #define ALL_TCP (1u << 31)
 // Values of `flows`: who sent the first SYN. SPLICED is in a value beside it.
@@ -73,6 +74,18 @@ enum { NEXT = -1, DROP = 2 };
 #define SECOND 1000000000ULL
 // A service that has not written its heartbeat for so long is stuck.
 #define STUCK (3 * SECOND)
+// Of a listening socket that is flooded so many SYNs are taken at once, and one in each interval after that.
+#define MOST_AT_ONCE 10000
+#define INTERVAL (SECOND / 10000)
+// A SYN that was dropped then is a peer's if it comes again after so many milliseconds (RFC 6298: a second), and before so many.
+#define LEAST_REPEATED 400
+#define MOST_REPEATED 70000
+// Places for them.
+#define DROPPED (1u << 17)
+// A value of `accelerated`: the socket is not flooded. Otherwise it is when the interval of the next SYN begins.
+#define CALM 1
+// For so long a cookie may be answered. crates/towpathd/src/interface.rs has the same.
+#define COOKIE_LIFE (120 * SECOND)
 // The kernel repeats a SYN-ACK for as long (net.ipv4.tcp_synack_retries).
 #define KERNELS_HANDSHAKE (64 * SECOND)
 
@@ -154,14 +167,22 @@ struct {
     __type(value, __u32);
 } seen6 SEC(".maps");
 
-// Cookies of the listening sockets whose SYNs are taken.
+// Cookies of the listening sockets whose SYNs are taken. One that is flooded has a time (CLOCK_MONOTONIC, ns) instead of CALM.
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 1 << 16);
     __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, __u64);
-    __type(value, __u32);
+    __type(value, __u64);
 } accelerated SEC(".maps");
+
+// SYNs that were dropped because their socket is flooded: when, in milliseconds, above a hash of the SYN.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, DROPPED);
+    __type(key, __u32);
+    __type(value, __u64);
+} dropped SEC(".maps");
 
 // Indices of the interfaces from which SYNs are taken.
 struct {

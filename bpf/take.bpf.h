@@ -77,6 +77,45 @@ static __always_inline int cannot_take(__u64 cookie, const struct ends *ends, vo
     return leave_to_kernel(cookie, ends, half_opens, kernels, flow);
 }
 
+// Takes one more SYN of a socket that is flooded, if it has had fewer than `most` and one for each interval since. Who would add it
+// to the shared queue drops it otherwise, before the service has any work with it. CPUs that come here together may take one each.
+static __always_inline int has_room_for_one(__u64 *due, __u64 now, __u64 most)
+{
+    __u64 at = *due > now ? *due : now;
+    if (at > now + most * INTERVAL)
+        return 0;
+    *due = at + INTERVAL;
+    return 1;
+}
+
+// Was this SYN dropped before, and is it now repeated as a peer would do it? Senders of forged ones hardly repeat them.
+static __always_inline int is_repeated(const void *flow, __u32 words, __u32 seq, __u64 now)
+{
+    const __u32 *word = flow;
+    __u64 hash = seq;
+#pragma clang loop unroll(full)
+    for (__u32 i = 0; i < words; i++) {
+        hash = (hash ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+        hash ^= hash >> 32;
+    }
+    __u32 at = (hash >> 32) % DROPPED, tag = hash, ms = now / 1000000;
+    __u64 *place = bpf_map_lookup_elem(&dropped, &at);
+    if (!place)
+        return 0;
+    __u32 age = ms - (__u32)(*place >> 32);
+    if ((__u32)*place == tag && age < MOST_REPEATED)
+        return age >= LEAST_REPEATED;
+    *place = (__u64)ms << 32 | tag;
+    return 0;
+}
+
+// Is this SYN one too many for a socket that is flooded? Of those that are repeated more are taken.
+static __always_inline int is_too_many(__u64 *due, __u64 now, const void *flow, __u32 words, __u32 seq)
+{
+    return !has_room_for_one(due, now, MOST_AT_ONCE) &&
+           !(is_repeated(flow, words, seq, now) && has_room_for_one(due, now, 2 * MOST_AT_ONCE));
+}
+
 // `at`: where the TCP header begins, from the network header on. `early`: see `cannot_take`.
 static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, const struct ends *ends, void *flows,
                                 void *half_opens, void *kernels, void *seen, void *flow, struct tcphdr *tcp, int v6,
@@ -88,10 +127,18 @@ static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, c
     __u64 *until = bpf_map_lookup_elem(kernels, flow);
     if (until && bpf_ktime_get_ns() < *until)
         return not_taken(cookie, ends);
-    if (!bpf_map_lookup_elem(&accelerated, &cookie))
+    __u64 *due = bpf_map_lookup_elem(&accelerated, &cookie);
+    if (!due)
         return early ? not_taken(cookie, ends) : leave_to_kernel(cookie, ends, half_opens, kernels, flow);
     if (!service_runs())
         return cannot_take(cookie, ends, flows, half_opens, kernels, flow, STALE, early);
+    __u64 now = bpf_ktime_get_ns();
+    int flooded = *due != CALM;
+    __u32 words = (v6 ? sizeof(struct flow6) : sizeof(struct flow)) / sizeof(__u32);
+    if (flooded && is_too_many(due, now, flow, words, tcp->seq)) {
+        count(LIMITED);
+        return OURS;
+    }
     struct syn *syn = bpf_ringbuf_reserve(&syns, sizeof *syn, 0);
     if (!syn)
         return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL, early);
@@ -103,12 +150,15 @@ static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, c
         bpf_ringbuf_discard(syn, 0);
         return not_taken(cookie, ends);
     }
+    // The service would do so for each cookie, with a system call.
+    __u64 end = now + COOKIE_LIFE;
+    syn->steered = flooded && bpf_map_update_elem(half_opens, flow, &end, BPF_ANY) == 0;
     syn->cookie = cookie;
+    syn->taken = now;
     syn->interface = skb->ifindex;
     syn->queue = skb->queue_mapping;
     syn->v6 = v6;
     syn->tcp_bytes = tcp_bytes;
-    syn->zero = 0;
     bpf_ringbuf_submit(syn, 0);
     count(TAKEN);
     return OURS;

@@ -1,5 +1,5 @@
 //! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
-//! `sends ADDRESS PORT SENDS SERVICE` and `module|capture ingress|egress none|null|OBJECT CODE FRAME FRAMES`.
+//! `sends ADDRESS PORT SENDS SERVICE` and `module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
@@ -60,7 +60,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|OBJECT CODE FRAME FRAMES"
+                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES"
             );
             std::process::exit(2);
         }

@@ -122,10 +122,13 @@ impl Outgoing for Flat {
 /// Bytes before the code: where its function begins, and the two loops around it.
 const FUNCTIONS: usize = 12;
 
-/// The module of an object file (`null`: of [`Object::null`]) and of the code that was made of its only function.
+/// A module that is removed before the first turn.
+const REMOVED: &str = "removed";
+
+/// The module of an object file (`null` and [`REMOVED`]: of [`Object::null`]) and of the code that was made of its only function.
 fn module(object: &str, code: &Path) -> io::Result<Arc<Module>> {
     let object = match object {
-        "null" => Object::null(),
+        "null" | REMOVED => Object::null(),
         file => Object::parse(&std::fs::read(file)?).map_err(io::Error::other)?,
     };
     let bytes = std::fs::read(code)?;
@@ -148,8 +151,8 @@ fn chains(module: Arc<Module>, side: Side) -> Chains {
     }
 }
 
-/// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null` or
-/// an object file.
+/// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null`,
+/// [`REMOVED`] or an object file.
 pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> io::Result<Cost> {
     let frame = std::fs::read(frame)?;
     let frame = frame.try_into().map_err(|_| io::Error::other(format!("a frame has {FRAME_BYTES} bytes")))?;
@@ -162,6 +165,9 @@ pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, fram
             Role::Module => {
                 let chains = chains(module, side);
                 ports.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
+                if object == REMOVED {
+                    ports.filter(None);
+                }
             }
             Role::Capture => {
                 let (memory, writers) = Memory::new(2, 0)?;

@@ -11,13 +11,16 @@ pub enum Section {
     KernelStack,
     /// How CPUs are used.
     Cores,
+    /// Programs of an operator's own on each frame.
+    Modules,
     /// Counted, not timed.
     Instructions,
 }
 
 impl Section {
     /// In the order of the report.
-    pub const ALL: [Self; 5] = [Self::Wire, Self::Host, Self::KernelStack, Self::Cores, Self::Instructions];
+    pub const ALL: [Self; 6] =
+        [Self::Wire, Self::Host, Self::KernelStack, Self::Cores, Self::Modules, Self::Instructions];
 
     /// The heading.
     pub fn title(self) -> &'static str {
@@ -26,6 +29,7 @@ impl Section {
             Self::Host => "On the same host",
             Self::KernelStack => "The kernel stack",
             Self::Cores => "Cores",
+            Self::Modules => "Modules",
             Self::Instructions => "Instructions",
         }
     }
@@ -53,6 +57,10 @@ impl Section {
                  program share them. Receive CPUs are CPUs of their own for the kernel's receive path: as many as the scaling \
                  policy chooses. Linux does the same work on all CPUs (RPS). How a service's cores follow the load is no ratio: \
                  `towpath bench cores`, docs/figures/cores.svg."
+            }
+            Self::Modules => {
+                "What a module adds to a received frame of 130 bytes, in turns of 64 frames, beside the kernel's own run of the same \
+                 program (BPF_PROG_TEST_RUN), which is repeated on one frame without a network stack."
             }
             Self::Instructions => {
                 "Counted by callgrind for a 64-byte request, in the stages of the fast path, in a core's whole turns, in the \

@@ -57,7 +57,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// All shapes, in turns, in about 20 minutes: JSON and one page (root). What takes longer is read from the last
+    /// All shapes, in turns, in about 23 minutes: JSON and one page (root). What takes longer is read from the last
     /// recorded run.
     All(all::Options),
     /// The page of a run of `all`, made again.

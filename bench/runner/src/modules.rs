@@ -69,12 +69,13 @@ pub struct Options {
 /// Most rounds of the spliced proxy, which take seconds each.
 const MOST_SPLICED: usize = 3;
 
-/// Median, least and most of some rounds.
+/// Median, least and most of some rounds, and all in turn.
 #[derive(Serialize)]
 struct Times {
     median: f64,
     least: f64,
     most: f64,
+    rounds: Vec<f64>,
 }
 
 /// One module's figures, for each frame.
@@ -94,6 +95,14 @@ struct Row {
     target_ns: Option<f64>,
 }
 
+/// What is left of a module that was there and has been removed: nothing, or the frames of all who use none would pay.
+#[derive(Serialize)]
+struct Removed {
+    ingress_instructions: f64,
+    egress_instructions: f64,
+    target_instructions: f64,
+}
+
 /// An object and its code, where the counted program finds them.
 struct Prepared {
     object: PathBuf,
@@ -108,12 +117,13 @@ pub fn run(options: &Options) -> io::Result<()> {
         ));
     }
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("modules")?);
+    let removed = removed(&program, &scratch.0)?;
     let rows: io::Result<Vec<Row>> =
         ALL.iter().map(|measured| row(*measured, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
     let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
     if options.json {
-        let all = serde_json::json!({ "modules": rows, "splicing": splicing });
+        let all = serde_json::json!({ "removed": removed, "modules": rows, "splicing": splicing });
         println!("{}", serde_json::to_string(&all).map_err(io::Error::other)?);
         return Ok(());
     }
@@ -121,6 +131,10 @@ pub fn run(options: &Options) -> io::Result<()> {
         "the cost for each frame of {FRAME_BYTES} bytes of a module, and of a capture's filter that matches nothing, beside the kernel's run of the same program"
     );
     println!("  {:<8} {:>12} {:>12} {:>22} {:>22}", "module", "ingress", "egress", "ingress ns", "kernel ns");
+    println!(
+        "  {:<8} {:>6.1} instr {:>6.1} instr",
+        "removed", removed.ingress_instructions, removed.egress_instructions
+    );
     for row in &rows {
         let times = |times: &Times| format!("{:.1} ({:.1}-{:.1})", times.median, times.least, times.most);
         println!(
@@ -191,9 +205,10 @@ fn frame_file(dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn times(mut rounds: Vec<f64>) -> Times {
-    rounds.sort_by(f64::total_cmp);
-    Times { median: rounds[rounds.len() / 2], least: rounds[0], most: rounds[rounds.len() - 1] }
+fn times(rounds: Vec<f64>) -> Times {
+    let mut sorted = rounds.clone();
+    sorted.sort_by(f64::total_cmp);
+    Times { median: sorted[sorted.len() / 2], least: sorted[0], most: sorted[sorted.len() - 1], rounds }
 }
 
 /// Instructions for each frame, at ingress and at egress: of the null module, and of a capture whose filter matches nothing. They
@@ -205,6 +220,16 @@ pub fn guarded(program: &Path, dir: &Path) -> io::Result<[[f64; 2]; 2]> {
     let code = compiled(&Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?, FILTER.name, dir)?;
     let filter = |side| counted(program, dir, [FILTER.role, side], &object.display().to_string(), &code);
     Ok([[null("ingress")?, null("egress")?], [filter("ingress")?, filter("egress")?]])
+}
+
+fn removed(program: &Path, dir: &Path) -> io::Result<Removed> {
+    let code = compiled(&Object::null(), "null", dir)?;
+    let left = |side| counted(program, dir, ["module", side], "removed", &code);
+    Ok(Removed {
+        ingress_instructions: left("ingress")?,
+        egress_instructions: left("egress")?,
+        target_instructions: 0.0,
+    })
 }
 
 /// The instructions that a module or a filter adds to a frame. `stands`: what it is, and where it stands.

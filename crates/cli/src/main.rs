@@ -3,6 +3,7 @@
 
 mod bench;
 mod capture;
+mod cdi;
 mod check_config;
 mod completions;
 mod daemon;
@@ -92,6 +93,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Put services of systemd under Towpath
     Unit(unit::Arguments),
+    /// Put containers under Towpath
+    Cdi(cdi::Arguments),
     /// Reserve CPUs for the receive path of this host's kernel
     Cores(receive_cpus::Arguments),
     /// Measure beside Linux
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Unit(arguments) => unit::run(&arguments),
+        Command::Cdi(arguments) => cdi::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Version(arguments) => version::run(&arguments),

@@ -172,6 +172,7 @@ fn listeners(out: &mut String, s: &Status) {
     let lost = [
         ("passed_stale", "left to the kernel while the service was stuck"),
         ("passed_full", "left to the kernel because too many waited"),
+        ("limited", "dropped because the listener is flooded"),
         ("unknown_listener", "dropped because the listener had ended"),
     ];
     if count("refused") > 0 {

@@ -1,7 +1,7 @@
 //! The carriers of an established connection: the stack, or the two ends themselves. Sending and receiving are written
 //! once, over [`Backend`]. Everything here is inlined, so that a call on one carrier tests for no other.
 
-use crate::direct::Direct;
+use crate::direct::{self, Direct};
 use crate::lock::{Guard, Quick};
 use crate::private::{Private, flag};
 use crate::session::Session;
@@ -120,8 +120,10 @@ pub trait Backend: Copy {
     /// Where `len` bytes from this position on lie in the send ring. `None`: they are not in one piece there, or something is
     /// to be done before.
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8>;
-    /// The same in the receive ring.
-    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8>;
+    /// The next `unread` bytes of the receive ring from this position on, but no more than `most`: where they lie, and how many
+    /// they are. `None`: there are none, there cannot be so many, or they are not in one piece. Load the position that the
+    /// other side has sent to first.
+    fn receive_piece(&self, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)>;
     /// Usable bytes of the send ring when it is empty.
     fn send_limit(&self) -> u32;
     /// Moves the send tail by `count` bytes to `tail` and notifies the reader. `urgent`: the last byte is. Returns
@@ -220,8 +222,8 @@ impl Backend for StackBackend<'_> {
     }
 
     #[inline(always)]
-    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8> {
-        self.0.session.region.rx_span(self.0.slot, at, len)
+    fn receive_piece(&self, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
+        self.0.session.region.rx_piece(self.0.slot, at, unread, most)
     }
 
     #[inline(always)]
@@ -259,8 +261,8 @@ impl Backend for StackBackend<'_> {
 fn is_news(unread: u32, head: u32, private: &Private) -> bool {
     let limit = private.receive_limit.load(Ordering::Relaxed);
     let grown = head.wrapping_sub(private.notified_head.load(Ordering::Relaxed));
-    // More may be unread than the limit, if that has become lower since.
-    grown >= (limit / 4).max(TWO_SEGMENTS) || limit.saturating_sub(unread) < TWO_SEGMENTS
+    // More may be unread than the limit, if that has become lower since. No ring is so large that the sum overflows.
+    unread.wrapping_add(TWO_SEGMENTS) > limit || grown >= (limit / 4).max(TWO_SEGMENTS)
 }
 
 /// The two ends carry the connection themselves, through a pair region.
@@ -330,12 +332,12 @@ impl Backend for DirectBackend<'_> {
 
     #[inline(always)]
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
-        self.direct.send_ring()?.span(at, len)
+        self.direct.send_span(at, len)
     }
 
     #[inline(always)]
-    fn receive_span(&self, at: u32, len: usize) -> Option<*mut u8> {
-        self.direct.receive_ring()?.span(at, len)
+    fn receive_piece(&self, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
+        self.direct.receive_piece(at, unread, most)
     }
 
     #[inline(always)]
@@ -417,12 +419,33 @@ fn status_of(flags: u32, to_nobody: bool, cut: bool) -> u32 {
         | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
 }
 
+/// The lines of a direct connection, and what the stack's line says of its pair.
+pub struct DirectLines {
+    lines: Lines,
+    pair: u32,
+    word: u32,
+}
+
+impl DirectLines {
+    /// The other side. `None`: its region is not mapped and cannot be.
+    #[inline(always)]
+    pub fn find(&self) -> Option<Direct> {
+        direct::find(self.lines.session, self.pair, self.word)
+    }
+
+    /// The backend, with the other side that [`DirectLines::find`] has found.
+    #[inline(always)]
+    pub fn backend<'a>(&'a self, direct: &'a Direct) -> DirectBackend<'a> {
+        DirectBackend { lines: &self.lines, direct }
+    }
+}
+
 /// The carrier of a connection.
 pub enum Carrier {
     /// The stack, with these lines.
     Stack(Lines),
-    /// Both ends themselves. [`View::direct_backend`](crate::view::View::direct_backend) looks their words up.
-    Direct,
+    /// Both ends themselves.
+    Direct(DirectLines),
     /// It is not established, or the slot has been taken away.
     Neither,
 }
@@ -432,19 +455,28 @@ impl Carrier {
     /// that moves bytes.
     #[inline(always)]
     pub fn of(session: &'static Session, slot: Slot, generation: u32) -> Self {
+        if session.is_dead() { Self::Neither } else { Self::of_usual(session, slot, generation) }
+    }
+
+    /// [`Carrier::of`], if the session is [the usual one](crate::session::usual) or not dead.
+    #[inline(always)]
+    pub fn of_usual(session: &'static Session, slot: Slot, generation: u32) -> Self {
         let (lines, private) = (in_register(session.region.lines(slot)), in_register(session.private(slot)));
         let (app, stack) = (&lines.app, &lines.stack);
         // In this order: the stack says whether a connection is direct before it says ESTABLISHED.
         if stack.state.load(Ordering::Acquire) != state::ESTABLISHED {
             return Self::Neither;
         }
-        if stack.pair.load(Ordering::Relaxed) != 0 {
-            return Self::Direct;
+        let is_current = || stack.generation.load(Ordering::Acquire) == generation;
+        let lines = Lines { session, slot, generation, app, stack, private };
+        match stack.pair.load(Ordering::Relaxed) {
+            0 if is_current() => Self::Stack(lines),
+            0 => Self::Neither,
+            pair => {
+                let word = stack.pair_slot.load(Ordering::Relaxed);
+                if is_current() { Self::Direct(DirectLines { lines, pair, word }) } else { Self::Neither }
+            }
         }
-        if session.is_dead() || stack.generation.load(Ordering::Acquire) != generation {
-            return Self::Neither;
-        }
-        Self::Stack(Lines { session, slot, generation, app, stack, private })
     }
 }
 

@@ -4,6 +4,7 @@
 //! locks and lists as they are. So cancellation is disabled while a call sleeps. `pthread_cancel` wakes the thread,
 //! which gives the call up in order before it ends (`towpath_hook::cancel`).
 
+use crate::session;
 use crate::tid::tid;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -49,6 +50,7 @@ fn place(tid: u32) -> &'static SleeperPlace {
 /// The contract of `pthread_cancel`.
 pub unsafe fn cancel(thread: pthread_t) -> Answer<c_int> {
     cancel::noticed();
+    session::review_usual();
     let mut clock = 0;
     // SAFETY: the caller passes a valid thread, and there is room for a clock.
     let known = unsafe { pthread_getcpuclockid(thread, &raw mut clock) } == 0 && clock & 7 == THREAD_CLOCK;

@@ -2,16 +2,16 @@
 //! exists, a `poll` has one while it sleeps. They are few, so unused ones are kept for reuse.
 
 use crate::descriptors;
-use crate::direct;
+use crate::direct::{self, Raised};
 use crate::doorbell;
 use crate::lock::Lock;
 use crate::session::Session;
 use core::cell::UnsafeCell;
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::Slot;
 use towpath_ring::control::Request;
 use towpath_ring::dirty::{DirtySet, acknowledge};
-use towpath_ring::{AppLine, Slot};
 
 /// The most contexts that are kept for reuse. Others go back to the service.
 const KEPT: usize = 8;
@@ -30,16 +30,6 @@ pub struct Context {
     raised: Vec<Raised>,
 }
 
-/// An event of a direct connection.
-struct Raised {
-    /// This client's slot.
-    slot: u32,
-    /// The line of the side that has raised it.
-    by: &'static AppLine,
-    /// How long ago, in units of the clock, if it matters.
-    age: u32,
-}
-
 /// The event queue of one thread of the stack, looked up.
 struct Told {
     set: DirtySet<'static>,
@@ -50,16 +40,23 @@ struct Told {
 }
 
 impl Told {
-    /// The next slot in the queue. It is acknowledged before its words are looked at, so that a later change queues
-    /// it again.
+    /// Hands each slot that is in the queue now to `each`. It is acknowledged before its words are looked at, so that a later
+    /// change queues it again. Those that are queued meanwhile come next time.
     #[inline(always)]
-    fn pop(&mut self) -> Option<u32> {
-        let raw = self.set.pop(&mut self.head)?;
-        let (seq, ack) = self.words;
-        if let (Some(seq), Some(ack)) = (seq.get(raw as usize), ack.get(raw as usize)) {
-            acknowledge(seq, ack);
+    fn drain(&mut self, mut each: impl FnMut(u32)) {
+        let mut left = self.set.queued(&mut self.head);
+        if left == 0 {
+            return;
         }
-        Some(raw)
+        let (seq, ack) = self.words;
+        while left > 0 {
+            let raw = self.set.take(&mut self.head);
+            if let (Some(seq), Some(ack)) = (seq.get(raw as usize), ack.get(raw as usize)) {
+                acknowledge(seq, ack);
+            }
+            each(raw);
+            left -= 1;
+        }
     }
 }
 
@@ -152,46 +149,53 @@ impl Context {
     /// Empties the queues and hands each slot to `each`.
     #[inline(always)]
     pub fn drain(&mut self, mut each: impl FnMut(Slot)) {
-        let session = self.session;
-        for told in &mut self.told {
-            // Bounded, because slots may be queued again meanwhile: those come next time.
-            for _ in 0..session.geometry.slots {
-                let Some(raw) = told.pop() else { break };
-                let Some(slot) = session.region.slot(raw) else { continue };
-                each(slot);
+        self.drain_stack(self.session, &mut each);
+        if direct::is_used(self.session) {
+            let mut next = self.first_direct();
+            while let Some(event) = next {
+                self.session.region.slot(event.slot()).into_iter().for_each(&mut each);
+                next = self.next_direct();
             }
-        }
-        if direct::is_used(session) {
-            self.drain_direct(session, &mut each);
         }
     }
 
-    /// [`Context::drain`] for events that the peers of direct connections have posted.
-    #[inline]
-    fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
-        let raised = &mut self.raised;
-        let mut newest = None;
-        direct::drain(session, self.id, |slot, by| {
-            if let Some(before) = newest.replace(Raised { slot, by, age: 0 }) {
-                raised.push(before);
-            }
-        });
+    /// [`Context::drain`] for events of the stack. `session` is the context's.
+    #[inline(always)]
+    pub fn drain_stack(&mut self, session: &'static Session, mut each: impl FnMut(Slot)) {
+        for told in &mut self.told {
+            told.drain(|raw| {
+                if let Some(slot) = session.region.slot(raw) {
+                    each(slot);
+                }
+            });
+        }
+    }
+
+    /// Takes the events that the peers of direct connections have posted. Returns the first; [`Context::next_direct`] has the
+    /// others, all of which must be taken.
+    #[inline(always)]
+    pub fn first_direct(&mut self) -> Option<Raised> {
+        let newest = direct::drain(self.session, self.id, &mut self.raised)?;
         // Most often there is one, which needs no order.
-        let Some(newest) = newest else { return };
-        if raised.is_empty() {
-            session.region.slot(newest.slot).into_iter().for_each(each);
-            return;
-        }
-        raised.push(newest);
-        // In the order of arrival. Each time is loaded once: a hostile peer may change it.
+        if self.raised.is_empty() { Some(newest) } else { self.in_order(newest) }
+    }
+
+    /// The next event, in the order of arrival.
+    #[inline(always)]
+    pub fn next_direct(&mut self) -> Option<Raised> {
+        self.raised.pop()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn in_order(&mut self, newest: Raised) -> Option<Raised> {
+        self.raised.push(newest);
+        // Each time is loaded once: a hostile peer may change it.
         let now = direct::stamp();
-        raised.iter_mut().for_each(|event| event.age = age(now, event.by.raised().load(Ordering::Relaxed)));
-        raised.sort_unstable_by_key(|event| (Reverse(event.age), event.slot));
-        for Raised { slot, .. } in raised.drain(..) {
-            if let Some(slot) = session.region.slot(slot) {
-                each(slot);
-            }
-        }
+        self.raised.iter_mut().for_each(|event| event.age = age(now, event.by.raised().load(Ordering::Relaxed)));
+        // They are taken from the end.
+        self.raised.sort_unstable_by_key(|event| (event.age, Reverse(event.slot())));
+        self.next_direct()
     }
 
     /// From now on events notify the eventfd. The caller must look for events once more before it sleeps.

@@ -2,32 +2,55 @@
 
 use crate::private;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
 use towpath_ring::Region;
+use towpath_ring::dirty::DirtySet;
 use towpath_ring::layout::QueueWords;
 
-/// The words of one data queue that a sender reads, to see that others have already notified the stack.
+/// One data queue.
 pub struct DataQueue {
     queue: NonNull<private::Queue>,
     words: NonNull<QueueWords>,
+    entries: NonNull<[AtomicU32]>,
+    /// Its number.
+    pub number: u32,
 }
 
-// SAFETY: both pointers stand for shared references to atomics, which any thread may use.
+// SAFETY: the pointers stand for shared references to atomics, which any thread may use.
 unsafe impl Send for DataQueue {}
-// SAFETY: both pointers stand for shared references to atomics, which any thread may use.
+// SAFETY: the pointers stand for shared references to atomics, which any thread may use.
 unsafe impl Sync for DataQueue {}
 
 impl DataQueue {
     /// The data queue of a number; too high a number means the last queue. It must not outlive the region.
     pub fn of(region: &Region, number: usize) -> Self {
         let number = number.min(region.geometry().flow_groups as usize - 1);
-        let header = private::header(region);
-        Self { queue: NonNull::from(&header.queues[number]), words: NonNull::from(region.data_queue_words(number)) }
+        Self {
+            queue: NonNull::from(&private::header(region).queues[number]),
+            words: NonNull::from(region.data_queue_words(number)),
+            entries: NonNull::from(region.data_queue(number).entries()),
+            number: number as u32,
+        }
     }
 
-    /// Its words.
+    /// The application's own words.
     #[inline(always)]
-    pub fn words(&self) -> (&private::Queue, &QueueWords) {
-        // SAFETY: both are in the region, which outlives this, so they are mapped. They consist of atomics.
-        unsafe { (self.queue.as_ref(), self.words.as_ref()) }
+    pub fn queue(&self) -> &private::Queue {
+        // SAFETY: it is in the region, which outlives this, so it is mapped. It consists of atomics.
+        unsafe { self.queue.as_ref() }
+    }
+
+    /// The words that the stack shares.
+    #[inline(always)]
+    pub fn words(&self) -> &QueueWords {
+        // SAFETY: they are in the region, which outlives this, so they are mapped. They consist of atomics.
+        unsafe { self.words.as_ref() }
+    }
+
+    /// The queue.
+    #[inline(always)]
+    pub fn set(&self) -> DirtySet<'_> {
+        // SAFETY: they are in the region, which outlives this, so they are mapped. They are atomics.
+        DirtySet::of_words(self.words(), unsafe { self.entries.as_ref() })
     }
 }

@@ -14,10 +14,15 @@ use rustix::fd::AsFd;
 use towpath_ring::dirty::full_fence;
 use towpath_ring::exclusive::notify_one;
 use towpath_ring::lines::{app_flags, pair_slot};
-use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
-use towpath_ring::{AppLine, ByteRing, PairGeometry, PairRegion, Slot, prefetch, wake};
+use towpath_ring::pair::{CONTEXTS, End, PLACES, PairLines};
+use towpath_ring::{ByteRing, PairGeometry, PairRegion, Slot, wake};
 
 use crate::lock::Lock;
+
+mod events;
+
+pub(crate) use events::drain;
+pub use events::{Raised, arm, disarm, is_empty, is_used};
 
 /// One of the peer's doorbells.
 struct Doorbell {
@@ -38,10 +43,26 @@ struct Mapped {
     sides: AtomicU32,
 }
 
-static REGIONS: [[AtomicPtr<Mapped>; PLACES]; SESSIONS] =
-    [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES] }; SESSIONS];
-/// The number of the pair in each place; 0 = none.
-static NUMBERS: [[AtomicU32; PLACES]; SESSIONS] = [const { [const { AtomicU32::new(0) }; PLACES] }; SESSIONS];
+/// One of the places for pair regions.
+struct Place {
+    /// The number of the pair in it; 0 = none.
+    number: AtomicU32,
+    /// The last region in it; null = there was none.
+    mapped: AtomicPtr<Mapped>,
+}
+
+impl Place {
+    /// The region that is in it, or was.
+    #[inline(always)]
+    fn mapped(&self) -> Option<&'static Mapped> {
+        // SAFETY: the pointer is null or a leaked box.
+        unsafe { self.mapped.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+static ALL: [[Place; PLACES]; SESSIONS] =
+    [const { [const { Place { number: AtomicU32::new(0), mapped: AtomicPtr::new(core::ptr::null_mut()) } }; PLACES] };
+        SESSIONS];
 /// The places in use (bits), by session.
 static HELD: [AtomicU64; SESSIONS] = [const { AtomicU64::new(0) }; SESSIONS];
 /// Held while the service is asked for a region or a doorbell.
@@ -59,10 +80,8 @@ pub fn forked() {
 /// The session of this number has ended. Another session may get the number, with pair regions of its own.
 pub fn forget_session(number: u32) {
     HELD[number as usize].store(0, Ordering::SeqCst);
-    NUMBERS[number as usize].iter().for_each(|pair| pair.store(0, Ordering::Release));
-    for place in &REGIONS[number as usize] {
-        // SAFETY: the pointer is null or a leaked box.
-        let Some(mapped) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
+    ALL[number as usize].iter().for_each(|place| place.number.store(0, Ordering::Release));
+    for mapped in ALL[number as usize].iter().filter_map(Place::mapped) {
         // Without it the memory goes when another pair takes the place.
         let _ = mapped.region.retire();
         for doorbell in mapped.doorbells.iter().flatten() {
@@ -110,41 +129,49 @@ pub struct Direct {
     mapped: &'static Mapped,
     own: &'static PairLines,
     peer: &'static PairLines,
+    end: End,
     pair: u32,
     word: u32,
 }
 
+/// The place that a stack line names.
+#[inline(always)]
+fn place_of(session: &Session, word: u32) -> &'static Place {
+    // No session has a higher number, and no word a higher place.
+    &ALL[session.number as usize % SESSIONS][pair_slot::place(word) as usize % PLACES]
+}
+
 /// The end that a stack line names. Maps the pair region if this process has not mapped it yet; `None` if that fails.
-#[inline]
+#[inline(always)]
 pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
-    let place = pair_slot::place(word) as usize;
-    if NUMBERS[session.number as usize][place].load(Ordering::Acquire) != pair {
-        map(session, pair, place)?;
+    let place = place_of(session, word);
+    if place.number.load(Ordering::Acquire) != pair {
+        map(session, pair, word)?;
     }
-    // SAFETY: the pointer is null or a leaked box.
-    let mapped = unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() }?;
-    let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
-    let (own, peer) = (mapped.region.lines(slot, side), mapped.region.lines(slot, 1 - side));
-    Some(Direct { mapped, own, peer, pair, word })
+    let mapped = place.mapped()?;
+    let end = mapped.region.end(pair_slot::slot(word), pair_slot::side(word));
+    let (own, peer) = (mapped.region.lines_of(end), mapped.region.lines_of(end.other()));
+    Some(Direct { mapped, own, peer, end, pair, word })
 }
 
 #[cold]
-fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
+#[inline(never)]
+fn map(session: &Session, pair: u32, word: u32) -> Option<()> {
+    let (number, place) = (pair_slot::place(word), place_of(session, word));
     let _asking = ASKING.lock()?;
-    if NUMBERS[session.number as usize][place].load(Ordering::Acquire) == pair {
+    if place.number.load(Ordering::Acquire) == pair {
         return Some(());
     }
-    let ask = || session.request_pair(place as u32, pair);
+    let ask = || session.request_pair(number, pair);
     let (geometry, memfd) = ask().or_else(|| {
         // The program may have no descriptor left for the region.
         let _room = descriptor_reserve::Room::make();
         ask()
     })?;
-    // SAFETY: the pointer is null or a leaked box.
-    match unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() } {
+    match place.mapped() {
         // Another service may have pairs of another size.
         Some(mapped) if mapped.region.geometry() == geometry => {
-            NUMBERS[session.number as usize][place].store(0, Ordering::Release);
+            place.number.store(0, Ordering::Release);
             mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;
             mapped.sides.store(0, Ordering::Release);
             mapped.doorbells.iter().flatten().for_each(|doorbell| doorbell.number.store(0, Ordering::Release));
@@ -155,15 +182,15 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
             let doorbell = || Doorbell { fd: AtomicI32::new(-1), number: AtomicU32::new(0) };
             let doorbells = core::array::from_fn(|_| core::array::from_fn(|_| doorbell()));
             let mapped = Mapped { region, owners: [owners(), owners()], doorbells, sides: AtomicU32::new(0) };
-            REGIONS[session.number as usize][place].store(Box::into_raw(Box::new(mapped)), Ordering::Release);
+            place.mapped.store(Box::into_raw(Box::new(mapped)), Ordering::Release);
         }
     }
     drop(memfd);
     descriptor_reserve::refill(session.control());
-    NUMBERS[session.number as usize][place].store(pair, Ordering::Release);
+    place.number.store(pair, Ordering::Release);
     // Only sessions of this process itself can subscribe.
     if session.can_subscribe {
-        HELD[session.number as usize].fetch_or(1 << place, Ordering::SeqCst);
+        HELD[session.number as usize].fetch_or(1 << number, Ordering::SeqCst);
     }
     Some(())
 }
@@ -215,12 +242,22 @@ impl Direct {
     /// The ring into which this side writes.
     #[inline]
     pub fn send_ring(&self) -> Option<ByteRing<'static>> {
-        self.mapped.region.ring(self.slot(), self.side())
+        self.mapped.region.ring_of(self.end)
+    }
+    /// [`ByteRing::span`] of that ring.
+    #[inline(always)]
+    pub(crate) fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        self.mapped.region.span(self.end, at, len)
     }
     /// The ring into which the peer writes.
     #[inline]
     pub fn receive_ring(&self) -> Option<ByteRing<'static>> {
-        self.mapped.region.ring(self.slot(), 1 - self.side())
+        self.mapped.region.ring_of(self.end.other())
+    }
+    /// [`PairRegion::piece`] of that ring.
+    #[inline(always)]
+    pub(crate) fn receive_piece(&self, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
+        self.mapped.region.piece(self.end.other(), at, unread, most)
     }
     /// The peer's `app_flags`.
     #[inline]
@@ -425,81 +462,4 @@ fn own_doorbell(session: &Session, context: u32) -> u32 {
 pub fn new_doorbell(session: &Session, context: u32) {
     let number = session.header().next_doorbell.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
     OWN_DOORBELLS[session.number as usize][context as usize % CONTEXTS].store(number, Ordering::Release);
-}
-
-/// Passes each region of the session that is in use, with this client's sides of it, to `work`.
-#[inline]
-fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
-    let number = session.number as usize;
-    let mut held = HELD[number].load(Ordering::SeqCst);
-    while held != 0 {
-        let place = held.trailing_zeros() as usize;
-        held &= held - 1;
-        // SAFETY: the pointer is null or a leaked box.
-        let Some(mapped) = (unsafe { REGIONS[number][place].load(Ordering::Acquire).as_ref() }) else { continue };
-        let sides = mapped.sides.load(Ordering::SeqCst);
-        (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));
-    }
-}
-
-/// [`Context::arm`](crate::context::Context::arm) for direct connections.
-pub fn arm(session: &Session, context: u32) {
-    each(session, |mapped, side| {
-        let words = mapped.region.bitmap_words(side, context as usize);
-        words.doorbell.store(own_doorbell(session, context), Ordering::Release);
-        mapped.region.event_bitmap(side, context as usize).arm();
-    });
-}
-
-/// [`Context::disarm`](crate::context::Context::disarm) for direct connections.
-pub fn disarm(session: &Session, context: u32) {
-    each(session, |mapped, side| mapped.region.event_bitmap(side, context as usize).disarm());
-}
-
-/// Does this process have direct connections in this session?
-#[inline]
-pub fn is_used(session: &Session) -> bool {
-    HELD[session.number as usize].load(Ordering::SeqCst) != 0
-}
-
-/// Is there no event for this context?
-#[inline]
-pub fn is_empty(session: &Session, context: u32) -> bool {
-    let mut empty = true;
-    each(session, |mapped, side| empty &= mapped.region.event_bitmap(side, context as usize).is_empty());
-    empty
-}
-
-/// Empties this context's bitmaps. `work` gets this client's slot of each event, and the line of the side that raised it.
-#[inline]
-pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u32, &'static AppLine)) {
-    each(session, |mapped, side| {
-        let bitmap = mapped.region.event_bitmap(side, context as usize);
-        // Before the bitmap's own line is taken: all come together.
-        if let Some(slot) = bitmap.first() {
-            mapped.fetch_ahead(session, side, slot);
-        }
-        bitmap.take(|slot| {
-            if let Some(owner) = mapped.owners[side].get(slot as usize) {
-                work(owner.load(Ordering::Acquire), &mapped.region.lines(slot, 1 - side).line);
-            }
-        });
-    });
-}
-
-impl Mapped {
-    /// Asks for the lines that the call after an event needs: the peer's words, the bytes, and this side's words, which it
-    /// will write.
-    #[inline]
-    fn fetch_ahead(&self, session: &Session, side: usize, slot: u32) {
-        prefetch::to_read(&self.region.lines(slot, 1 - side).line);
-        prefetch::to_write(&self.region.lines(slot, side).line);
-        if let Some(owner) = self.owners[side].get(slot as usize)
-            && let Some(owner) = session.region.slot(owner.load(Ordering::Acquire))
-            && let head = session.region.app(owner).rx_head.load(Ordering::Relaxed)
-            && let Some(bytes) = self.region.byte(slot, 1 - side, head)
-        {
-            prefetch::to_read(bytes);
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! Notifying the stack, or the peer of a direct connection, that a slot's words have changed.
 
+use crate::data_queue::DataQueue;
 use crate::direct::Direct;
 use crate::private;
 use crate::session::Session;
@@ -80,14 +81,14 @@ pub fn notify_stack(session: &Session, slot: Slot, app: &AppLine, stack: &StackL
 /// sender nearly always finds one, and so needs no lock and no further fence.
 #[inline(always)]
 pub fn is_notified(session: &Session, app: &AppLine, stack: &StackLine) -> bool {
-    let (queue, words) = session.data_queues[named(stack)].words();
-    is_queued(&app.data_seq, &stack.data_ack) && !may_be_stuck(queue, &words.armed, &words.tail)
+    let queue = &session.data_queues[named(stack)];
+    is_queued(&app.data_seq, &stack.data_ack) && !may_be_stuck(queue.queue(), &queue.words().armed, &queue.words().tail)
 }
 
 /// Notifies the stack and returns `count`, so that a call that has sent `count` bytes can end with it.
 #[inline(never)]
 pub fn notify_and_return(session: &Session, slot: Slot, count: usize) -> usize {
-    notify_by_queue(session, slot, session.region.app(slot), session.region.stack(slot));
+    push_data(session, slot, session.region.app(slot), session.region.stack(slot));
     count
 }
 
@@ -105,53 +106,61 @@ fn named(stack: &StackLine) -> usize {
     stack.flow_group.load(Ordering::Relaxed) as usize % Geometry::MAX_FLOW_GROUPS as usize
 }
 
-/// The data queue of a slot.
-#[inline(always)]
-fn queue_of(session: &Session, stack: &StackLine) -> usize {
-    named(stack).min(session.geometry.flow_groups as usize - 1)
-}
-
 #[inline(never)]
 fn notify_by_queue(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
-    let number = queue_of(session, stack);
-    let queue = Queue { session, number, set: session.region.data_queue(number) };
+    push_data(session, slot, app, stack);
+}
+
+#[inline(always)]
+fn push_data(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
+    let data = &session.data_queues[named(stack)];
+    let queue = Queue { session, number: &data.number, words: data.queue(), set: data.set() };
     if queue.push(slot, &app.data_seq, &stack.data_ack, false) {
-        let pushed = queue.set.written();
-        session.notify_queue(number);
-        session.header().queues[number].notified.store(pushed, Ordering::Relaxed);
+        notify_pushed(session, data);
     }
+}
+
+/// Notifies the stack of what has been pushed into a data queue.
+#[inline(never)]
+fn notify_pushed(session: &Session, data: &DataQueue) {
+    let pushed = data.set().written();
+    session.notify_queue(data.number as usize);
+    data.queue().notified.store(pushed, Ordering::Relaxed);
 }
 
 /// A queue that all processes of the client write. Any of them may be killed at any point.
 #[derive(Clone, Copy)]
 struct Queue<'a> {
     session: &'a Session,
-    number: usize,
+    /// Its number, which is only needed when something has gone wrong.
+    number: &'a u32,
+    words: &'a private::Queue,
     set: DirtySet<'a>,
 }
 
 impl<'a> Queue<'a> {
     /// The data queue of this number, or the command queue, which has the number after the last.
-    fn of(session: &'a Session, number: usize) -> Self {
-        let commands = number == session.geometry.flow_groups as usize;
-        let set = if commands { session.region.commands() } else { session.region.data_queue(number) };
-        Self { session, number, set }
+    fn of(session: &'a Session, number: &'a u32) -> Self {
+        let at = *number as usize;
+        let commands = *number == session.geometry.flow_groups;
+        let set = if commands { session.region.commands() } else { session.region.data_queue(at) };
+        Self { session, number, words: &session.header().queues[at], set }
     }
 
     /// Queues a slot with its words. True: the stack is to be notified. `can_wait`: for [`towpath_ring::dirty::NAP_US`].
     #[inline(always)]
     fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32, can_wait: bool) -> bool {
-        let queue = &self.session.header().queues[self.number];
-        let Some(locked) = queue.lock.lock() else { return push_within_a_push(self.session, self.number, slot) };
+        let queue = self.words;
+        let Some(locked) = queue.lock.lock() else { return push_within_a_push(self.session, *self.number, slot) };
         // Taking and releasing the lock are the fences of the protocol.
         locked.fence();
         if locked.was_abandoned() {
-            repair(self.session, self.number, queue.pushing.load(Ordering::Relaxed));
+            repair(self.session, *self.number, queue.pushing.load(Ordering::Relaxed));
         }
         queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
         self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
         if queue.nested.load(Ordering::Relaxed) != 0 {
-            repair(self.session, self.number, slot.raw() + 1);
+            repair(self.session, *self.number, slot.raw() + 1);
         }
         queue.pushing.store(0, Ordering::Release);
         locked.unlock_and_fence();
@@ -161,7 +170,7 @@ impl<'a> Queue<'a> {
     /// A slot's words for this queue.
     fn words(&self, slot: Slot) -> (&'a AtomicU32, &'a AtomicU32) {
         let (app, stack) = (self.session.region.app(slot), self.session.region.stack(slot));
-        let commands = self.number == self.session.geometry.flow_groups as usize;
+        let commands = *self.number == self.session.geometry.flow_groups;
         if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) }
     }
 
@@ -183,8 +192,9 @@ impl<'a> Queue<'a> {
 /// [`repair`] the tail.
 #[cold]
 #[inline(never)]
-fn push_within_a_push(session: &Session, number: usize, slot: Slot) -> bool {
-    let (queue, words) = (Queue::of(session, number), &session.header().queues[number]);
+fn push_within_a_push(session: &Session, number: u32, slot: Slot) -> bool {
+    let queue = Queue::of(session, &number);
+    let words = queue.words;
     let mut tail = queue.set.written().wrapping_add(1);
     // The interrupted push may have marked its slot as queued. This handler may wait for what becomes of it.
     queue.push_again(words.pushing.load(Ordering::Relaxed), &mut tail);
@@ -198,8 +208,9 @@ fn push_within_a_push(session: &Session, number: usize, slot: Slot) -> bool {
 /// plus one, 0 = none. The slot may be marked as queued without being so.
 #[cold]
 #[inline(never)]
-fn repair(session: &Session, number: usize, pushing: u32) {
-    let (queue, words) = (Queue::of(session, number), &session.header().queues[number]);
+fn repair(session: &Session, number: u32, pushing: u32) {
+    let queue = Queue::of(session, &number);
+    let words = queue.words;
     loop {
         let nested = words.nested.load(Ordering::Relaxed);
         if nested != 0 {
@@ -222,7 +233,7 @@ pub fn notify_commands(session: &Session, slot: Slot) {
 
 /// Queues a slot's command. True: the stack is to be notified.
 fn push_command(session: &Session, slot: Slot, can_wait: bool) -> bool {
-    let queue = Queue::of(session, session.geometry.flow_groups as usize);
+    let queue = Queue::of(session, &session.geometry.flow_groups);
     queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack, can_wait)
 }
 

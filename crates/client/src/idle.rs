@@ -9,7 +9,7 @@ use crate::tid::tid;
 use crate::{doorbell, memory};
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::state;
-use towpath_ring::ring_size::{IDLE, IDLE_BYTES, RECEIVE_GRANTED};
+use towpath_ring::ring_size::{GIVING, IDLE, IDLE_BYTES, RECEIVE_GRANTED};
 use towpath_ring::{AppLine, Slot, StackLine};
 
 /// So much is read before all memory is brought back. A sign of life now and then is no reason for that.
@@ -27,6 +27,17 @@ fn words(socket: &Socket) -> (bool, bool) {
     (app & IDLE != 0, stack & IDLE != 0)
 }
 
+/// The number of both sides: is all memory to go, and has the stack answered?
+fn giving(socket: &Socket) -> (bool, bool) {
+    let (app, stack) = (socket.app().want.load(Ordering::Relaxed), socket.stack().flow_group.load(Ordering::Acquire));
+    (GIVING.of(app) & 1 != 0, GIVING.of(app) == GIVING.of(stack))
+}
+
+/// Under `receiving`.
+fn count_giving(app: &AppLine) {
+    GIVING.set(&app.want, GIVING.of(app.want.load(Ordering::Relaxed)) + 1);
+}
+
 fn is_carried_by_stack(socket: &Socket) -> bool {
     let stack = socket.stack();
     stack.state.load(Ordering::Acquire) == state::ESTABLISHED
@@ -34,11 +45,16 @@ fn is_carried_by_stack(socket: &Socket) -> bool {
         && !socket.is_gone()
 }
 
-/// Looks at a socket, and does the next step if it has been idle for long enough. True: the next one is [`give_back`].
+/// Looks at a socket, and does the next step if it has been idle for long enough. True: the next one is [`give_back`], as soon as
+/// the stack has been waited for ([`wait_for_stack`]).
 pub fn look_at(socket: &Socket) -> bool {
     let Some(after_ms) = socket.session.idle.after_ms().filter(|_| is_carried_by_stack(socket)) else { return false };
     let (app, stack, private) = (socket.app(), socket.stack(), socket.private());
     unread_seen(socket);
+    if giving(socket).0 {
+        // A thread that looked before may have ended, and the stack fills nothing.
+        return true;
+    }
     let (place, now_ms) = (place(app, stack), coarse_ms() as u32);
     if private.idle_at.swap(place, Ordering::Relaxed) != place {
         private.idle_since.store(now_ms, Ordering::Relaxed);
@@ -53,9 +69,36 @@ pub fn look_at(socket: &Socket) -> bool {
         // The stack has not seen yet that the last time is over.
         (false, true) => {}
         (true, false) => doorbell::notify_stack(socket.session, socket.slot, app, stack),
-        (true, true) => return !socket.has(flag::GAVE_BACK),
+        (true, true) => return !socket.has(flag::GAVE_BACK) && ask_for_all(socket),
     }
     false
+}
+
+/// Asks the stack to fill nothing until the memory has gone. False: a thread is in a call, or the stack has not seen yet that the
+/// last time is over.
+fn ask_for_all(socket: &Socket) -> bool {
+    let Some(_receiving) = socket.private().receiving.try_lock(true) else { return false };
+    if words(socket) != (true, true) || giving(socket) != (false, true) {
+        return false;
+    }
+    count_giving(socket.app());
+    doorbell::notify_stack(socket.session, socket.slot, socket.app(), socket.stack());
+    true
+}
+
+/// Waits a little until the stack has answered for all these sockets. False: it has not. Then it has other work than theirs, and
+/// nobody waits for it again soon.
+pub fn wait_for_stack(sockets: impl Iterator<Item = Socket> + Clone) -> bool {
+    const WAITS: u32 = 20;
+    const WAIT: core::time::Duration = core::time::Duration::from_micros(50);
+    let answered = |socket: Socket| giving(&socket) != (true, false);
+    (0..WAITS).any(|_| {
+        let all = sockets.clone().all(answered);
+        if !all {
+            std::thread::sleep(WAIT);
+        }
+        all
+    })
 }
 
 /// The program sees bytes, and may wait for more before it takes any (FIONREAD, MSG_PEEK, SO_RCVLOWAT). If there are many for an idle
@@ -93,19 +136,25 @@ fn ask(socket: &Socket) {
     doorbell::notify_stack(session, socket.slot, app, stack);
 }
 
-/// Gives back what the rings of a socket hold, if nothing has changed. The caller has the socket kept open meanwhile, so that its
-/// slot gets no other connection.
+/// Gives back what the rings of a socket hold, if nothing has changed: all of it, or all but the places of the next bytes, if the
+/// stack has not agreed to fill none. The caller has the socket kept open meanwhile, so that its slot gets no other connection.
 pub fn give_back(socket: &Socket) {
-    let (private, region) = (socket.private(), &socket.session.region);
-    let (Some(_receiving), Some(_sending)) = (private.receiving.try_lock(true), private.sending.try_lock(true)) else {
+    let (private, session, app) = (socket.private(), socket.session, socket.app());
+    // Nobody keeps it for longer than a copy takes, and the stack must not wait for the next look.
+    let Some(_receiving) = private.receiving.lock() else { return };
+    let (asked, answered) = giving(socket);
+    if !asked {
         return;
-    };
-    let head = socket.app().rx_head.load(Ordering::Relaxed);
-    let goes = is_carried_by_stack(socket) && words(socket) == (true, true);
-    if goes && region.touch_next(socket.slot, head, IDLE_BYTES) {
-        region.give_back_idle_rings(socket.slot, IDLE_BYTES);
+    }
+    if let Some(_sending) = private.sending.try_lock(true)
+        && is_carried_by_stack(socket)
+        && words(socket) == (true, true)
+    {
+        session.region.give_back_idle_rings(socket.slot, if answered { 0 } else { IDLE_BYTES });
         socket.mark(flag::GAVE_BACK, true);
     }
+    count_giving(app);
+    doorbell::notify_stack(session, socket.slot, app, socket.stack());
 }
 
 /// The reader at `head` comes near the end of what is touched, or of what an idle connection keeps. Under `receiving`.
@@ -127,6 +176,9 @@ fn is_over(session: &Session, slot: Slot) -> bool {
     // What cannot be had now is left to whoever touches it first.
     session.region.touch_receive_ring(slot, 0..session.geometry.rx_space() >> RECEIVE_GRANTED.of(word));
     memory::all_touched(session.private(slot));
+    if GIVING.of(word) & 1 != 0 {
+        count_giving(app);
+    }
     app.want.fetch_and(!IDLE, Ordering::AcqRel);
     doorbell::notify_stack(session, slot, app, stack);
     true
@@ -207,29 +259,75 @@ mod tests {
                 word.fetch_and(!IDLE, Ordering::Release)
             };
         }
+        /// The stack answers as it stands.
+        fn answer(&self) {
+            GIVING.set(&self.view().stack.flow_group, GIVING.of(self.view().app.want.load(Ordering::Relaxed)));
+        }
         fn gives_back(&self) {
             assert!(!self.look());
             assert!(self.says());
             self.agree(true);
             assert!(self.look());
+            assert!(!wait_for_stack([self.socket].into_iter()));
+            self.answer();
+            assert!(wait_for_stack([self.socket].into_iter()));
             give_back(&self.socket);
+            self.answer();
         }
     }
 
     const KEPT_PAGES: u64 = IDLE_BYTES as u64 / 4096;
 
     #[test]
-    fn an_idle_connection_gives_back_all_but_the_next_bytes_once_the_stack_agrees() {
+    fn an_idle_connection_gives_back_all_once_the_stack_agrees_to_fill_nothing() {
+        let c = Connection::new(5 * RING);
+        let before = c.pages();
+        c.gives_back();
+        assert_eq!(before - c.pages(), 2 * u64::from(RING) / 4096);
+        assert!(!c.look() && giving(&c.socket) == (false, true), "once");
+        // A little that comes and goes is given back again.
+        c.moves(4000);
+        assert!(c.look() && c.pages() > before - 2 * u64::from(RING) / 4096);
+        c.answer();
+        give_back(&c.socket);
+        assert_eq!(before - c.pages(), 2 * u64::from(RING) / 4096);
+        assert!(!c.look(), "the stack has not seen that it is over");
+        c.moves(10);
+        assert!(!c.look() && giving(&c.socket) == (false, false), "so it is not asked again");
+        // Who has asked may have ended since.
+        c.answer();
+        assert!(look_at(&c.socket));
+        let other = c.socket;
+        assert!(look_at(&other), "another thread goes on at once");
+        give_back(&other);
+        give_back(&c.socket);
+        assert!(!giving(&c.socket).0, "the stack may fill the ring again");
+        // More than a little brings all back, also while it goes.
+        c.answer();
+        c.moves(10);
+        assert!(c.look());
+        c.answer();
+        c.moves(4200);
+        assert!(!c.says() && !giving(&c.socket).0 && c.region.has_memory(c.socket.slot, 0..RING));
+        let given = c.pages();
+        give_back(&c.socket);
+        assert_eq!(c.pages(), given);
+    }
+
+    #[test]
+    fn an_idle_connection_keeps_the_next_bytes_if_the_stack_has_no_time_for_it() {
         let c = Connection::new(5 * RING);
         let before = c.pages();
         assert!(!c.look() && c.says());
         assert!(!c.look(), "the stack has not answered");
         give_back(&c.socket);
+        assert!(!giving(&c.socket).0);
         assert_eq!(c.pages(), before);
         c.agree(true);
         assert!(c.look());
         give_back(&c.socket);
         assert_eq!(before - c.pages(), 2 * u64::from(RING) / 4096 - KEPT_PAGES);
+        c.answer();
         assert!(!c.look(), "once");
         // A little that comes and goes changes nothing, and what was sent goes back again.
         let given = c.pages();

@@ -188,7 +188,6 @@ impl Private {
     }
 }
 
-const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);
 const _: () = assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES);
 
 /// The part of a region's private area that belongs to no slot.
@@ -204,10 +203,12 @@ pub fn header(region: &Region) -> &Header {
 }
 
 /// A slot's part of a region's private area.
-#[inline]
+#[inline(always)]
 pub fn of_slot(region: &Region, slot: Slot) -> &Private {
-    let (base, _) = region.private();
     // SAFETY: behind the header the area has `PRIVATE_SLOT_BYTES` for each slot of the region, with their alignment. It
     // starts as zeros, which is a valid value, and holds only atomics.
-    unsafe { &*base.add(PRIVATE_HEADER_BYTES + slot.index() * PRIVATE_SLOT_BYTES).cast::<Private>() }
+    unsafe {
+        const { assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES) };
+        &*region.private_slot(slot).cast::<Private>()
+    }
 }

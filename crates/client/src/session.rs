@@ -9,7 +9,7 @@ use crate::private::{self, Header, Private};
 use crate::sys::{self, Sys, borrow};
 use crate::tid::tid;
 use crate::{callbacks, liveness, process, signals};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
 use towpath_ring::control::features;
@@ -41,6 +41,8 @@ pub const SESSIONS: usize = 16;
 pub struct Session {
     /// Its number in this process.
     pub number: u32,
+    /// The [`Socket::number`](crate::socket::Socket::number) of its first slot.
+    pub first: u32,
     /// The number of the service's other stack plus one; 0 = the service itself.
     pub stack: u32,
     /// The region.
@@ -94,6 +96,8 @@ pub struct Session {
 
 /// The process's own session.
 static OWN: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+/// [`OWN`] as long as calls may take the usual path on its sockets: see [`usual`].
+static USUAL: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 /// All sessions by number.
 static ALL: [AtomicPtr<Session>; SESSIONS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS];
 pub(crate) static STARTING: Lock = Lock::new();
@@ -103,6 +107,28 @@ pub(crate) static STARTING: Lock = Lock::new();
 pub fn get() -> Option<&'static Session> {
     // SAFETY: the pointer is null or a leaked box, and never becomes null again.
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
+}
+
+/// The process's own session, unless its service has died or a thread of the process has ever been cancelled. A call that asks
+/// this needs to ask neither again: it may be as late as a call that has asked just before.
+#[inline(always)]
+pub fn usual() -> Option<&'static Session> {
+    // SAFETY: the pointer is null or a leaked box.
+    unsafe { USUAL.load(Ordering::Acquire).as_ref() }
+}
+
+/// A service has been found dead, or a thread is being cancelled: [`usual`] may have to end.
+pub(crate) fn review_usual() {
+    // The word is looked at again after it has been stored. So of two threads the later one sees what both have found.
+    loop {
+        let usual = get().filter(|own| !own.is_dead() && !towpath_hook::cancel::ever());
+        USUAL.store(usual.map_or(core::ptr::null_mut(), |own| core::ptr::from_ref(own).cast_mut()), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let now = get().filter(|own| !own.is_dead() && !towpath_hook::cancel::ever());
+        if usual.map(core::ptr::from_ref) == now.map(core::ptr::from_ref) {
+            return;
+        }
+    }
 }
 
 /// The session of this number.
@@ -120,6 +146,7 @@ pub(crate) fn set_numbered(number: u32, session: *mut Session) {
 /// This session is the process's own from now on. The caller holds `STARTING`.
 pub(crate) fn set_own(session: &'static Session) {
     OWN.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);
+    review_usual();
 }
 
 /// All sessions.
@@ -169,6 +196,7 @@ impl Session {
         let direct_spin_us = chosen.unwrap_or(if online > 1 { DIRECT_SPIN_US } else { 0 });
         let session = Self {
             number: 0,
+            first: 0,
             stack: 0,
             data_queues: core::array::from_fn(|number| DataQueue::of(&region, number)),
             region,
@@ -320,7 +348,8 @@ impl Session {
         let gone = sys::ppoll(&mut poll, Some(Duration::ZERO), core::ptr::null()) == Ok(1);
         if gone {
             self.died_ms.store(coarse_ms(), Ordering::Relaxed);
-            self.dead.store(true, Ordering::Release);
+            self.dead.store(true, Ordering::SeqCst);
+            review_usual();
             liveness::found_dead();
         }
         !self.is_dead()

@@ -1,6 +1,7 @@
 //! The sessions of the process: the first, more, and the end of those whose services have gone.
 
 use crate::session::{self, SESSIONS, STARTING, Session, SessionError, call, coarse_ms};
+use crate::socket::SLOT_BITS;
 use crate::{callbacks, context, descriptor_reserve, direct};
 use core::sync::atomic::Ordering;
 
@@ -34,7 +35,7 @@ pub(crate) fn add(make: impl FnOnce() -> Option<Session>) -> Option<&'static Ses
     sweep();
     let number = (0..SESSIONS as u32).find(|number| session::numbered(*number).is_none())?;
     let mut session = make()?;
-    session.number = number;
+    (session.number, session.first) = (number, number << SLOT_BITS);
     let session = Box::into_raw(Box::new(session));
     session::set_numbered(number, session);
     session::numbered(number)

@@ -77,6 +77,26 @@ impl View {
         self.found_in == state::ESTABLISHED && !self.is_gone()
     }
 
+    /// Is it an established connection, neither reset nor ended by the peer? To be asked before its bytes are looked at.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        self.is_established()
+            && self.stack.state.load(Ordering::Acquire) == state::ESTABLISHED
+            && self.status() & (status::RX_EOF | status::RESET) == 0
+            && !self.has(flag::SENT_TO_NOBODY)
+    }
+
+    /// Is it an established connection on which this side may send and somebody wants bytes?
+    #[inline(always)]
+    pub fn may_send(&self) -> bool {
+        self.is_established()
+            && self.stack.state.load(Ordering::Acquire) == state::ESTABLISHED
+            && match self.backend() {
+                Found::Stack(stack) => stack.may_send(),
+                Found::Direct(direct) => direct.may_send(),
+            }
+    }
+
     /// `state::*`; CLOSED if the slot is gone.
     #[inline(always)]
     pub fn state(&self) -> u32 {
@@ -172,6 +192,13 @@ impl View {
         self.room()
     }
 
+    /// Has this side asked to be notified of room?
+    #[inline(always)]
+    pub fn wants_room(&self) -> bool {
+        let want = self.direct.as_ref().map_or(&self.app.want, |direct| &direct.own().line.want);
+        want.load(Ordering::Relaxed) & want::WRITABLE != 0
+    }
+
     /// Usable bytes of the send ring when it is empty.
     #[inline(always)]
     pub fn send_limit(&self) -> u32 {
@@ -194,10 +221,16 @@ impl View {
     /// Releases the first `count` unread bytes. The caller keeps its exclusive access to the receive head.
     #[inline(always)]
     pub fn consume(&self, count: u32) {
+        self.consume_of(count, self.readable());
+    }
+
+    /// [`View::consume`], of so many unread bytes.
+    #[inline(always)]
+    pub fn consume_of(&self, count: u32, unread: u32) {
         let head = self.app.rx_head.load(Ordering::Relaxed).wrapping_add(count);
         match self.backend() {
-            Found::Stack(stack) => stack.consume(StillLocked, head, count as usize, stack.readable()),
-            Found::Direct(direct) => direct.consume(StillLocked, head, count as usize, 0),
+            Found::Stack(stack) => stack.consume(StillLocked, head, count as usize, unread),
+            Found::Direct(direct) => direct.consume(StillLocked, head, count as usize, unread),
         };
     }
 

@@ -132,8 +132,8 @@ macro_rules! calls {
         }
 
         /// The fast path of the most frequent calls, which is asked before the [`Handler`]. `None`: nothing has been
-        /// done, and the handler must be asked. An implementation that needs few registers and makes only tail calls
-        /// saves none on the stack.
+        /// done, and the handler must be asked. So must it be before [`Handler::init`], and in a cancellation point once a
+        /// thread has been cancelled ([`cancel::ever`](crate::cancel::ever)).
         #[allow(unused_variables, missing_docs)]
         pub trait Usual {
             $(
@@ -182,9 +182,7 @@ macro_rules! calls {
                             }
                             // SAFETY: the caller keeps the contract of the function.
                             unsafe {
-                                if $crate::is_usual()
-                                    && let Some(value) = <$d handler as $crate::Usual>::$name($($arg),*)
-                                {
+                                if let Some(value) = <$d handler as $crate::Usual>::$name($($arg),*) {
                                     return value;
                                 }
                                 whole($($arg),*)

@@ -57,12 +57,6 @@ pub fn ready() -> bool {
     STAGE.load(Ordering::Relaxed) != stage::LOADING
 }
 
-/// True if the handler is asked and no thread has been cancelled.
-#[inline(always)]
-pub fn is_usual() -> bool {
-    STAGE.load(Ordering::Relaxed) == stage::READY
-}
-
 /// [`ready`], in a call that is a cancellation point.
 #[inline(always)]
 pub fn ready_at_point() -> bool {

@@ -45,6 +45,9 @@ impl Readiness {
     /// The readiness by a slot's words. Room counts only if it was `wanted`.
     #[inline]
     pub(crate) fn of(view: &View, wanted: bool) -> Self {
+        if !wanted && view.is_open() {
+            return Self(if view.readable() > 0 { Self::READABLE.0 } else { 0 });
+        }
         let state = view.state();
         match state {
             state::LISTENING if (view.readable() as usize) < Accepted::BYTES => return Self(0),

@@ -58,18 +58,19 @@ impl Rings {
 
     #[inline]
     pub fn consume(&self, count: usize) {
-        let count = count.min(self.view.readable() as usize);
+        let unread = self.view.readable();
+        let count = count.min(unread as usize);
         if count > 0 && !self.view.is_gone() {
-            self.view.consume(count as u32);
+            self.view.consume_of(count as u32, unread);
         }
     }
 
     #[inline]
     pub fn room(&self, most: usize) -> io::Result<Pieces> {
-        let state = self.view.state();
-        let closed = state != state::ESTABLISHED || self.view.send_closed_in(state);
-        if closed || self.view.status() & status::PEER_CLOSED != 0 {
-            return Err(self.cannot_send(state));
+        if !self.view.may_send()
+            && let Some(error) = self.cannot_send()
+        {
+            return Err(error);
         }
         let most = most.min(self.view.send_limit() as usize) as u32;
         let mut room = self.view.room_after_growth();
@@ -84,11 +85,16 @@ impl Rings {
     }
 
     #[cold]
-    fn cannot_send(&self, state: u32) -> io::Error {
-        if state == state::CONNECTING {
-            return io::ErrorKind::WouldBlock.into();
+    fn cannot_send(&self) -> Option<io::Error> {
+        let state = self.view.state();
+        let closed = state != state::ESTABLISHED || self.view.send_closed_in(state);
+        if !closed && self.view.status() & status::PEER_CLOSED == 0 {
+            return None;
         }
-        self.take_error().unwrap_or_else(|| errno(libc::EPIPE))
+        if state == state::CONNECTING {
+            return Some(io::ErrorKind::WouldBlock.into());
+        }
+        Some(self.take_error().unwrap_or_else(|| errno(libc::EPIPE)))
     }
 
     /// Sends the first `count` bytes of the room that was reserved last; `count` is at most its length.

@@ -165,11 +165,32 @@ impl<'a> Room<'a> {
     /// Appends all received bytes. Returns how many there was room for.
     #[inline]
     pub fn put_received(&mut self, received: &Received<'_>) -> usize {
-        received.spans().into_iter().map(|span| self.put_span(span)).sum()
+        let [first, second, third] = received.spans();
+        let mut done = self.put_span(first);
+        // Most often all bytes lie in one piece.
+        for span in [second, third] {
+            if span.is_empty() {
+                break;
+            }
+            done += self.put_span(span);
+        }
+        done
     }
 
     #[inline]
     fn append(&mut self, from: *const u8, len: usize) -> usize {
+        let (base, room) = self.spans[0];
+        if self.written > room || len > room - self.written {
+            return self.append_to_pieces(from, len);
+        }
+        // SAFETY: `from` has `len` readable bytes, and the rest of the first piece has as many. See below for the rest.
+        unsafe { copy_overlapping(from, base.add(self.written), len) };
+        self.written += len;
+        len
+    }
+
+    #[cold]
+    fn append_to_pieces(&mut self, from: *const u8, len: usize) -> usize {
         let mut done = 0;
         let mut begin = 0;
         for (base, room) in self.spans {

@@ -37,8 +37,6 @@ struct Entry {
     connecting: bool,
     /// It is in `later`.
     queued: bool,
-    /// The collection that has last reported it.
-    told: u32,
 }
 
 /// A thread's access to the stack. The first one of a process registers with the service; all share the process's
@@ -55,9 +53,6 @@ pub struct Stack {
     held: Vec<u32>,
     /// The kernel's sockets of watched listeners.
     kernels: Vec<Weak<KernelHalf>>,
-    /// Number of the latest collection. Each token is reported once in it, so that the program may free its state on
-    /// an event.
-    collection: u32,
     /// The context is armed: the program was told that it may sleep.
     armed: bool,
     /// The service has gone, and all sources have been reported.
@@ -86,7 +81,6 @@ impl Stack {
             later,
             held,
             kernels: Vec::new(),
-            collection: 0,
             armed: false,
             ended: false,
         })
@@ -103,8 +97,8 @@ impl Stack {
         let bit = self.context.bit();
         let Some(entry) = self.entries.get_mut(socket.slot.index()) else { return Err(errno(libc::EINVAL)) };
         let connecting = source.is_awaited();
-        let (queued, told) = (entry.queued, entry.told);
-        *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued, told };
+        let queued = entry.queued;
+        *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued };
         socket.subscribe(bit);
         if let Some(kernels) = source.kernel_half() {
             let kernels = Arc::downgrade(kernels);
@@ -223,36 +217,28 @@ impl Stack {
         if !self.held.is_empty() {
             self.look_at_due();
         }
-        self.collection = self.collection.wrapping_add(1);
-        let mut found = 0;
-        let Self { session, context, entries, later, held, collection, .. } = self;
-        let mut tell = |slot: Slot, entry: &mut Entry| {
-            if found == events.len() || entry.told == *collection {
-                return false;
-            }
-            if let Some(event) = look(session, slot, entry, held) {
-                events[found] = event;
-                found += 1;
-                entry.told = *collection;
-            }
-            true
-        };
-        for _ in 0..later.len() {
-            let Some(raw) = later.pop_front() else { break };
-            let (Some(slot), Some(entry)) = (session.region.slot(raw), entries.get_mut(raw as usize)) else { continue };
-            entry.queued = !tell(slot, entry);
-            if entry.queued {
-                later.push_front(raw);
-                break;
-            }
-        }
+        let Self { session, context, entries, later, held, .. } = self;
+        // All events are taken before anything is looked at. So each token is reported once, and the program may free its state
+        // on an event.
         context.drain(|slot| {
-            let Some(entry) = entries.get_mut(slot.index()) else { return };
-            if !tell(slot, entry) && !entry.queued {
+            if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| !entry.queued) {
                 entry.queued = true;
                 later.push_back(slot.raw());
             }
         });
+        let mut found = 0;
+        for _ in 0..later.len() {
+            if found == events.len() {
+                break;
+            }
+            let Some(raw) = later.pop_front() else { break };
+            let (Some(slot), Some(entry)) = (session.region.slot(raw), entries.get_mut(raw as usize)) else { continue };
+            entry.queued = false;
+            if let Some(event) = look(session, slot, entry, held) {
+                events[found] = event;
+                found += 1;
+            }
+        }
         found
     }
 
@@ -309,11 +295,11 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec
         entry.watched = false;
         return None;
     }
-    let wanted = socket.wants_room();
+    let view = socket.view();
+    let wanted = view.wants_room();
     if wanted {
         socket.event_seen();
     }
-    let view = socket.view();
     let connecting = entry.connecting;
     if connecting {
         entry.connecting = view.state() == state::CONNECTING;

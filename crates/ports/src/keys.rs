@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// `struct flow` of the program: addresses and ports in network byte order.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
     remote: [u8; 4],
@@ -13,7 +13,7 @@ pub struct FlowKey {
 }
 
 /// `struct flow6` of the program.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey6 {
     remote: [u8; 16],
@@ -28,6 +28,7 @@ unsafe impl aya::Pod for FlowKey {}
 unsafe impl aya::Pod for FlowKey6 {}
 
 /// The key of one connection. IPv4 and IPv6 have tables of their own.
+#[derive(PartialEq, Eq)]
 pub enum Key {
     /// Of the tables for IPv4.
     V4(FlowKey),

@@ -94,7 +94,11 @@ pub trait Port: Send {
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
     fn bytes(&self, frame: &RxFrame) -> &[u8];
-    /// The same bytes, to be changed in their place; `None` = it is no such frame. They stay there until [`Port::release`], and
+    /// Appends the bytes of each of these frames.
+    fn bytes_of<'a>(&'a self, frames: &[RxFrame], into: &mut Vec<&'a [u8]>) {
+        into.extend(frames.iter().map(|frame| self.bytes(frame)));
+    }
+    /// The bytes of a received, not yet released frame, to be changed in their place; `None` = it is no such frame. They stay there until [`Port::release`], and
     /// no two frames share any.
     fn bytes_mut(&mut self, frame: &RxFrame) -> Option<&mut [u8]>;
     /// Keeps of the received frames from the place `from` on those for which `keep` says so. It may change their bytes.

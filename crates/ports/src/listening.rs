@@ -11,6 +11,7 @@ use crate::peer_filter::{PeerFilter, removed};
 use crate::syn::Syn;
 use aya::maps::{Array, HashMap, MapData, MapError, RingBuf};
 use aya::{Ebpf, EbpfLoader};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,13 +21,28 @@ use std::time::Duration;
 /// How often the filter is told that this service lives. It waits for three seconds.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 
+/// A listening socket is not flooded any more when no SYN cookie has been sent for it for so long.
+const CALM_AFTER: Duration = Duration::from_secs(10);
+
+/// Nobody repeats a SYN as early as that (RFC 6298 §2: after a second).
+const BEFORE_REPETITION: Duration = Duration::from_millis(150);
+
+/// `CALM` of the program.
+const CALM: u64 = 1;
+/// Changes an element only if it is there.
+const BPF_EXIST: u64 = 2;
+
 /// For so long the kernel answers repetitions of a SYN that it has. The program has the same number.
 const KERNELS_HANDSHAKE: Duration = Duration::from_secs(64);
 
 /// The filter, and the SYNs that it has taken.
 pub struct Listening {
     program: OwnedFd,
-    accelerated: HashMap<MapData, u64, u32>,
+    accelerated: HashMap<MapData, u64, u64>,
+    /// The sockets that are flooded, by cookie, and when a SYN to each was last answered with a SYN cookie.
+    flooded: BTreeMap<u64, Duration>,
+    /// The SYN that was read last: its connection, its socket, and whether the filter has steered what follows.
+    last: Option<(Key, u64, bool)>,
     served: HashMap<MapData, u32, u32>,
     /// The devices in `served`, by the places of their interfaces.
     devices: Vec<Option<u32>>,
@@ -40,8 +56,19 @@ pub struct Listening {
 }
 
 /// Maps of the object that are not used where no interface is served.
-const OF_AN_INTERFACE: [&str; 10] =
-    ["flows", "flows6", "half_open", "half_open6", "kernels", "kernels6", "seen", "seen6", "addresses", "splices"];
+const OF_AN_INTERFACE: [&str; 11] = [
+    "flows",
+    "flows6",
+    "half_open",
+    "half_open6",
+    "kernels",
+    "kernels6",
+    "seen",
+    "seen6",
+    "dropped",
+    "addresses",
+    "splices",
+];
 
 impl Listening {
     /// Of a filter that is loaded, and its maps.
@@ -49,6 +76,8 @@ impl Listening {
         Ok(Self {
             program: filter,
             accelerated: maps.take("accelerated")?,
+            flooded: BTreeMap::new(),
+            last: None,
             served: maps.take("served")?,
             devices: Vec::new(),
             syns: maps.take("syns")?,
@@ -109,10 +138,29 @@ impl Listening {
 
     /// Takes the SYNs of the listening socket with this cookie (`on`), or no longer.
     pub fn take(&mut self, cookie: u64, on: bool) -> io::Result<()> {
+        self.flooded.remove(&cookie);
         if on {
-            return self.accelerated.insert(cookie, 1, 0).map_err(io::Error::other);
+            return self.accelerated.insert(cookie, CALM, 0).map_err(io::Error::other);
         }
         removed(self.accelerated.remove(&cookie))
+    }
+
+    /// The socket with this cookie is flooded: from this time on (`CLOCK_MONOTONIC`) the filter takes 10,000 of its SYNs and then
+    /// as many in a second, and drops the others. That costs those who are connected least. What peers repeat has as much room
+    /// again. Segments that follow a SYN are steered to us as it is taken.
+    pub fn limit(&mut self, cookie: u64, from: Duration) -> io::Result<()> {
+        self.accelerated.insert(cookie, from.as_nanos() as u64, BPF_EXIST).map_err(io::Error::other)
+    }
+
+    /// The SYN that was read last is answered with a SYN cookie. So its socket is flooded. True: what follows is steered already.
+    pub(crate) fn answers_with_cookie(&mut self, key: &Key) -> bool {
+        let Some((_, cookie, steered)) = self.last.as_ref().filter(|(last, ..)| last == key) else { return false };
+        let (cookie, steered, now) = (*cookie, *steered, monotonic());
+        if self.flooded.insert(cookie, now).is_none() && self.limit(cookie, now).is_err() {
+            // It listens no more, or the next answer tries again.
+            self.flooded.remove(&cookie);
+        }
+        steered
     }
 
     /// The rules about peers whose SYNs are not taken.
@@ -129,6 +177,7 @@ impl Listening {
             let syn = Syn::read(&record);
             drop(record);
             let Some(syn) = syn.filter(|syn| !self.is_the_kernels(syn)) else { continue };
+            self.last = Some((syn.key(), syn.cookie, syn.steered));
             if let Some(place) = (0..).zip(&self.devices).find(|(_, device)| **device == Some(syn.interface)) {
                 return Some((place.0, syn));
             }
@@ -146,6 +195,9 @@ impl Listening {
     }
 
     fn is_the_kernels(&self, syn: &Syn) -> bool {
+        if monotonic().saturating_sub(syn.taken) < BEFORE_REPETITION {
+            return false;
+        }
         let until = match syn.key() {
             Key::V4(key) => self.kernels.get(&key, 0),
             Key::V6(key) => self.kernels6.get(&key, 0),
@@ -171,6 +223,13 @@ impl Listening {
         if self.beaten.is_some_and(|at| now - at < BEAT_EVERY) {
             return;
         }
+        let Self { flooded, accelerated, .. } = self;
+        flooded.retain(|cookie, at| {
+            let over = now.saturating_sub(*at) > CALM_AFTER;
+            // If it cannot be said, the socket listens no more.
+            over.then(|| accelerated.insert(cookie, CALM, BPF_EXIST));
+            !over
+        });
         // It cannot fail. If it did, the kernel would have the SYNs, which is right.
         if self.heartbeat.set(0, now.as_nanos() as u64, 0).is_ok() {
             self.beaten = Some(now);

@@ -28,6 +28,7 @@ const STALE: u32 = 3;
 const FULL: u32 = 4;
 const STRAY: u32 = 5;
 const LOST: u32 = 6;
+const LIMITED: u32 = 7;
 /// Values of the maps `flows` and `flows6`.
 const ACTIVE: u32 = 1;
 const PASSIVE: u32 = 2;
@@ -56,6 +57,8 @@ pub struct SteerStats {
     pub passed_stale: u64,
     /// SYNs left to listening sockets, because too many were waiting.
     pub passed_full: u64,
+    /// SYNs to listening sockets that are flooded, which were dropped before this service had any work with them.
+    pub limited: u64,
     /// Steered frames of queues without a socket, for [`Steering::strays`].
     pub stray: u64,
     /// Steered frames that were dropped, because nobody reads those.
@@ -264,6 +267,20 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "steering a half-open connection", &e))
     }
 
+    /// [`Steering::steer_half_open`] for a connection whose first SYN is answered with a cookie. The program does that itself for the
+    /// SYNs that it takes from now on, and takes no more of them than are worth an answer ([`Listening::limit`]).
+    pub fn steer_answer_to_cookie(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        within: Duration,
+    ) -> Result<(), SteerError> {
+        if self.listening.answers_with_cookie(&Key::of(local, remote)) {
+            return Ok(());
+        }
+        self.steer_half_open(local, remote, within)
+    }
+
     /// Has the kernel send on what comes from the peer of a steered connection. It does so where packet sockets receive. Segments that
     /// begin or end a connection are ours all the same.
     pub fn forward(&mut self, local: SocketAddr, remote: SocketAddr, splice: &Splice) -> Result<(), SteerError> {
@@ -302,6 +319,7 @@ impl Steering {
                 taken: sum(TAKEN)?,
                 passed_stale: sum(STALE)?,
                 passed_full: sum(FULL)?,
+                limited: sum(LIMITED)?,
                 stray: sum(STRAY)?,
                 lost: sum(LOST)?,
             })

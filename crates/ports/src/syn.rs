@@ -2,19 +2,22 @@
 
 use crate::keys::Key;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 use towpath_wire::checksum;
 use towpath_wire::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, TCP_BYTES, VLAN_BYTES};
 
 /// Offsets of the parts of `struct syn` of the program, and its size.
-const INTERFACE: usize = 8;
-const QUEUE: usize = 12;
-const ETHERNET: usize = 16;
+const TAKEN: usize = 8;
+const INTERFACE: usize = 16;
+const QUEUE: usize = 20;
+const ETHERNET: usize = 24;
 const V6: usize = ETHERNET + ETHERNET_BYTES;
 const TCP_LENGTH: usize = V6 + 1;
 const IP: usize = V6 + 2;
 const TCP: usize = IP + IPV6_BYTES;
 const MAX_TCP: usize = 60;
-const SIZE: usize = 136;
+const STEERED: usize = TCP + MAX_TCP;
+const SIZE: usize = STEERED + 4;
 /// Offsets of the addresses in the IP headers: the source's and the destination's.
 const ADDRESSES_V4: usize = 12;
 const ADDRESSES_V6: usize = 8;
@@ -30,6 +33,10 @@ const PLAIN_IPV4: u8 = 0x45;
 pub struct Syn {
     /// The socket's cookie (`SO_COOKIE`).
     pub cookie: u64,
+    /// When it was taken (`CLOCK_MONOTONIC`).
+    pub(crate) taken: Duration,
+    /// Are the segments that follow it steered to us already, as after an answer with a cookie?
+    pub(crate) steered: bool,
     /// The receive queue, if the driver has said it.
     pub queue: Option<u32>,
     /// Index of the interface.
@@ -51,7 +58,9 @@ impl Syn {
             return None;
         }
         Some(Self {
-            cookie: u64::from_ne_bytes(record[..INTERFACE].try_into().ok()?),
+            cookie: u64::from_ne_bytes(record[..TAKEN].try_into().ok()?),
+            taken: Duration::from_nanos(u64::from_ne_bytes(record[TAKEN..INTERFACE].try_into().ok()?)),
+            steered: word(STEERED)? != 0,
             queue: word(QUEUE)?.checked_sub(1),
             interface: word(INTERFACE)?,
             ethernet: record[ETHERNET..V6].try_into().ok()?,

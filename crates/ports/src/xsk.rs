@@ -31,7 +31,9 @@ pub struct XskPort {
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
     memory: Mapping,
+    /// A power of two: a division would take longer than all else that is done for a frame.
     frame_bytes: u32,
+    frame_shift: u32,
     /// Frames `0..rx_frames` receive; the others send.
     rx_frames: u32,
     /// For each receiving frame: is it between `receive` and `release`?
@@ -63,6 +65,9 @@ impl XskPort {
     /// that have come meanwhile are dropped. Those that were to be sent are sent.
     pub fn over(made: XskSocket) -> io::Result<Self> {
         let (shape, memory) = (made.shape(), made.map_memory()?);
+        if !shape.frame_bytes.is_power_of_two() {
+            return Err(io::Error::other("the size of a frame buffer is no power of two"));
+        }
         let Rings { mut fill, completion, mut rx, tx } = made.map_rings()?;
         let (per_way, frame_bytes) = (shape.frames_per_way() as usize, u64::from(shape.frame_bytes));
         let mut busy = vec![false; shape.frames as usize];
@@ -89,6 +94,7 @@ impl XskPort {
             tx,
             memory,
             frame_bytes: shape.frame_bytes,
+            frame_shift: shape.frame_bytes.trailing_zeros(),
             rx_frames: per_way as u32,
             held: vec![false; per_way],
             assembly: Assembly::new(),
@@ -115,16 +121,24 @@ impl XskPort {
         self.zero_copy
     }
 
+    #[inline]
     fn frame_of(&self, address: u64) -> u64 {
-        address / u64::from(self.frame_bytes)
+        address >> self.frame_shift
+    }
+
+    /// Do so many bytes from this address on lie within one frame?
+    #[inline]
+    fn in_one_frame(&self, address: u64, len: u32) -> bool {
+        let begin = address & u64::from(self.frame_bytes - 1);
+        begin + u64::from(len) <= u64::from(self.frame_bytes)
     }
 
     /// The frame that a descriptor of the receive ring gives to us. `None`: its bytes are not within one frame for
     /// receiving that is the kernel's.
     fn given(&self, descriptor: &libc::xdp_desc) -> Option<usize> {
         let frame = self.frame_of(descriptor.addr) as usize;
-        let end = descriptor.addr % u64::from(self.frame_bytes) + u64::from(descriptor.len);
-        (self.held.get(frame) == Some(&false) && end <= u64::from(self.frame_bytes)).then_some(frame)
+        let whole = self.in_one_frame(descriptor.addr, descriptor.len);
+        (self.held.get(frame) == Some(&false) && whole).then_some(frame)
     }
 
     /// Copies a part of a super-segment, and gives its frame back. Returns the super-segment if it is whole now.
@@ -302,8 +316,7 @@ impl Port for XskPort {
             return self.assembly.bytes(frame.handle, frame.len);
         }
         let index = self.frame_of(frame.handle);
-        let end = frame.handle % u64::from(self.frame_bytes) + u64::from(frame.len);
-        let held = self.held.get(index as usize) == Some(&true) && end <= u64::from(self.frame_bytes);
+        let held = self.held.get(index as usize) == Some(&true) && self.in_one_frame(frame.handle, frame.len);
         debug_assert!(held, "a frame that was not received or is released");
         if !held {
             return &[];
@@ -318,8 +331,7 @@ impl Port for XskPort {
             return self.assembly.bytes_mut(frame.handle, frame.len);
         }
         let index = self.frame_of(frame.handle);
-        let end = frame.handle % u64::from(self.frame_bytes) + u64::from(frame.len);
-        if self.held.get(index as usize) != Some(&true) || end > u64::from(self.frame_bytes) {
+        if self.held.get(index as usize) != Some(&true) || !self.in_one_frame(frame.handle, frame.len) {
             return None;
         }
         // SAFETY: the range lies within one receiving frame of the mapping, as checked here. The frame is held, so the
@@ -394,6 +406,11 @@ impl Port for XskPort {
     }
 
     fn flush(&mut self) {
+        // All sending frames are free, as many as there are for receiving: nothing waits for the kernel, whose words need not be
+        // looked at then. Most turns find it so.
+        if self.free.len() == self.held.len() && !self.packets.as_ref().is_some_and(SuperSender::waits) {
+            return;
+        }
         self.send_waiting();
         if let Some(outcome) = self.packets.as_mut().filter(|packets| packets.waits()).map(SuperSender::again) {
             self.count_super(outcome);
@@ -436,8 +453,7 @@ impl Outgoing for XskPort {
         let descriptor = self.tx.unpublished_entry(place as u32)?;
         let frame = self.frame_of(descriptor.addr);
         let ours = (u64::from(self.rx_frames)..2 * u64::from(self.rx_frames)).contains(&frame);
-        let end = descriptor.addr % u64::from(self.frame_bytes) + u64::from(descriptor.len);
-        if !ours || end > u64::from(self.frame_bytes) {
+        if !ours || !self.in_one_frame(descriptor.addr, descriptor.len) {
             return None;
         }
         // SAFETY: the range lies within one sending frame of the mapping, as checked here. The kernel does not see the frame
@@ -452,12 +468,12 @@ impl Outgoing for XskPort {
 
     fn take_back(&mut self, since: u32, numbers: &mut dyn Iterator<Item = usize>) {
         let (mut number, first, mut numbers) = (0, self.waiting(since).start, numbers.peekable());
-        let Self { tx, free, counted, frame_bytes, .. } = self;
+        let Self { tx, free, counted, frame_shift, .. } = self;
         tx.retain_unpublished(first as u32, |descriptor| {
             number += 1;
             let goes = is_next(&mut numbers, number - 1);
             if goes {
-                free.push((descriptor.addr / u64::from(*frame_bytes)) as u32);
+                free.push((descriptor.addr >> *frame_shift) as u32);
                 counted.tx_frames -= 1;
             }
             !goes

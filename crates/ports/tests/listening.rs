@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use towpath_ports::Port;
-use towpath_ports::listening::Listening;
+use towpath_ports::listening::{Listening, monotonic};
 use towpath_ports::peer_filter::{MAX_RULES, Outcome, Rule};
 use towpath_ports::steering::{Segments, Steering};
 use towpath_ports::syn::Syn;
@@ -223,6 +223,75 @@ fn the_kernel_accepts_when_the_service_is_stuck_full_or_dead() {
     drop(port);
     drop(connect(&network.peer, to, SOON).unwrap());
     assert_eq!(steering.stats().unwrap().passed_stale, 2, "dead");
+}
+
+#[test]
+fn syns_to_a_flooded_listener_are_limited_and_what_follows_them_is_ours_at_once() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    for (ours, peer) in [(OURS, PEER), (OURS6, PEER6)] {
+        let to = SocketAddr::new(ours, 9000);
+        let (flooded, other) =
+            (listen(&network, &mut steering, ours, 9000), listen(&network, &mut steering, ours, 9001));
+        let send = |from, to, seq, flags| raw.send(&frame(SocketAddr::new(peer, from), to, seq, flags));
+        let answer = |steering: &mut Steering, from| {
+            let syn = next(steering).expect("a SYN");
+            let (end, within) = (SocketAddr::new(peer, from), Duration::from_secs(60));
+            steering.steer_answer_to_cookie(to, end, within).unwrap();
+            syn.cookie
+        };
+        // The first cookie is steered by the service, and those after it by the filter.
+        for from in [5555, 5556] {
+            send(from, to, 1, flags::SYN);
+            assert_eq!(answer(&mut steering, from), cookie(&flooded));
+            send(from, to, 7, flags::ACK);
+            assert_eq!(steered(&mut port, SOON), Some(7));
+        }
+        send(5557, to, 1, flags::SYN);
+        assert!(next(&mut steering).is_some());
+        send(5557, to, 8, flags::ACK);
+        assert_eq!(steered(&mut port, SOON), Some(8), "before it is answered");
+        // It has had all that is taken within an hour.
+        let before = steering.stats().unwrap();
+        steering.listening().limit(cookie(&flooded), monotonic() + HOUR).unwrap();
+        send(5558, to, 1, flags::SYN);
+        send(5558, SocketAddr::new(ours, 9001), 1, flags::SYN);
+        assert_eq!(next(&mut steering).map(|syn| syn.cookie), Some(cookie(&other)), "another listener has its own");
+        let now = steering.stats().unwrap();
+        assert_eq!((now.limited - before.limited, now.taken - before.taken), (1, 1));
+        assert_eq!(
+            now.passed_full + now.passed_stale,
+            before.passed_full + before.passed_stale,
+            "nor is it the kernel's"
+        );
+        // What a peer repeats has as much room again, for as long as this.
+        let (room, tick) = (Duration::from_millis(1900), Duration::from_millis(450));
+        let mut comes = |from, ahead| {
+            let (before, since) = (steering.stats().unwrap(), Instant::now());
+            steering.listening().limit(cookie(&flooded), monotonic() + ahead).unwrap();
+            send(from, to, 1, flags::SYN);
+            until("the SYN has come", || {
+                let now = steering.stats().unwrap();
+                now.limited + now.taken > before.limited + before.taken
+            });
+            (steering.stats().unwrap().taken > before.taken, since.elapsed())
+        };
+        assert!(!comes(5559, HOUR).0);
+        std::thread::sleep(tick);
+        let (new, took) = comes(5560, room);
+        assert!(!new || took > Duration::from_millis(900), "a new one waits");
+        assert!(comes(5559, room).0, "it is repeated");
+        assert!(!comes(5559, HOUR).0, "but not without end");
+        while steering.listening().next_syn().is_some() {}
+        // One that has ended is not limited, and one that begins anew is not.
+        steering.listening().take(cookie(&flooded), true).unwrap();
+        send(5558, to, 1, flags::SYN);
+        assert!(next(&mut steering).is_some());
+        steering.listening().take(cookie(&flooded), false).unwrap();
+        assert!(steering.listening().limit(cookie(&flooded), monotonic()).is_err());
+    }
 }
 
 /// The service stands still. What it has taken before, it must not answer later: the peer is connected by then.

@@ -50,6 +50,7 @@ fn share() {
 
 /// In the child: resets what belongs to one process only.
 pub extern "C" fn in_child() {
+    instance::forget_plain();
     towpath_client::at_fork::new_process();
     // Other threads of the parent may have made sockets since `before`.
     share();

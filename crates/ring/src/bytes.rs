@@ -161,6 +161,12 @@ pub(crate) fn span_of_one(base: *mut u8, capacity: u32, at: u32, len: usize) -> 
     (len <= (capacity - offset) as usize).then(|| base.wrapping_add(offset as usize))
 }
 
+/// How many of `unread` bytes are taken by a call that wants `most`. `None`: none, or a ring of `bytes` bytes cannot hold as many.
+#[inline(always)]
+pub(crate) fn count_of(unread: u32, bytes: u32, most: usize) -> Option<usize> {
+    (unread.wrapping_sub(1) < bytes && most != 0).then_some((unread as usize).min(most))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@
 pub use crate::word::{Fence, Word, full_fence};
 
 use crate::Slot;
+use crate::layout::QueueWords;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The longest sleep of a reader that is armed by [`DirtySet::arm_for_a_nap`], µs.
@@ -43,11 +44,24 @@ impl<W> Clone for DirtySet<'_, W> {
 }
 impl<W> Copy for DirtySet<'_, W> {}
 
+impl<'a> DirtySet<'a> {
+    /// The set of these words and their entries, which are as many as a power of two.
+    #[inline(always)]
+    pub fn of_words(words: &'a QueueWords, entries: &'a [AtomicU32]) -> Self {
+        Self { entries, tail: &words.tail, head: &words.head, armed: &words.armed }
+    }
+}
+
 impl<'a, W: Word> DirtySet<'a, W> {
     /// A set over words that are not in a region (for models and tests). `None` unless the number of entries is a power
     /// of two.
     pub fn over(entries: &'a [W], tail: &'a W, head: &'a W, armed: &'a W) -> Option<Self> {
         entries.len().is_power_of_two().then_some(Self { entries, tail, head, armed })
+    }
+
+    /// Its entries.
+    pub fn entries(&self) -> &'a [W] {
+        self.entries
     }
 
     /// Queues `slot` unless its last entry is not acknowledged yet. `seq` (writer's word) and `ack` (reader's word) are
@@ -103,20 +117,52 @@ impl<'a, W: Word> DirtySet<'a, W> {
     /// turn.
     #[inline]
     pub fn pop(&self, head: &mut u32) -> Option<u32> {
+        (self.queued(head) != 0).then(|| self.take(head))
+    }
+
+    /// How many slot numbers can be taken ([`DirtySet::take`]) without another look at the tail. A tail that violates the
+    /// contract is dealt with as in [`DirtySet::pop`].
+    #[inline(always)]
+    pub fn queued(&self, head: &mut u32) -> u32 {
         let tail = self.tail.load(Ordering::Acquire);
         let queued = tail.wrapping_sub(*head);
+        // Asked first: most looks find nothing.
         if queued == 0 {
-            return None;
+            return 0;
         }
         if queued > self.capacity() {
             *head = tail;
             self.head.store(tail, Ordering::Release);
-            return None;
+            return 0;
         }
+        queued
+    }
+
+    /// Takes the next slot number, as [`DirtySet::pop`] does, after [`DirtySet::queued`] has said that there is one.
+    #[inline(always)]
+    pub fn take(&self, head: &mut u32) -> u32 {
         let raw = self.entry(*head).load(Ordering::Relaxed);
         *head = head.wrapping_add(1);
         self.head.store(*head, Ordering::Release);
-        Some(raw)
+        raw
+    }
+
+    /// [`DirtySet::pop`] of as many numbers as `into` has room for; returns how many there were. The caller checks each, calls
+    /// [`acknowledge_all`] with the words of their slots, then reads their states.
+    ///
+    /// The position is stored before any of them is acknowledged. So the writer never finds the set full.
+    #[inline]
+    pub fn pop_some(&self, head: &mut u32, into: &mut [u32]) -> usize {
+        let count = into.len().min(self.queued(head) as usize);
+        if count == 0 {
+            return 0;
+        }
+        for (place, position) in into[..count].iter_mut().zip(0u32..) {
+            *place = self.entry(head.wrapping_add(position)).load(Ordering::Relaxed);
+        }
+        *head = head.wrapping_add(count as u32);
+        self.head.store(*head, Ordering::Release);
+        count
     }
 
     /// Reader: about to sleep. It fences. The reader must look at the set once more after it, before sleeping.
@@ -206,6 +252,19 @@ pub fn is_queued<W: Word>(seq: &W, ack: &W) -> bool {
 /// was suppressed before.
 #[inline]
 pub fn acknowledge<W: Word>(seq: &W, ack: &W) {
-    ack.store(seq.load(Ordering::Relaxed), Ordering::Release);
+    acknowledge_unfenced(seq, ack);
     W::fence(Fence::Acknowledge);
+}
+
+/// [`acknowledge`] of several slots. One fence is enough for them: it stands between each acknowledgement and the loads of
+/// each state.
+#[inline]
+pub fn acknowledge_all<'a, W: Word + 'a>(words: impl IntoIterator<Item = (&'a W, &'a W)>) {
+    words.into_iter().for_each(|(seq, ack)| acknowledge_unfenced(seq, ack));
+    W::fence(Fence::Acknowledge);
+}
+
+#[inline(always)]
+fn acknowledge_unfenced<W: Word>(seq: &W, ack: &W) {
+    ack.store(seq.load(Ordering::Relaxed), Ordering::Release);
 }

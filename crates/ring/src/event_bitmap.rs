@@ -78,6 +78,25 @@ pub const WORD_SLOTS: u32 = u64::BITS;
 /// Most slots of an event bitmap.
 pub const MAX_SLOTS: u32 = WORD_SLOTS * u64::BITS;
 
+/// The part of an event bitmap that has been taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// The first slot of the word.
+    first: u32,
+    /// The slots of the word that were set.
+    lower: u64,
+    /// The words that are still to be looked at.
+    upper: u64,
+}
+
+impl Begun {
+    /// The slot, if there is one and nothing else is left to take.
+    #[inline(always)]
+    pub fn only(&self) -> Option<u32> {
+        (self.upper == 0 && self.lower.is_power_of_two()).then(|| self.first + self.lower.trailing_zeros())
+    }
+}
+
 /// A view of one event bitmap.
 pub struct EventBitmap<'a, B = AtomicU64, F = AtomicU32> {
     /// Bit n: look at word n.
@@ -128,20 +147,38 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
 
     /// Empties the bitmap. It looks at each word once, so it ends whatever the other side does.
     #[inline]
-    pub fn take(&self, mut each: impl FnMut(u32)) {
-        if self.summary.load() == 0 {
-            return;
+    pub fn take(&self, each: impl FnMut(u32)) {
+        if let Some(begun) = self.begin() {
+            self.go_on(begun, each);
         }
-        let mut upper = self.summary.clear();
-        while upper != 0 {
-            let n = upper.trailing_zeros();
-            upper &= upper - 1;
-            let Some(word) = self.words.get(n as usize) else { continue };
-            let mut lower = word.clear();
+    }
+
+    /// Begins to empty the bitmap, which [`EventBitmap::go_on`] ends. `None`: there is nothing to take.
+    #[inline(always)]
+    pub fn begin(&self) -> Option<Begun> {
+        if self.summary.load() == 0 {
+            return None;
+        }
+        let upper = self.summary.clear();
+        let word = upper.trailing_zeros();
+        let lower = self.words.get(word as usize).map_or(0, Bits::clear);
+        Some(Begun { first: word * WORD_SLOTS, lower, upper: upper & upper.wrapping_sub(1) })
+    }
+
+    /// Takes what is left, after the slots that [`EventBitmap::begin`] has taken.
+    #[inline]
+    pub fn go_on(&self, Begun { mut first, mut lower, mut upper }: Begun, mut each: impl FnMut(u32)) {
+        loop {
             while lower != 0 {
-                each(n * WORD_SLOTS + lower.trailing_zeros());
+                each(first + lower.trailing_zeros());
                 lower &= lower - 1;
             }
+            if upper == 0 {
+                return;
+            }
+            let word = upper.trailing_zeros();
+            upper &= upper - 1;
+            (first, lower) = (word * WORD_SLOTS, self.words.get(word as usize).map_or(0, Bits::clear));
         }
     }
 
@@ -189,6 +226,16 @@ mod tests {
             assert!(bitmap.first() == Some(slot) && !bitmap.is_empty(), "{slot}");
             assert_eq!(taken(bitmap), [slot]);
             assert!(bitmap.first().is_none() && taken(bitmap).is_empty(), "{slot}");
+        }
+        bitmap.post(131);
+        assert_eq!(bitmap.begin().and_then(|begun| begun.only()), Some(131));
+        assert!(bitmap.is_empty() && bitmap.begin().is_none());
+        for two in [[130, 131], [0, 64]] {
+            two.iter().for_each(|slot| bitmap.post(*slot));
+            let (begun, mut rest) = (bitmap.begin().expect("two"), Vec::new());
+            assert_eq!(begun.only(), None, "{two:?}");
+            bitmap.go_on(begun, |slot| rest.push(slot));
+            assert_eq!(rest, two);
         }
         let some = [0, 1, 63, 64, 130, 131, 4095];
         some.iter().rev().for_each(|slot| bitmap.post(*slot));

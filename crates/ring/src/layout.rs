@@ -203,6 +203,10 @@ const _: () = assert!(size_of::<QueueWords>() == 256);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
+    /// One less than the slots, which are a power of two.
+    mask: u32,
+    /// [`Geometry::rx_space`].
+    rx_space: u32,
     first_halvings: (u32, u32),
     data_queues: usize,
     data_stride: usize,
@@ -237,6 +241,8 @@ impl Layout {
         let total = rx_more + slots * (geometry.rx_space() - geometry.rx_bytes) as usize;
         Ok(Self {
             geometry,
+            mask: geometry.slots - 1,
+            rx_space: geometry.rx_space(),
             first_halvings: geometry.first_halvings(),
             data_queues,
             data_stride,
@@ -264,6 +270,12 @@ impl Layout {
         self.first_halvings
     }
 
+    /// [`Geometry::rx_space`].
+    #[inline(always)]
+    pub(crate) fn rx_space(&self) -> u32 {
+        self.rx_space
+    }
+
     /// Bytes of the whole region, a multiple of 4096.
     pub fn total_bytes(&self) -> usize {
         self.total
@@ -285,7 +297,7 @@ impl Layout {
     /// Checks a slot number.
     #[inline]
     pub fn slot(&self, raw: u32) -> Option<Slot> {
-        (raw < self.geometry.slots).then_some(Slot(raw))
+        (raw <= self.mask).then_some(Slot(raw))
     }
 
     /// The slots that the application allocates.
@@ -387,9 +399,10 @@ impl Layout {
         self.rx + self.index(slot) * self.geometry.rx_bytes as usize
     }
 
-    #[inline]
-    fn index(&self, slot: Slot) -> usize {
-        (slot.0 & (self.geometry.slots - 1)) as usize
+    /// The number of a slot modulo this region's slots.
+    #[inline(always)]
+    pub(crate) fn index(&self, slot: Slot) -> usize {
+        (slot.0 & self.mask) as usize
     }
 }
 

@@ -1,6 +1,7 @@
 //! The region of a pair of clients: memory that two clients share for the connections between them, and nobody else
 //! maps. See the section *Pair region* of LAYOUT.md.
 
+use crate::bytes::{count_of, span_of_one};
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
 use crate::mapping::{Access, Mapping, put_header};
@@ -109,8 +110,22 @@ const _: () = assert!(size_of::<BitmapWords>() == 640 && core::mem::offset_of!(B
 pub struct PairRegion {
     mapping: Mapping,
     geometry: PairGeometry,
+    /// One less than the ends, of which each slot has two.
+    mask: u32,
     /// Where the rings begin; `None` if they are not mapped.
     rings: Option<NonZeroUsize>,
+}
+
+/// One side of one connection, by the number of its lines and of the ring that it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End(u32);
+
+impl End {
+    /// The other side of the connection.
+    #[inline(always)]
+    pub fn other(self) -> Self {
+        Self(self.0 ^ 1)
+    }
 }
 
 impl PairRegion {
@@ -121,14 +136,14 @@ impl PairRegion {
         let mapping = Mapping::new(memfd.as_fd(), rings(geometry), Access::ReadWrite)?;
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
         unsafe { put_header!(mapping, PairHeader { magic: MAGIC, version: VERSION, pair: pair }) };
-        Ok((Self { mapping, geometry, rings: None }, memfd))
+        Ok((Self { mapping, geometry, mask: mask(geometry), rings: None }, memfd))
     }
 
     /// Application side: checks and maps the region of pair number `pair`.
     pub fn map(fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<Self, MapError> {
         check(fd, geometry)?;
         let mapping = Mapping::new(fd, total_bytes(geometry), Access::ReadWrite)?;
-        let region = Self { mapping, geometry, rings: NonZeroUsize::new(rings(geometry)) };
+        let region = Self { mapping, geometry, mask: mask(geometry), rings: NonZeroUsize::new(rings(geometry)) };
         region.check_header(pair)?;
         Ok(region)
     }
@@ -165,10 +180,22 @@ impl PairRegion {
         self.geometry
     }
 
+    /// One side (0 or 1) of a connection. A slot beyond the region's is taken modulo its slots.
+    #[inline(always)]
+    pub fn end(&self, slot: u32, side: usize) -> End {
+        End((slot << 1 | (side & 1) as u32) & self.mask)
+    }
+
     /// The lines of one side (0 or 1) of a connection. A slot beyond the region's is taken modulo its slots.
     #[inline]
     pub fn lines(&self, slot: u32, side: usize) -> &PairLines {
-        let at = HEADER_BYTES + size_of::<PairLines>() * (2 * self.index(slot) + (side & 1));
+        self.lines_of(self.end(slot, side))
+    }
+
+    /// The lines of one side of a connection.
+    #[inline(always)]
+    pub fn lines_of(&self, end: End) -> &PairLines {
+        let at = HEADER_BYTES + size_of::<PairLines>() * self.number(end);
         // SAFETY: inside the mapping and a multiple of 256; all words are atomics.
         unsafe { &*self.mapping.base.add(at).cast() }
     }
@@ -185,29 +212,58 @@ impl PairRegion {
     #[inline]
     pub fn event_bitmap(&self, side: usize, context: usize) -> EventBitmap<'_> {
         let words = self.bitmap_words(side, context);
-        EventBitmap::over(&words.summary, &words.words[..(self.geometry.slots / WORD_SLOTS) as usize], &words.armed)
+        let slots = words.words.get(..((self.mask >> 1) / WORD_SLOTS + 1) as usize).unwrap_or(&words.words);
+        EventBitmap::over(&words.summary, slots, &words.armed)
     }
 
     /// The ring that one side writes and the other reads. Not for the service, which has not mapped it.
     #[inline]
     pub fn ring(&self, slot: u32, side: usize) -> Option<ByteRing<'_>> {
-        let at = self.rings?.get() + self.geometry.ring_bytes as usize * (2 * self.index(slot) + (side & 1));
+        self.ring_of(self.end(slot, side))
+    }
+
+    /// [`PairRegion::ring`] of the side that writes it.
+    #[inline]
+    pub fn ring_of(&self, end: End) -> Option<ByteRing<'_>> {
+        let at = self.rings?.get() + self.geometry.ring_bytes as usize * self.number(end);
         // SAFETY: the rings are mapped to the last, and their size is a power of two.
         Some(unsafe { ByteRing::over(self.mapping.base.add(at), self.geometry.ring_bytes) })
+    }
+
+    /// [`ByteRing::span`] of that ring.
+    #[inline(always)]
+    pub fn span(&self, end: End, position: u32, len: usize) -> Option<*mut u8> {
+        let ring_bytes = self.geometry.ring_bytes;
+        let at = self.rings?.get() + ring_bytes as usize * self.number(end);
+        span_of_one(self.mapping.base.wrapping_add(at), ring_bytes, position, len)
+    }
+
+    /// The next `unread` bytes of that ring from this position on, but no more than `most`: see [`Region::rx_piece`].
+    ///
+    /// [`Region::rx_piece`]: crate::Region::rx_piece
+    #[inline(always)]
+    pub fn piece(&self, end: End, position: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
+        let count = count_of(unread, self.geometry.ring_bytes, most)?;
+        Some((self.span(end, position, count)?, count))
     }
 
     /// Where the byte at this position of that ring is, for a hint to the processor. `None` to the service.
     #[inline]
     pub fn byte(&self, slot: u32, side: usize, position: u32) -> Option<*const u8> {
         let ring_bytes = self.geometry.ring_bytes;
-        let at = self.rings?.get() + ring_bytes as usize * (2 * self.index(slot) + (side & 1));
+        let at = self.rings?.get() + ring_bytes as usize * self.number(self.end(slot, side));
         Some(self.mapping.base.wrapping_add(at + (position & (ring_bytes - 1)) as usize))
     }
 
-    #[inline]
-    fn index(&self, slot: u32) -> usize {
-        (slot & (self.geometry.slots - 1)) as usize
+    /// The number of an end, which may be of a larger region.
+    #[inline(always)]
+    fn number(&self, end: End) -> usize {
+        (end.0 & self.mask) as usize
     }
+}
+
+fn mask(geometry: PairGeometry) -> u32 {
+    2 * geometry.slots - 1
 }
 
 /// Gives the memory of a pair region back to the kernel; it reads as zeros afterwards. Only when nobody uses it any

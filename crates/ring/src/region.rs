@@ -1,8 +1,10 @@
 //! One client's region: a sealed memfd, mapped by the service and by the client's processes.
 
-use crate::bytes::span_of_one;
+use crate::bytes::{count_of, span_of_one};
 use crate::dirty::DirtySet;
-use crate::layout::{HEADER_BYTES, Header, MAGIC, PAGE, QueueWords, SlotLines, VERSION};
+use crate::layout::{
+    HEADER_BYTES, Header, MAGIC, PAGE, PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES, QueueWords, SlotLines, VERSION,
+};
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{MapError, check_brought, check_sealed, new_memory};
 use crate::{
@@ -19,8 +21,39 @@ use std::sync::Arc;
 pub struct Region {
     mapping: Mapping,
     layout: Layout,
+    places: Places,
     token: u64,
     offset: u64,
+}
+
+/// The addresses of the parts that every call on a socket uses, computed once.
+struct Places {
+    lines: *mut u8,
+    private: *mut u8,
+    /// Behind the part of the private area that belongs to no slot.
+    private_slots: *mut u8,
+    tx: *mut u8,
+    rx: *mut u8,
+}
+
+// SAFETY: the addresses are parts of the region's mapping, which belongs to the process and not to a thread.
+unsafe impl Send for Places {}
+// SAFETY: the addresses never change, and the region hands out atomics and copying views only.
+unsafe impl Sync for Places {}
+
+impl Places {
+    /// Those of a mapping that has this layout.
+    fn of(mapping: &Mapping, layout: &Layout) -> Self {
+        let at = |offset: usize| mapping.base.wrapping_add(offset);
+        let first = Slot(0);
+        Self {
+            lines: at(layout.lines(first)),
+            private: at(layout.private()),
+            private_slots: at(layout.private() + PRIVATE_HEADER_BYTES),
+            tx: at(layout.tx(first)),
+            rx: at(layout.rx(first)),
+        }
+    }
 }
 
 impl Region {
@@ -59,7 +92,7 @@ impl Region {
                 Header { magic: MAGIC, version: VERSION, total_bytes: total_bytes, token: token, geometry: geometry }
             )
         };
-        Ok(Self { mapping, layout, token, offset })
+        Ok(Self { places: Places::of(&mapping, &layout), mapping, layout, token, offset })
     }
 
     /// Application side: checks seals, size and header, maps.
@@ -102,7 +135,7 @@ impl Region {
         if header.geometry != geometry || header.total_bytes != layout.total_bytes() as u64 {
             return Err(MapError::Format("its sizes are not the announced ones"));
         }
-        Ok(Self { mapping, layout, token: header.token, offset })
+        Ok(Self { places: Places::of(&mapping, &layout), mapping, layout, token: header.token, offset })
     }
 
     /// The addresses at which it is mapped.
@@ -130,6 +163,12 @@ impl Region {
     #[inline]
     pub fn geometry(&self) -> Geometry {
         self.layout.geometry()
+    }
+
+    /// Bytes of each receive ring when it has its largest size.
+    #[inline(always)]
+    pub fn rx_space(&self) -> u32 {
+        self.layout.rx_space()
     }
 
     /// Never 0. A forked child shows it (`Request::Hello { join }`) to get the same region again.
@@ -205,6 +244,11 @@ impl Region {
         let (most, first) = (self.layout.first_halvings().1, self.geometry().rx_bytes);
         self.ring((self.layout.rx(slot), self.layout.rx_more(slot)), first, most - halvings.min(most))
     }
+    /// The first part of a slot's ring, if those of all slots lie one behind the other from `first` on, with `bytes` bytes each.
+    #[inline(always)]
+    fn first_part(&self, first: *mut u8, slot: Slot, bytes: u32) -> *mut u8 {
+        first.wrapping_add(self.layout.index(slot) * bytes as usize)
+    }
     /// The ring whose two parts lie at these offsets. It has been doubled so many times: no more than the layout has room for, as
     /// both callers make sure.
     #[inline]
@@ -218,16 +262,24 @@ impl Region {
     pub fn tx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
         match self.grows().0 {
             true => self.tx(slot).span(at, len),
-            false => span_of_one(self.at(self.layout.tx(slot)), self.geometry().tx_bytes, at, len),
+            false => {
+                let bytes = self.geometry().tx_bytes;
+                span_of_one(self.first_part(self.places.tx, slot, bytes), bytes, at, len)
+            }
         }
     }
-    /// [`ByteRing::span`] of a slot's receive ring.
+    /// The next `unread` bytes of a slot's receive ring from this position on, but no more than `most`: where they lie, and how
+    /// many they are. `None`: there are none, the ring has no room for so many, or they do not lie in one piece.
     #[inline(always)]
-    pub fn rx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
-        match self.grows().1 {
-            true => self.rx(slot).span(at, len),
-            false => span_of_one(self.at(self.layout.rx(slot)), self.geometry().rx_bytes, at, len),
+    pub fn rx_piece(&self, slot: Slot, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
+        if self.grows().1 {
+            let ring = self.rx(slot);
+            let count = count_of(unread, ring.capacity(), most)?;
+            return Some((ring.span(at, count)?, count));
         }
+        let bytes = self.geometry().rx_bytes;
+        let count = count_of(unread, bytes, most)?;
+        Some((span_of_one(self.first_part(self.places.rx, slot, bytes), bytes, at, count)?, count))
     }
 
     /// Application side: touches the lines of these slots before the stack does.
@@ -320,7 +372,13 @@ impl Region {
     /// slot.
     #[inline]
     pub fn private(&self) -> (*mut u8, usize) {
-        (self.at(self.layout.private()), self.layout.private_bytes())
+        (self.places.private, self.layout.private_bytes())
+    }
+
+    /// A slot's part of that memory.
+    #[inline(always)]
+    pub fn private_slot(&self, slot: Slot) -> *mut u8 {
+        self.places.private_slots.wrapping_add(self.layout.index(slot) * PRIVATE_SLOT_BYTES)
     }
 
     /// Data doorbells of flow group `queue` (a higher number is taken as the last one), application to stack.
@@ -365,6 +423,7 @@ impl Region {
     }
 
     /// The sequence and the acknowledge words of an event set, of all slots.
+    #[inline]
     pub fn all_event_words(&self, context: usize, thread: usize) -> (&[AtomicU32], &[AtomicU32]) {
         let slots = self.geometry().slots as usize;
         let (seq, ack) = self.layout.event_words(context, thread, Slot(0));
@@ -379,9 +438,9 @@ impl Region {
     /// All lines of a slot.
     #[inline]
     pub fn lines(&self, slot: Slot) -> &SlotLines {
-        // SAFETY: the layout's offset is inside the mapping and a multiple of 512, as `SlotLines` is aligned; all words
-        // are atomics.
-        unsafe { &*self.at(self.layout.lines(slot)).cast() }
+        // SAFETY: the lines of the slots lie one behind the other from the first one's place on, as the layout has them. The
+        // index is one of this region's, so these are inside the mapping. They are aligned, and all words are atomics.
+        unsafe { &*self.places.lines.cast::<SlotLines>().add(self.layout.index(slot)) }
     }
 
     /// A queue of the application by its number: the data queues, then the command queue.
@@ -402,7 +461,7 @@ impl Region {
             let words: &QueueWords = &*self.at(offset).cast();
             let entries = self.at(self.layout.entries(offset)).cast::<AtomicU32>();
             let entries = core::slice::from_raw_parts(entries, self.geometry().slots as usize);
-            DirtySet { entries, tail: &words.tail, head: &words.head, armed: &words.armed }
+            DirtySet::of_words(words, entries)
         }
     }
 

@@ -8,9 +8,11 @@
 //! A size is kept as the number of times that the largest one is halved. So 0 is the whole ring, and no number leads out of it.
 //! More halvings than those of the first size mean the first size.
 //!
-//! A ring does not shrink. Of an idle one the application gives memory back, in four steps. It sets [`IDLE`]; the stack agrees by
-//! [`IDLE`] in its own word, and from then on fills no more than the next [`IDLE_BYTES`]. Now the application gives the rest back.
-//! It clears `IDLE` when all memory is there again, and then the stack does so. Who does not answer holds up nobody else.
+//! A ring does not shrink. Of an idle one the application gives memory back. It sets [`IDLE`]; the stack agrees by [`IDLE`] in its
+//! own word, and from then on fills no more than the next [`IDLE_BYTES`]. Now the application may give the rest back. For the places
+//! of those bytes it makes the number [`GIVING`] odd. The stack repeats the number, and while it is odd it fills nothing. The
+//! application makes it even as soon as the memory has gone; the stack repeats that, and may fill those places again. The
+//! application clears `IDLE` when all memory is there again, and then the stack does so. Who does not answer holds up nobody else.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,11 +39,16 @@ pub const FLOW_GROUP: u32 = 0xff;
 /// `StackLine::flow_group`: the stack has seen that, and fills no more.
 pub const IDLE: u32 = 1 << 20;
 
-/// All that either word says of rings.
-pub const SIZES: u32 = IDLE | 0xf_ff00;
+/// In both words, no size but a number that counts up. In `AppLine::want` it is odd while the memory of the next [`IDLE_BYTES`]
+/// goes. In `StackLine::flow_group` the same odd number says that nothing is filled meanwhile. That lasts for microseconds, and what
+/// comes then comes again. An answer to an earlier number is none to this one.
+pub const GIVING: Halvings = Halvings { shift: 21 };
 
-/// An idle receive ring keeps memory for so many bytes: the next ones to come when the stack agrees. A sender that was idle, too,
-/// begins with no more (RFC 6928: ten segments).
+/// All that either word says of rings.
+pub const SIZES: u32 = 0xf << 21 | IDLE | 0xf_ff00;
+
+/// An idle receive ring takes so many bytes: the next ones to come when the stack agrees. A sender that was idle, too, begins with
+/// no more (RFC 6928: ten segments).
 pub const IDLE_BYTES: u32 = 16_384;
 
 const BITS: u32 = 15;

@@ -60,7 +60,19 @@ pub fn futex_wake_one(word: &AtomicU32) {
 /// After a change of a futex word: does a thread sleep on it? It fences, and pairs with [`about_to_sleep`].
 #[inline]
 pub fn must_wake<W: Word>(sleepers: &W) -> bool {
+    has_changed::<W>();
+    must_wake_fenced(sleepers)
+}
+
+/// Fences, after changes of one or more futex words and of the state that they tell of.
+#[inline]
+pub fn has_changed<W: Word>() {
     W::fence(Fence::Notify);
+}
+
+/// [`must_wake`] by a writer that has fenced since ([`has_changed`]).
+#[inline]
+pub fn must_wake_fenced<W: Word>(sleepers: &W) -> bool {
     sleepers.load(Ordering::Relaxed) != 0
 }
 

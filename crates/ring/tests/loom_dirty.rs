@@ -7,8 +7,8 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::*;
-use towpath_ring::dirty::{DirtySet, Fence, Word, acknowledge, is_queued};
-use towpath_ring::wake::must_wake;
+use towpath_ring::dirty::{DirtySet, Fence, Word, acknowledge, acknowledge_all, is_queued};
+use towpath_ring::wake::{has_changed, must_wake};
 use towpath_ring::{Geometry, Layout, Slot};
 
 /// One dirty set of two slots, with the slots' words and one word of state each.
@@ -49,6 +49,25 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
         let wakes = must_wake(&self.sleepers);
         self.set().push_fenced(tail, slot, &self.seq[i], &self.ack[i]);
         wakes
+    }
+
+    /// Writer: changes both slots' states, fences once, and queues both.
+    fn raise_both(&self, tail: &mut u32, value: u32) {
+        self.state.iter().for_each(|state| state.store(value, Relaxed));
+        has_changed::<ModelWord<WITHOUT>>();
+        for (i, slot) in slots().into_iter().enumerate() {
+            self.set().push_fenced(tail, slot, &self.seq[i], &self.ack[i]);
+        }
+    }
+
+    /// Reader: all that is queued, with one fence. False if there was nothing.
+    fn take_all(&self, head: &mut u32, seen: &mut [u32; 2]) -> bool {
+        let mut numbers = [0; 2];
+        let count = self.set().pop_some(head, &mut numbers);
+        let slots = || numbers[..count].iter().map(|number| *number as usize);
+        acknowledge_all(slots().map(|i| (&self.seq[i], &self.ack[i])));
+        slots().for_each(|i| seen[i] = self.state[i].load(Relaxed));
+        count != 0
     }
 
     /// Reader: one turn. False if there was nothing.
@@ -124,6 +143,45 @@ fn without_the_fence_before_sleepers_are_asked_for_raised_events_are_lost() {
 #[should_panic(expected = "event lost")]
 fn without_release_stores_entries_are_garbled() {
     nothing_is_lost::<NO_RELEASE>(Shared::change);
+}
+
+/// One fence is enough for the events of a writer's turn, and one for the acknowledgements of a reader's.
+fn nothing_of_a_turn_is_lost<const WITHOUT: u8>() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let writer = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let mut tail = 0;
+                shared.raise_both(&mut tail, 1);
+                shared.raise_both(&mut tail, 2);
+            }
+        });
+        let (mut head, mut seen) = (0, [0; 2]);
+        shared.take_all(&mut head, &mut seen);
+        shared.take_all(&mut head, &mut seen);
+        writer.join().expect("writer");
+        assert!(shared.tail.load(Acquire).wrapping_sub(head) <= 2, "more entries than slots");
+        while shared.take_all(&mut head, &mut seen) {}
+        assert_eq!(seen, [2, 2], "event lost");
+    });
+}
+
+#[test]
+fn no_event_of_a_turn_is_lost() {
+    nothing_of_a_turn_is_lost::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_of_the_writers_turn_events_are_lost() {
+    nothing_of_a_turn_is_lost::<NO_RING_FENCE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_of_the_readers_turn_events_are_lost() {
+    nothing_of_a_turn_is_lost::<NO_ACKNOWLEDGE_FENCE>();
 }
 
 /// A reader that goes to sleep with nobody to wake it has seen everything.

@@ -43,6 +43,25 @@ fn a_hint_is_of_the_byte_at_that_position() {
 }
 
 #[test]
+fn a_span_of_an_end_is_that_of_its_ring() {
+    let (service, memfd) = PairRegion::create(GEOMETRY, 7).unwrap();
+    let region = PairRegion::map(memfd.as_fd(), GEOMETRY, 7).unwrap();
+    for (slot, side) in [(0, 0), (0, 1), (63, 0), (63, 1), (64 + 5, 0), (u32::MAX, 3)] {
+        let (end, ring) = (region.end(slot, side), region.ring(slot, side).unwrap());
+        assert_eq!(end.other(), region.end(slot, 1 - (side & 1)));
+        assert!(core::ptr::eq(region.lines_of(end), region.lines(slot, side)));
+        for (at, len) in [(0, 1), (4095, 1), (4095, 2), (4096, 4096), (7, 4096), (u32::MAX, 1), (0, 4097)] {
+            let span = ring.span(at, len);
+            assert_eq!(region.span(end, at, len), span, "{slot} {side} {at} {len}");
+            assert_eq!(region.piece(end, at, len as u32, usize::MAX), span.map(|from| (from, len)));
+        }
+        assert_eq!(region.piece(end, 0, 0, 9), None, "nothing is unread");
+        assert_eq!(region.piece(end, 4090, 20, 6), ring.span(4090, 6).map(|from| (from, 6)), "as many as are wanted");
+        assert!(service.span(end, 0, 1).is_none());
+    }
+}
+
+#[test]
 fn event_bitmaps_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
     let (_, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
     let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap());

@@ -137,11 +137,18 @@ fn a_span_of_a_slots_ring_is_that_of_the_ring() {
     for geometry in [small(), Geometry { tx_most: 16_384, rx_most: 65_536, ..small() }] {
         let (region, _memfd) = Region::create(geometry).unwrap();
         let slot = region.slot(5).unwrap();
+        assert_eq!(region.rx_space(), geometry.rx_space());
         let (tx, rx) = (region.tx_halved(slot, 0), region.rx_halved(slot, 0));
         for at in [0, 1, 4095, 4096, 8191, 8192, 60_000, u32::MAX] {
             for len in [0, 1, 2, 4095, 4096, 4097, 8192, 57_344, 65_536] {
                 assert_eq!(region.tx_span(slot, at, len), tx.span(at, len), "{len} bytes at {at}");
-                assert_eq!(region.rx_span(slot, at, len), rx.span(at, len), "{len} bytes at {at}");
+                let piece = rx.span(at, len).filter(|_| len > 0).map(|from| (from, len));
+                assert_eq!(region.rx_piece(slot, at, len as u32, usize::MAX), piece, "{len} bytes at {at}");
+                // A call that wants one byte gets it, if so many can be unread at all.
+                let first =
+                    rx.span(at, 1).filter(|_| (1..=rx.capacity() as usize).contains(&len)).map(|from| (from, 1));
+                assert_eq!(region.rx_piece(slot, at, len as u32, 1), first, "one of {len} bytes at {at}");
+                assert_eq!(region.rx_piece(slot, at, len as u32, 0), None);
             }
         }
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_ring::dirty::{DirtySet, acknowledge, is_queued};
+use towpath_ring::dirty::{DirtySet, acknowledge, acknowledge_all, is_queued};
 use towpath_ring::{ByteRing, Geometry, Layout, Slot};
 
 /// A ring in ordinary memory, between two guards that must stay as they are.
@@ -166,6 +166,29 @@ fn a_reader_that_is_awake_again_is_not_notified() {
     assert!(set.push(slots()[0]) && set.set().must_notify());
     set.set().disarm();
     assert!(!set.set().must_notify());
+}
+
+#[test]
+fn several_entries_are_taken_in_their_order_and_make_room_before_they_are_acknowledged() {
+    let (slots, mut set) = (slots(), Set::starting_at(u32::MAX - 9));
+    assert!(slots.iter().all(|slot| set.push(*slot)));
+    let (mut head, mut numbers) = (set.head, [99; 10]);
+    assert_eq!(set.set().pop_some(&mut head, &mut numbers), 10);
+    assert_eq!(numbers[..], (0..10).collect::<Vec<u32>>());
+    // A writer that sees the first acknowledgement finds room.
+    set.acknowledge(0);
+    assert!(set.push(slots[0]));
+    acknowledge_all((1..10).map(|slot| (&set.seq[slot], &set.ack[slot])));
+    assert!(set.push(slots[1]) && !set.push(slots[10]));
+    let (mut all, mut rest) = ([99; 20], Vec::new());
+    while let count @ 1.. = set.set().pop_some(&mut head, &mut all) {
+        rest.extend_from_slice(&all[..count]);
+    }
+    assert_eq!(rest, [10, 11, 12, 13, 14, 15, 0, 1]);
+    // A tail that is impossible: all up to it is skipped.
+    set.words[0].store(head.wrapping_add(SLOTS as u32 + 1), Relaxed);
+    assert_eq!(set.set().pop_some(&mut head, &mut all), 0);
+    assert!(set.set().is_empty(head));
 }
 
 #[test]

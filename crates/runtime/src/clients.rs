@@ -7,7 +7,7 @@ use crate::give_way::woken;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use towpath_ring::dirty::acknowledge;
+use towpath_ring::dirty::{acknowledge, acknowledge_all};
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{AppLine, Region, Slot};
@@ -144,6 +144,20 @@ impl ClientShared {
         }
         Some(slot)
     }
+    /// The same of as many slots as `numbers` has room for. Returns how many entries there were. Those that name no slot are
+    /// counted, and name none to the caller either.
+    #[inline]
+    pub fn next_data_some(&self, flow_group: usize, head: &mut u32, numbers: &mut [u32]) -> usize {
+        let count = self.region.data_queue(flow_group).pop_some(head, numbers);
+        if count != 0 {
+            let slots = numbers[..count].iter().filter_map(|raw| self.known(*raw));
+            acknowledge_all(slots.map(|slot| {
+                let lines = self.region.lines(slot);
+                (&lines.app.data_seq, &lines.stack.data_ack)
+            }));
+        }
+        count
+    }
     /// The same of the command queue.
     pub fn next_command(&self, head: &mut u32) -> Option<Option<Slot>> {
         let raw = self.region.commands().pop(head)?;
@@ -165,26 +179,10 @@ impl ClientShared {
     pub fn violated_contract(&self) {
         self.contract_violations.fetch_add(1, Ordering::Relaxed);
     }
-    /// Reads the application's line of a slot once; `None` if it is meant for another generation.
-    ///
-    /// The generation is read first, then the flags, then the positions. The application stores them in the opposite
-    /// order. So positions are at least as new as the flags, and a line that is being reset is never used.
+    /// [`AppWords::read`] for the slot's present use.
     #[inline]
     pub fn app_words(&self, slot: Slot) -> Option<AppWords> {
-        let line = self.region.app(slot);
-        if line.generation.load(Ordering::Acquire) != self.generation(slot) {
-            return None;
-        }
-        let flags = line.flags.load(Ordering::Acquire);
-        let marks = (flags & MARKS != 0).then(|| AppMarks::read(line, flags));
-        Some(AppWords {
-            flags,
-            tx_tail: line.tx_tail.load(Ordering::Acquire),
-            rx_head: line.rx_head.load(Ordering::Acquire),
-            // After the tail, which may need the new size.
-            want: line.want.load(Ordering::Relaxed),
-            marks,
-        })
+        AppWords::read(self.region.app(slot), self.generation(slot))
     }
 }
 
@@ -212,6 +210,29 @@ pub struct AppWords {
     pub want: u32,
     /// Positions of the send ring that mean something; `None` = there was never one.
     pub marks: Option<AppMarks>,
+}
+
+impl AppWords {
+    /// Reads an application's line once; `None` if it is meant for another generation.
+    ///
+    /// The generation is read first, then the flags, then the positions. The application stores them in the opposite
+    /// order. So positions are at least as new as the flags, and a line that is being reset is never used.
+    #[inline]
+    pub fn read(line: &AppLine, generation: u32) -> Option<Self> {
+        if line.generation.load(Ordering::Acquire) != generation {
+            return None;
+        }
+        let flags = line.flags.load(Ordering::Acquire);
+        let marks = (flags & MARKS != 0).then(|| AppMarks::read(line, flags));
+        Some(Self {
+            flags,
+            tx_tail: line.tx_tail.load(Ordering::Acquire),
+            rx_head: line.rx_head.load(Ordering::Acquire),
+            // After the tail, which may need the new size.
+            want: line.want.load(Ordering::Relaxed),
+            marks,
+        })
+    }
 }
 
 /// The flags of marks.

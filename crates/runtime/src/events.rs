@@ -3,11 +3,11 @@
 use crate::clients::ClientShared;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::exclusive::notify_one;
 use towpath_ring::lines::{state, status};
-use towpath_ring::wake::must_wake;
-use towpath_ring::{Region, Slot, StackLine};
+use towpath_ring::wake::{has_changed, must_wake, must_wake_fenced};
+use towpath_ring::{AppLine, EventSet, Region, Slot, StackLine};
 
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
@@ -16,6 +16,15 @@ const CONTEXTS: usize = 64;
 fn is_open(stack: &StackLine) -> bool {
     let ended = status::RX_EOF | status::RESET | status::TX_CLOSED;
     stack.state.load(Ordering::Relaxed) == state::ESTABLISHED && stack.status.load(Ordering::Relaxed) & ended == 0
+}
+
+/// Counts an event of a slot, which has this line.
+#[inline]
+fn count(client: &ClientShared, slot: Slot, line: &StackLine) {
+    let words = client.words(slot);
+    let seq = words.event_seq.load(Ordering::Relaxed).wrapping_add(1);
+    words.event_seq.store(seq, Ordering::Relaxed);
+    line.event_seq.store(seq, Ordering::Release);
 }
 
 /// The events of one thread to one client. The positions in the event queues are private, because the client can
@@ -28,12 +37,22 @@ pub struct EventOut {
     pending: u64,
     /// The context after the one that was last woken alone.
     turn: u32,
+    /// Slots whose events are counted but not yet told of, each with the generation of its use.
+    raised: Vec<(Slot, u32)>,
 }
 
 impl EventOut {
     /// For stack thread `thread` (the flow groups, then the slow thread).
     pub fn new(thread: usize) -> Self {
-        Self { thread, tails: [0; CONTEXTS], wakes: [const { None }; CONTEXTS], valid: 0, pending: 0, turn: 0 }
+        Self {
+            thread,
+            tails: [0; CONTEXTS],
+            wakes: [const { None }; CONTEXTS],
+            valid: 0,
+            pending: 0,
+            turn: 0,
+            raised: Vec::new(),
+        }
     }
     /// Goes on with the queues of a region where another stack has stopped.
     pub fn resume(&mut self, region: &Region) {
@@ -56,25 +75,44 @@ impl EventOut {
     /// Raises an event. The slot's words must be stored before. True if [`EventOut::notify`] must follow.
     #[inline]
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
-        self.count(client, slot);
-        let app = client.region.app(slot);
-        // `must_wake` fences. It pairs with the application, which announces itself as a sleeper or in `ctx_mask`, and
-        // looks again then. So the application sees our words, or we see its announcement.
-        if must_wake(&app.sleepers) {
+        count(client, slot, client.region.stack(slot));
+        has_changed::<AtomicU32>();
+        let contexts = self.tell(client, slot, client.generation(slot));
+        self.post(client, slot, contexts);
+        self.pending != 0
+    }
+    /// Raises an event of a slot's use of this generation, as part of a turn: [`EventOut::notify`] tells of all of them, after
+    /// one fence. The slot's words must be stored before, in `line`. True for the first of a turn.
+    #[inline]
+    pub fn raise_in_turn(&mut self, client: &ClientShared, slot: Slot, line: &StackLine, generation: u32) -> bool {
+        count(client, slot, line);
+        self.raised.push((slot, generation));
+        self.raised.len() == 1
+    }
+    /// Tells the threads that sleep of a slot's event, and one of the contexts that share it. Returns the contexts that are to be
+    /// told, too.
+    ///
+    /// The caller has fenced since it stored the slot's words ([`has_changed`]). That pairs with the application, which
+    /// announces itself as a sleeper or in `ctx_mask`, and looks again then. So the application sees our words, or we see
+    /// its announcement. It pairs with the acknowledgement of the slot's last event, too ([`towpath_ring::dirty`]).
+    #[inline]
+    fn tell(&mut self, client: &ClientShared, slot: Slot, generation: u32) -> u64 {
+        let lines = client.region.lines(slot);
+        let app = &lines.app;
+        if must_wake_fenced(&app.sleepers) {
             client.wake(slot, false);
         }
-        let mut mask = self.watching(client, slot);
+        let mut mask = self.watching(app, generation);
         let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
-        if exclusive != 0 && is_open(client.region.stack(slot)) {
+        if exclusive != 0 && is_open(&lines.stack) {
             mask &= !exclusive;
             self.post_one(client, slot, exclusive);
         }
-        self.post(client, slot, mask);
-        self.pending != 0
+        mask
     }
     /// Wakes the threads that sleep on a slot, for an answer that is not an event. No context is told of it.
     pub fn wake(&mut self, client: &ClientShared, slot: Slot) {
-        self.count(client, slot);
+        count(client, slot, client.region.stack(slot));
         if must_wake(&client.region.app(slot).sleepers) {
             client.wake(slot, false);
         }
@@ -83,7 +121,7 @@ impl EventOut {
     /// threads that sleep in `accept`. Of the contexts that share the listener (`EPOLLEXCLUSIVE`) it wakes one, in
     /// turn. It wakes all other contexts.
     pub fn offer(&mut self, client: &ClientShared, slot: Slot) {
-        self.count(client, slot);
+        count(client, slot, client.region.stack(slot));
         let app = client.region.app(slot);
         if must_wake(&app.sleepers) {
             // A thread in `accept` counts itself among the sleepers first. So if the counts are equal, all sleepers are
@@ -91,7 +129,7 @@ impl EventOut {
             let accepting = client.region.command(slot).accepting.load(Ordering::Acquire);
             client.wake(slot, accepting != 0 && accepting == app.sleepers.load(Ordering::Acquire));
         }
-        let mask = self.watching(client, slot);
+        let mask = self.watching(app, client.generation(slot));
         let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
         self.post(client, slot, mask & !exclusive);
         self.post_one(client, slot, exclusive);
@@ -108,9 +146,9 @@ impl EventOut {
     /// Raises an event whether the last one has been seen or not. The stack that raised the last one may have died
     /// meanwhile.
     pub fn raise_again(&mut self, client: &ClientShared, slot: Slot) {
-        self.count(client, slot);
+        count(client, slot, client.region.stack(slot));
         client.wake(slot, false);
-        let mut contexts = self.watching(client, slot);
+        let mut contexts = self.watching(client.region.app(slot), client.generation(slot));
         while contexts != 0 {
             let context = contexts.trailing_zeros() as usize;
             contexts &= contexts - 1;
@@ -118,22 +156,16 @@ impl EventOut {
             self.pending |= 1 << context;
         }
     }
-    /// Counts an event.
-    fn count(&self, client: &ClientShared, slot: Slot) {
-        let words = client.words(slot);
-        let seq = words.event_seq.load(Ordering::Relaxed).wrapping_add(1);
-        words.event_seq.store(seq, Ordering::Relaxed);
-        client.region.stack(slot).event_seq.store(seq, Ordering::Release);
-    }
-    /// The open contexts that are to be told of the slot's events. A line of another generation asks for nothing.
-    fn watching(&self, client: &ClientShared, slot: Slot) -> u64 {
-        let app = client.region.app(slot);
-        if app.generation.load(Ordering::Acquire) != client.words(slot).generation.load(Ordering::Relaxed) {
+    /// The open contexts that are to be told of events of a slot's use. A line of another generation asks for nothing.
+    #[inline]
+    fn watching(&self, app: &AppLine, generation: u32) -> u64 {
+        if app.generation.load(Ordering::Acquire) != generation {
             return 0;
         }
         app.ctx_mask.load(Ordering::Acquire) & self.valid
     }
     /// Queues an event for these contexts. The caller has fenced since the slot's words were stored.
+    #[inline]
     fn post(&mut self, client: &ClientShared, slot: Slot, mut contexts: u64) {
         while contexts != 0 {
             let context = contexts.trailing_zeros() as usize;
@@ -142,6 +174,27 @@ impl EventOut {
             client.region.events(context, self.thread).push_fenced(&mut self.tails[context], slot, seq, ack);
             self.pending |= 1 << context;
         }
+    }
+    /// Queues the events of a turn. The caller has fenced since the slots' words were stored.
+    #[inline]
+    fn post_raised(&mut self, client: &ClientShared) {
+        let mut raised = std::mem::take(&mut self.raised);
+        // Most events go to the context of the one before. There is none of this number.
+        let mut context = CONTEXTS;
+        let mut set = EventSet::of(&client.region, 0, self.thread);
+        for (slot, generation) in raised.drain(..) {
+            let mut contexts = self.tell(client, slot, generation);
+            while contexts != 0 {
+                let next = contexts.trailing_zeros() as usize;
+                contexts &= contexts - 1;
+                if next != context {
+                    (context, set) = (next, EventSet::of(&client.region, next, self.thread));
+                    self.pending |= 1 << next;
+                }
+                set.push_fenced(&mut self.tails[next], slot);
+            }
+        }
+        self.raised = raised;
     }
     /// Announces an urgent byte through the doorbell that the application has named for that, whether it sleeps or not.
     pub fn announce(&self, client: &ClientShared, slot: Slot) {
@@ -154,9 +207,14 @@ impl EventOut {
             client.notify(context, wake);
         }
     }
-    /// Wakes the contexts that sleep and have got an event since the last call.
+    /// Tells of the events of a turn ([`EventOut::raise_in_turn`]). Wakes the contexts that sleep and have got an event since the
+    /// last call.
     #[inline]
     pub fn notify(&mut self, client: &ClientShared) {
+        if !self.raised.is_empty() {
+            has_changed::<AtomicU32>();
+            self.post_raised(client);
+        }
         while self.pending != 0 {
             let context = self.pending.trailing_zeros() as usize;
             self.pending &= self.pending - 1;
@@ -167,5 +225,60 @@ impl EventOut {
                 client.notify(context, wake);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::client_setup::{ClientId, ClientSetup};
+    use std::os::fd::AsFd;
+    use towpath_ring::Geometry;
+    use towpath_ring::wake::{doorbell, drain};
+
+    #[test]
+    fn events_of_a_turn_are_told_together_to_the_contexts_that_watch_this_use_of_their_slots() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
+        let setup = ClientSetup {
+            region: Arc::new(Region::create(geometry).unwrap().0),
+            doorbells: Vec::new(),
+            uid: 0,
+            pid: 0,
+            name: String::new(),
+            remote_waker: None,
+            namespace: Default::default(),
+            lease: None,
+        };
+        let client = ClientShared::new(ClientId(1), 0, setup);
+        let wakes = [(); 3].map(|()| Arc::new(doorbell().unwrap()));
+        let mut out = EventOut::new(1);
+        for (context, wake) in wakes.iter().enumerate() {
+            out.set_context(context, Some(Arc::clone(wake)));
+        }
+        client.region.events(1, 1).arm();
+        let slots = [2, 5, 9, 11].map(|raw| client.region.slot(raw).unwrap());
+        for (slot, contexts) in slots.into_iter().zip([0b010, 0b111, 0b101, 0b111]) {
+            client.region.app(slot).generation.store(7, Ordering::Relaxed);
+            client.region.app(slot).ctx_mask.store(contexts, Ordering::Relaxed);
+        }
+        let raise = |out: &mut EventOut, slot, generation| {
+            out.raise_in_turn(&client, slot, client.region.stack(slot), generation)
+        };
+        // The last one is another use by now.
+        let first: Vec<bool> =
+            slots.into_iter().zip([7, 7, 7, 6]).map(|(slot, generation)| raise(&mut out, slot, generation)).collect();
+        assert_eq!(first, [true, false, false, false]);
+        let counted = slots.map(|slot| client.region.stack(slot).event_seq.load(Ordering::Relaxed));
+        let mut heads = [0; 3];
+        let mut queued = |context: usize| {
+            let queue = client.region.events(context, 1);
+            std::iter::from_fn(|| queue.pop(&mut heads[context])).collect::<Vec<u32>>()
+        };
+        assert_eq!((counted, queued(1)), ([1; 4], vec![]), "counted, and not told of");
+        out.notify(&client);
+        assert_eq!([0, 1, 2].map(&mut queued), [vec![5, 9], vec![2, 5], vec![5, 9]]);
+        assert_eq!([0, 1, 2].map(|context: usize| drain(wakes[context].as_fd())), [false, true, false]);
+        assert!(raise(&mut out, slots[0], 7), "the first of the next turn");
     }
 }

@@ -76,7 +76,15 @@ impl<T> Sender<T> {
         self.overflow.is_empty() && !self.ring.is_full()
     }
     /// Moves waiting messages into the ring. Is there anything that the receiver has not been told of? The caller tells it.
+    #[inline]
     pub fn settle(&mut self) -> bool {
+        if !self.overflow.is_empty() {
+            self.settle_waiting();
+        }
+        std::mem::take(&mut self.fresh)
+    }
+    #[cold]
+    fn settle_waiting(&mut self) {
         while let Some(message) = self.overflow.pop_front() {
             if let Err(rtrb::PushError::Full(message)) = self.ring.push(message) {
                 self.overflow.push_front(message);
@@ -84,10 +92,10 @@ impl<T> Sender<T> {
             }
             self.fresh = true;
         }
-        std::mem::take(&mut self.fresh)
     }
     /// Moves waiting messages into the ring, and wakes the receiver if there is anything new. False = a message still
     /// waits.
+    #[inline]
     pub fn flush(&mut self) -> bool {
         if self.settle() {
             self.doorbell.notify();

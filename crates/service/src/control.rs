@@ -1,18 +1,21 @@
 //! The answering side of the control interface (see [`crate::api`]).
 
 use crate::acceptor::{self, Accepted, Acceptor};
+use crate::admission::Admission;
 use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
 use crate::capture;
+use crate::container;
 use crate::conversation::Lines;
 use crate::modules;
 use crate::other_stacks::{OtherStack, OtherStacks};
-use crate::policy::PolicyRequest;
+use crate::policy::{PolicyRequest, peer_process};
+use crate::port_proof;
 use crate::privileged;
 use crate::received;
 use crate::reload;
 use crate::state::ServiceState;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SendFlags, SocketFlags};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -42,7 +45,9 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
         uid: credentials.uid.as_raw(),
         gid: credentials.gid.as_raw(),
         pid: credentials.pid.as_raw_nonzero().get(),
+        place: Place::Here,
     };
+    let accepted = peer_process::ticks_now();
     let admission = state.settings.live.admission();
     if let Err(why) = admission.check(asker.uid, asker.gid) {
         return refuse(socket, why);
@@ -53,6 +58,8 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
     };
     let weak = Arc::downgrade(state);
     let talk = move || {
+        let stands = place_of(&weak, socket.as_fd(), asker.pid, accepted);
+        let asker = Asker { place: stands, ..asker };
         let _ = converse(&weak, Lines::new(socket), asker);
         drop(place);
     };
@@ -75,6 +82,45 @@ pub struct Asker {
     pub gid: u32,
     /// Process.
     pub pid: i32,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Where a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where the service does.
+    Here,
+    /// In a container ([`container::stands_apart`]), on the network that the stack serves.
+    Container,
+    /// In a container with another network.
+    OtherNetwork,
+}
+
+/// The place of the process at the other end of a socket.
+fn place_of(state: &Weak<ServiceState>, socket: BorrowedFd<'_>, pid: i32, accepted: u64) -> Place {
+    let served = state.upgrade().and_then(|state| state.stack.namespace());
+    match container::stands_apart(socket, pid, accepted) {
+        false => Place::Here,
+        true if served.is_some() && port_proof::namespace(socket) == served => Place::Container,
+        true => Place::OtherNetwork,
+    }
+}
+
+impl Asker {
+    /// May it see and do everything?
+    fn is_operator(&self, admission: &Admission) -> bool {
+        self.place == Place::Here && admission.is_operator(self.uid)
+    }
+    /// Does it see what belongs to this user? Users of another network have the same numbers.
+    fn sees(&self, operator: bool, uid: u32) -> bool {
+        operator || (self.uid == uid && self.place != Place::OtherNetwork)
+    }
+    /// The answer to an order that only an operator gives.
+    fn refused(&self, order: &str) -> String {
+        let place = if self.place == Place::Here { "" } else { "; from a container nobody may" };
+        error(format!("only the service's own user and root may {order}{place}"))
+    }
 }
 
 fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::Result<()> {
@@ -98,7 +144,7 @@ fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::R
 /// The capture that an operator asks for by this line. It takes the conversation over.
 fn capture_request(state: &ServiceState, line: &str, asker: Asker) -> Option<CaptureRequest> {
     match api::parse_command(line) {
-        Ok(Command::Capture(request)) if state.settings.live.admission().is_operator(asker.uid) => Some(request),
+        Ok(Command::Capture(request)) if asker.is_operator(&state.settings.live.admission()) => Some(request),
         _ => None,
     }
 }
@@ -106,7 +152,7 @@ fn capture_request(state: &ServiceState, line: &str, asker: Asker) -> Option<Cap
 /// The answer to one command line, as JSON without a line feed.
 pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
     let admission = state.settings.live.admission();
-    let operator = admission.is_operator(asker.uid);
+    let operator = asker.is_operator(&admission);
     if let Err(why) = admission.check(asker.uid, asker.gid) {
         return error(why);
     }
@@ -123,31 +169,31 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             good(&hello(state))
         }
         Ok(Command::Stop { drain_s }) if operator => stop(state, drain_s),
-        Ok(Command::Stop { .. }) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Stop { .. }) => asker.refused("stop it"),
         Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
-        Ok(Command::Reload) => error("only the service's own user and root may have it read its configuration".into()),
+        Ok(Command::Reload) => asker.refused("have it read its configuration"),
         Ok(Command::Reset(which)) if operator => reset(state, &which),
-        Ok(Command::Reset(_)) => error("only the service's own user and root may end connections".into()),
+        Ok(Command::Reset(_)) => asker.refused("end connections"),
         // An operator's is not answered here.
-        Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
+        Ok(Command::Capture(_)) => asker.refused("capture"),
         Ok(Command::Module(request)) if operator => modules::serve(&state.modules, &*state.stack, &request),
-        Ok(Command::Module(_)) => error("only the service's own user and root may see and change modules".into()),
+        Ok(Command::Module(_)) => asker.refused("see and change modules"),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
-        Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
+        Ok(Command::Exec { .. }) => asker.refused("run programs in its kernel"),
         Ok(Command::Move { to }) if operator => move_to(state, &to),
-        Ok(Command::Move { .. }) => error("only the service's own user and root may move its clients".into()),
+        Ok(Command::Move { .. }) => asker.refused("move its clients"),
         Ok(Command::Cores { set: None }) => good(&state.threads.sizing(state.stack.name(), true)),
         Ok(Command::Cores { set: Some(set) }) if operator => set_cores(state, set),
-        Ok(Command::Cores { .. }) => error("only the service's own user and root may set how many workers run".into()),
+        Ok(Command::Cores { .. }) => asker.refused("set how many workers run"),
         Ok(Command::Policy(request)) if operator => policy(state, &request),
-        Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
+        Ok(Command::Policy(_)) => asker.refused("see and change the policy"),
         Ok(Command::Stack { name, start }) => stack(state, &name, start),
         Ok(Command::Sockets) => {
-            let seen = |c: &SocketStatus| operator || c.uid == asker.uid;
+            let seen = |c: &SocketStatus| asker.sees(operator, c.uid);
             let sockets = state.stack.connections().into_iter().filter(seen).collect();
             good(&api::Sockets { sockets })
         }
-        Ok(Command::Status) => good(&status(state, operator, asker.uid)),
+        Ok(Command::Status) => good(&status(state, |uid| asker.sees(operator, uid))),
     }
 }
 
@@ -256,7 +302,7 @@ fn stop(state: &ServiceState, drain_s: Option<u32>) -> String {
     good(&api::Stopping { version, pid, connections })
 }
 
-fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
+fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
     let status = state.stack.status();
     let names = state.settings.port_names();
     let name = |number: usize| names.get(number).cloned().unwrap_or_default();
@@ -267,7 +313,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
     });
     let not_ours = not_ours::NAMES.into_iter().zip(status.not_ours);
     let (mut clients, stacks) = (status.clients, &*state.settings.stacks);
-    clients.retain(|client| operator || client.uid == uid);
+    clients.retain(|client| seen(client.uid));
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
         stack: state.stack.name().into(),
@@ -283,7 +329,7 @@ fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
         listeners: status.listeners,
         stacks: (0..stacks.all().len()).map(|number| other_stack(stacks, number)).collect(),
         policy: state.settings.policy.totals(),
-        auto: state.settings.auto.rows(|owner| operator || owner == uid),
+        auto: state.settings.auto.rows(seen),
         sandbox: state.settings.sandbox.status(),
         clients,
     }

@@ -23,6 +23,7 @@ pub mod capture;
 pub mod client_connection;
 pub mod config;
 pub mod config_text;
+mod container;
 pub mod control;
 pub mod conversation;
 pub mod cpus;

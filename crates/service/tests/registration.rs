@@ -15,7 +15,7 @@ use towpath_ring::layout::VERSION;
 use towpath_ring::lines::app_flags;
 use towpath_ring::{Region, wake};
 use towpath_service::admission::{Admission, Admit};
-use towpath_service::control::{self, Asker};
+use towpath_service::control::{self, Asker, Place};
 
 #[test]
 fn welcome_carries_the_region_and_the_doorbells() {
@@ -410,11 +410,12 @@ fn the_control_interface_shows_others_only_their_own() {
     for uid in [1000, 1001, 1001, 1002] {
         service.stack.listed.lock().unwrap().push(uid);
     }
-    let ask = |uid, command: &str| {
+    let ask_from = |place, uid, command: &str| {
         let line = format!("{{\"command\":\"{command}\"}}\n");
-        let text = control::answer(&service.state, &line, Asker { uid, gid: uid, pid: 1 });
+        let text = control::answer(&service.state, &line, Asker { uid, gid: uid, pid: 1, place });
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
+    let ask = |uid, command: &str| ask_from(Place::Here, uid, command);
     let listed = |uid| ask(uid, "sockets")["sockets"].as_array().unwrap().len();
     assert_eq!([0, 1000, 1001, 1002].map(listed), [4, 4, 2, 1]);
     let clients = |uid| ask(uid, "status")["clients"].as_array().unwrap().len();
@@ -423,6 +424,11 @@ fn the_control_interface_shows_others_only_their_own() {
     assert!(refusal["error"].as_str().unwrap().contains("admit"), "{refusal}");
     let refusal = ask(1001, "stop");
     assert_eq!(refusal["error"], "only the service's own user and root may stop it");
+    let refusal = ask_from(Place::Container, 0, "stop");
+    assert_eq!(refusal["error"], "only the service's own user and root may stop it; from a container nobody may");
+    for (place, seen) in [(Place::Container, 1), (Place::OtherNetwork, 0)] {
+        assert_eq!(ask_from(place, 1000, "sockets")["sockets"].as_array().unwrap().len(), seen);
+    }
     assert!(!service.state.stop_requested());
     assert!(ask(1000, "stop").get("pid").is_some());
     assert!(service.state.stop_requested());

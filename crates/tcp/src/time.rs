@@ -9,6 +9,10 @@ impl Micros {
     pub fn after(self, us: u64) -> Self {
         Self(self.0.saturating_add(us))
     }
+    /// Whole milliseconds, modulo 2^32.
+    pub fn ms(self) -> u32 {
+        (self.0 / 1000) as u32
+    }
     /// Microseconds since `earlier`; 0 if that is in the future.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)

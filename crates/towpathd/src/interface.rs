@@ -140,7 +140,7 @@ impl Steer for Interfaces {
                 .and_then(|()| self.steering.steer_half_open(local, remote, Duration::ZERO)),
             Steered::All => self.steering.steer_flow(local, remote, Some(Segments::All)),
             Steered::ButFirstSyns => self.steering.steer_flow(local, remote, Some(Segments::ButFirstSyns)),
-            Steered::AnswerToCookie => self.steering.steer_half_open(local, remote, COOKIE_LIFE),
+            Steered::AnswerToCookie => self.steering.steer_answer_to_cookie(local, remote, COOKIE_LIFE),
         };
         if let Err(error) = result
             && LINES.allows()
@@ -225,6 +225,11 @@ impl Steer for Interfaces {
 
     fn syn_counts(&self) -> SynCounts {
         let stats = self.steering.stats().unwrap_or_default();
-        SynCounts { taken: stats.taken, passed_stale: stats.passed_stale, passed_full: stats.passed_full }
+        SynCounts {
+            taken: stats.taken,
+            limited: stats.limited,
+            passed_stale: stats.passed_stale,
+            passed_full: stats.passed_full,
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::headers::{
 use crate::network::{self, Network, Packet};
 use crate::offload::RxChecksum;
 pub use crate::options::{Options, SackBlocks, Timestamps};
-use crate::{ETHERNET_BYTES, TCP_BYTES, VLAN_BYTES};
+use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES, VLAN_BYTES};
 use std::net::{IpAddr, Ipv4Addr};
 use zerocopy::FromBytes;
 
@@ -105,26 +105,62 @@ pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     parse_other(ethernet, rest)
 }
 
-/// [`parse`] of a frame in the usual layout: untagged IPv4 without options, TCP with timestamps alone. The layout makes
-/// all places constant, and inlining leaves out what the caller does not read. `None`: another layout, or a fault.
-#[inline(always)]
-pub fn parse_usual(frame: &[u8]) -> Option<Segment> {
-    let (headers, _) = Usual::ref_from_prefix(frame).ok()?;
-    let Plain { ethernet, ip, tcp } = &headers.plain;
-    // Not one condition: the places in the frame are constant only behind branches.
-    if ethernet.ethertype.get() != ETHERTYPE_IPV4 {
-        return None;
+/// A frame in the usual layout: untagged IPv4 without options, TCP with timestamps alone. The layout makes all places
+/// constant, and each field is read from the frame where the caller needs it.
+#[derive(Clone, Copy)]
+pub struct UsualSegment<'a> {
+    headers: &'a Usual,
+    payload_len: u16,
+}
+
+impl<'a> UsualSegment<'a> {
+    /// Bytes of the headers.
+    const HEADERS: usize = size_of::<Usual>();
+
+    /// Checks a frame's headers as [`parse`] does, but for its addresses: they have to be those of a connection, and only
+    /// good ones have connections. `None`: another layout, or a fault.
+    #[inline(always)]
+    pub fn check(frame: &'a [u8]) -> Option<Self> {
+        let (headers, _) = Usual::ref_from_prefix(frame).ok()?;
+        let Plain { ethernet, ip, tcp } = &headers.plain;
+        // Not one condition: the places in the frame are constant only behind branches.
+        if ethernet.ethertype.get() != ETHERTYPE_IPV4 {
+            return None;
+        }
+        if ip.version_ihl != 0x45 {
+            return None;
+        }
+        if tcp.data_offset >> 4 != 8 {
+            return None;
+        }
+        Timestamps::alone(&headers.options)?;
+        // The packet has at least all these headers.
+        let payload_len = ip.total_len.get().checked_sub((Self::HEADERS - ETHERNET_BYTES) as u16)?;
+        network::ipv4(&frame[ETHERNET_BYTES..]).ok()?;
+        Some(Self { headers, payload_len })
     }
-    if ip.version_ihl != 0x45 {
-        return None;
+
+    /// See [`flags`].
+    #[inline(always)]
+    pub fn flags(&self) -> u8 {
+        self.headers.plain.tcp.flags
     }
-    if tcp.data_offset >> 4 != 8 {
-        return None;
+
+    /// See [`checksum_ok`].
+    #[inline(always)]
+    pub fn checksum_ok(&self, frame: &[u8], what: RxChecksum) -> bool {
+        what == RxChecksum::Valid || checksum_ok(frame, &self.read(), what)
     }
-    let stamps = Timestamps::alone(&headers.options)?;
-    let rest = &frame[ETHERNET_BYTES..];
-    let options = |_: &[u8]| Options { timestamps: Some(stamps), ..Options::NONE };
-    parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest).ok()?, options).ok()
+
+    /// All fields. Inlining leaves out what the caller does not read.
+    #[inline(always)]
+    pub fn read(&self) -> Segment {
+        let Plain { ethernet, ip, tcp } = &self.headers.plain;
+        let stamps = Timestamps::alone(&self.headers.options).unwrap_or_default();
+        let options = Options { timestamps: Some(stamps), ..Options::NONE };
+        let tcp_offset = ETHERNET_BYTES + IPV4_BYTES;
+        fields(ethernet, None, ip, tcp, (tcp_offset, Self::HEADERS, self.payload_len.into()), options)
+    }
 }
 
 /// All but untagged IPv4: IPv6, and either family with one IEEE 802.1Q tag.
@@ -163,12 +199,27 @@ fn parse_tcp<H: Network>(
     if land || packet.header.bad_source() {
         return Err(ParseError::BadSource);
     }
-    Ok(Segment {
+    let (at, len) = (offset + packet.tcp, packet.end - packet.tcp - tcp_len);
+    Ok(fields(ethernet, vlan, packet.header, tcp, (at, at + tcp_len, len), read(options)))
+}
+
+/// All fields of a frame with these headers. `places`: offsets of TCP header and payload, and the payload's length.
+#[inline(always)]
+fn fields(
+    ethernet: &Ethernet,
+    vlan: Option<u16>,
+    ip: &impl Network,
+    tcp: &Tcp,
+    places: (usize, usize, usize),
+    options: Options,
+) -> Segment {
+    let (tcp_offset, payload_offset, payload_len) = places;
+    Segment {
         source_mac: ethernet.source,
         destination_mac: ethernet.destination,
         vlan,
-        source: packet.header.source(),
-        destination: packet.header.destination(),
+        source: ip.source(),
+        destination: ip.destination(),
         source_port: tcp.source_port.get(),
         destination_port: tcp.destination_port.get(),
         seq: tcp.seq.get(),
@@ -176,37 +227,28 @@ fn parse_tcp<H: Network>(
         flags: tcp.flags,
         window: tcp.window.get(),
         urgent: tcp.urgent.get(),
-        tos: packet.header.tos(),
-        tcp_offset: (offset + packet.tcp) as u16,
-        payload_offset: (offset + packet.tcp + tcp_len) as u32,
-        payload_len: (packet.end - packet.tcp - tcp_len) as u32,
-        options: read(options),
-    })
+        tos: ip.tos(),
+        tcp_offset: tcp_offset as u16,
+        payload_offset: payload_offset as u32,
+        payload_len: payload_len as u32,
+        options,
+    }
 }
 
 /// Is the TCP checksum of a parsed frame right? Computes only as much as `what` requires.
 ///
 /// `segment` must come from [`parse`] of the same frame. With another frame the answer is meaningless, but nothing
 /// panics.
-#[inline]
+#[inline(always)]
 pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     if what == RxChecksum::Valid {
         return true;
     }
     let start = usize::from(segment.tcp_offset);
     let end = segment.payload_offset as usize + segment.payload_len as usize;
-    frame.get(start..end).is_some_and(|tcp| sum_ok(tcp, segment.source, segment.destination, what))
-}
-
-/// Checks `tcp`, the TCP header and payload.
-#[inline(never)]
-fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> bool {
-    let len = tcp.len() as u16;
-    let pseudo = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(to)) => checksum::pseudo_header(source.octets(), to.octets(), len),
-        (IpAddr::V6(source), IpAddr::V6(to)) => checksum::pseudo_header_v6(source.octets(), to.octets(), len),
-        _ => return false,
-    };
+    let Some(tcp) = frame.get(start..end) else { return false };
+    // Numbers are handed on, and no part of the segment: what nobody else reads of it is never written.
+    let Some(pseudo) = pseudo_header(segment.source, segment.destination, tcp.len() as u16) else { return false };
     if what == RxChecksum::MaybePartial {
         // CHECKSUM_PARTIAL: the field holds the uncomplemented sum of the pseudo-header. The data never left the host.
         let field = tcp.get(TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2);
@@ -214,5 +256,21 @@ fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> 
             return true;
         }
     }
+    sum_ok(pseudo, tcp)
+}
+
+/// The sum of the pseudo-header; `None`: the addresses are of two families.
+#[inline(always)]
+fn pseudo_header(source: IpAddr, destination: IpAddr, len: u16) -> Option<u64> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(to)) => Some(checksum::pseudo_header(source.octets(), to.octets(), len)),
+        (IpAddr::V6(source), IpAddr::V6(to)) => Some(checksum::pseudo_header_v6(source.octets(), to.octets(), len)),
+        _ => None,
+    }
+}
+
+/// Checks `tcp`, the TCP header and payload.
+#[inline(never)]
+fn sum_ok(pseudo: u64, tcp: &[u8]) -> bool {
     checksum::right(checksum::add(pseudo, tcp))
 }

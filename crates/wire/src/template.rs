@@ -7,23 +7,42 @@ use crate::headers::{DONT_FRAGMENT, ETHERTYPE_IPV4, PROTOCOL_TCP};
 use crate::options::{STAMPS_START, Timestamps};
 use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES, TIMESTAMP_BYTES};
 
-/// The constant fields. Words are as they lie in a frame, in the machine's byte order.
-#[derive(Clone, Copy, Debug)]
-pub struct Template {
-    /// Ethernet destination, then source.
-    pub macs: [u32; 3],
-    /// Source address.
-    pub source: u32,
-    /// Destination address.
-    pub destination: u32,
+/// The constant fields. Words are as they lie in a frame, in the machine's byte order. Each is read where it is written
+/// into the frame.
+pub trait Template {
+    /// The first eight bytes of Ethernet destination and source.
+    fn macs(&self) -> u64;
+    /// Their last four bytes.
+    fn last_mac(&self) -> u32;
+    /// Source address, then destination address.
+    fn addresses(&self) -> u64;
     /// Source port, then destination port.
-    pub ports: u32,
-    /// Type of service; its ECN field is 0.
-    pub tos: u8,
-    /// Time to live.
-    pub ttl: u8,
+    fn ports(&self) -> u32;
+    /// Type of service, whose ECN field is 0, and time to live.
+    fn service(&self) -> (u8, u8);
     /// What [`sums`] returns for these fields.
-    pub sums: u32,
+    fn sums(&self) -> u32;
+
+    /// Like [`crate::emit::make`] of the same fields.
+    #[inline(always)]
+    fn make(&self, fields: &Fields, stamps: Option<Timestamps>, payload_len: usize, out: &mut [u8]) -> Option<Made> {
+        let options = if stamps.is_some() { TIMESTAMP_BYTES } else { 0 };
+        let total_len = u16::try_from(payload_len.checked_add(FIXED - ETHERNET_BYTES + options)?).ok()?;
+        let end = ETHERNET_BYTES + usize::from(total_len);
+        let (headers, rest) = out.get_mut(..end)?.split_first_chunk_mut::<FIXED>()?;
+        let sums = self.sums();
+        ip(self, headers, fields, total_len, sums & 0xffff);
+        tcp(headers, fields, (TCP_BYTES + options) as u8);
+        if let Some(stamps) = stamps {
+            let (place, _) = rest.split_first_chunk_mut::<TIMESTAMP_BYTES>()?;
+            put(place, 0, STAMPS_START);
+            put(place, 4, stamps.value.to_be_bytes());
+            put(place, 8, stamps.echo.to_be_bytes());
+        }
+        let tcp_len = total_len - IPV4_BYTES as u16;
+        let pseudo = u64::from(sums >> 16) + u64::from(u16::from_ne_bytes(tcp_len.to_be_bytes()));
+        Some(Made::of(FIXED + options, end, START, pseudo))
+    }
 }
 
 /// The fields in which the frames of a flow differ, without options but timestamps.
@@ -46,7 +65,7 @@ pub struct Fields {
 }
 
 /// Sums of the constant fields: of the IPv4 header in the low half, of the pseudo-header in the high half. Addresses are
-/// as in [`Template`]. Neither sum is 0, so folding them early does not change a checksum.
+/// as they lie in a frame. Neither sum is 0, so folding them early does not change a checksum.
 pub fn sums(source: u32, destination: u32, tos: u8, ttl: u8) -> u32 {
     let word = |bytes: [u8; 2]| u64::from(u16::from_ne_bytes(bytes));
     let addresses = u64::from(source) + u64::from(destination);
@@ -58,56 +77,26 @@ pub fn sums(source: u32, destination: u32, tos: u8, ttl: u8) -> u32 {
 const START: usize = ETHERNET_BYTES + IPV4_BYTES;
 const FIXED: usize = START + TCP_BYTES;
 
-impl Template {
-    /// Like [`crate::emit::make`] of the same fields.
-    #[inline(always)]
-    pub fn make(
-        &self,
-        fields: &Fields,
-        stamps: Option<Timestamps>,
-        payload_len: usize,
-        out: &mut [u8],
-    ) -> Option<Made> {
-        let options = if stamps.is_some() { TIMESTAMP_BYTES } else { 0 };
-        let total_len = u16::try_from(payload_len.checked_add(FIXED - ETHERNET_BYTES + options)?).ok()?;
-        let end = ETHERNET_BYTES + usize::from(total_len);
-        let (headers, rest) = out.get_mut(..end)?.split_first_chunk_mut::<FIXED>()?;
-        self.ip(headers, fields, total_len);
-        tcp(headers, fields, (TCP_BYTES + options) as u8);
-        if let Some(stamps) = stamps {
-            let (place, _) = rest.split_first_chunk_mut::<TIMESTAMP_BYTES>()?;
-            put(place, 0, STAMPS_START);
-            put(place, 4, stamps.value.to_be_bytes());
-            put(place, 8, stamps.echo.to_be_bytes());
-        }
-        let tcp_len = total_len - IPV4_BYTES as u16;
-        let pseudo = u64::from(self.sums >> 16) + u64::from(u16::from_ne_bytes(tcp_len.to_be_bytes()));
-        Some(Made::of(FIXED + options, end, START, pseudo))
-    }
-
-    /// Ethernet and IPv4 headers, and the ports behind them.
-    #[inline(always)]
-    fn ip(&self, headers: &mut [u8; FIXED], fields: &Fields, total_len: u16) {
-        let [kind_high, kind_low] = ETHERTYPE_IPV4.to_be_bytes();
-        let [len_high, len_low] = total_len.to_be_bytes();
-        let [ident_high, ident_low] = fields.ident.to_be_bytes();
-        let [df_high, df_low] = DONT_FRAGMENT.to_be_bytes();
-        let word = |bytes: [u8; 2]| u32::from(u16::from_ne_bytes(bytes));
-        // Four 16-bit words have no carry out of 32 bits.
-        let sum =
-            (self.sums & 0xffff) + word([len_high, len_low]) + word([ident_high, ident_low]) + word([0, fields.ecn]);
-        let [sum_first, sum_second] = (!checksum::fold_half(sum)).to_ne_bytes();
-        for (i, mac) in self.macs.iter().enumerate() {
-            put(headers, 4 * i, mac.to_ne_bytes());
-        }
-        put(headers, 12, [kind_high, kind_low, 0x45, self.tos | fields.ecn]);
-        put(headers, 16, [len_high, len_low, ident_high, ident_low]);
-        put(headers, 20, [df_high, df_low, self.ttl, PROTOCOL_TCP]);
-        put(headers, 24, [sum_first, sum_second]);
-        put(headers, 26, self.source.to_ne_bytes());
-        put(headers, 30, self.destination.to_ne_bytes());
-        put(headers, START, self.ports.to_ne_bytes());
-    }
+/// Ethernet and IPv4 headers, and the ports behind them. `sum`: that of the IPv4 header's constant fields.
+#[inline(always)]
+fn ip(of: &(impl Template + ?Sized), headers: &mut [u8; FIXED], fields: &Fields, total_len: u16, sum: u32) {
+    let [kind_high, kind_low] = ETHERTYPE_IPV4.to_be_bytes();
+    let [len_high, len_low] = total_len.to_be_bytes();
+    let [ident_high, ident_low] = fields.ident.to_be_bytes();
+    let [df_high, df_low] = DONT_FRAGMENT.to_be_bytes();
+    let word = |bytes: [u8; 2]| u32::from(u16::from_ne_bytes(bytes));
+    // Four 16-bit words have no carry out of 32 bits.
+    let sum = sum + word([len_high, len_low]) + word([ident_high, ident_low]) + word([0, fields.ecn]);
+    let [sum_first, sum_second] = (!checksum::fold_half(sum)).to_ne_bytes();
+    let (tos, ttl) = of.service();
+    put(headers, 0, of.macs().to_ne_bytes());
+    put(headers, 8, of.last_mac().to_ne_bytes());
+    put(headers, 12, [kind_high, kind_low, 0x45, tos | fields.ecn]);
+    put(headers, 16, [len_high, len_low, ident_high, ident_low]);
+    put(headers, 20, [df_high, df_low, ttl, PROTOCOL_TCP]);
+    put(headers, 24, [sum_first, sum_second]);
+    put(headers, 26, of.addresses().to_ne_bytes());
+    put(headers, START, of.ports().to_ne_bytes());
 }
 
 /// The TCP header behind its ports, with a checksum of 0. `len`: its bytes, options included.
@@ -134,6 +123,35 @@ mod tests {
     use crate::emit::{self, Header};
     use crate::options::Options;
     use proptest::prelude::*;
+
+    struct Constant {
+        macs: [u8; 12],
+        ends: Vec<u8>,
+        ports: u32,
+        service: (u8, u8),
+        sums: u32,
+    }
+
+    impl Template for Constant {
+        fn macs(&self) -> u64 {
+            u64::from_ne_bytes(self.macs[..8].try_into().unwrap())
+        }
+        fn last_mac(&self) -> u32 {
+            u32::from_ne_bytes(self.macs[8..].try_into().unwrap())
+        }
+        fn addresses(&self) -> u64 {
+            u64::from_ne_bytes(self.ends[..].try_into().unwrap())
+        }
+        fn ports(&self) -> u32 {
+            self.ports
+        }
+        fn service(&self) -> (u8, u8) {
+            self.service
+        }
+        fn sums(&self) -> u32 {
+            self.sums
+        }
+    }
 
     proptest! {
         /// Frames from a template are those that `emit` makes, to the bit, their offloads and lengths too.
@@ -162,15 +180,15 @@ mod tests {
                 tos: tos | ecn,
                 options: Options { timestamps, ..Options::NONE },
             };
-            let word = |at: usize| u32::from_ne_bytes(macs[at..at + 4].try_into().unwrap());
+            let header_ends = [source, destination].concat();
             let [a, b] = source_port.to_be_bytes();
             let [c, d] = destination_port.to_be_bytes();
             let (source, destination) = (u32::from_ne_bytes(source), u32::from_ne_bytes(destination));
-            let template = Template {
-                macs: [word(0), word(4), word(8)],
-                source, destination,
+            let template = Constant {
+                macs,
+                ends: header_ends,
                 ports: u32::from_ne_bytes([a, b, c, d]),
-                tos, ttl,
+                service: (tos, ttl),
                 sums: sums(source, destination, tos, ttl),
             };
             let fields = Fields { seq, ack, flags, window, urgent, ecn, ident };

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv4Repr, TcpOption, TcpPacket, TcpRepr};
 use std::net::{IpAddr, Ipv4Addr};
+use towpath_wire::error::ParseError;
+use towpath_wire::segment::UsualSegment;
 use towpath_wire::{
     Header, Options, RxChecksum, SackBlocks, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
     partial_checksum,
@@ -76,6 +78,32 @@ proptest! {
         let offload = partial_checksum(&mut bytes);
         prop_assert!(offload.checksum_needed);
         prop_assert!(checksum_ok(&bytes, &s, RxChecksum::MaybePartial));
+    }
+
+    /// The usual layout is a shorter way to read the same, whatever is changed. Only addresses are not looked at.
+    #[test]
+    fn the_usual_layout_is_read_as_any(
+        header in header(), payload in proptest::collection::vec(any::<u8>(), 0..200), stamps in any::<(u32, u32)>(),
+        cut in proptest::option::of(any::<prop::sample::Index>()), at in any::<prop::sample::Index>(), flip in 0u8..9,
+    ) {
+        let stamps = Some(Timestamps { value: stamps.0, echo: stamps.1 });
+        let header = Header { options: Options { timestamps: stamps, ..Options::NONE }, vlan: None, ..header };
+        let mut bytes = frame(&header, &payload);
+        let at = at.index(bytes.len());
+        bytes[at] ^= (1u16 << flip) as u8;
+        bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
+        match (UsualSegment::check(&bytes), parse(&bytes)) {
+            (Some(usual), Ok(any)) => {
+                prop_assert_eq!(format!("{:?}", usual.read()), format!("{any:?}"));
+                prop_assert_eq!(usual.flags(), any.flags);
+                for what in [RxChecksum::Unknown, RxChecksum::Valid, RxChecksum::MaybePartial] {
+                    prop_assert_eq!(usual.checksum_ok(&bytes, what), checksum_ok(&bytes, &any, what));
+                }
+            }
+            (Some(_), Err(error)) => prop_assert_eq!(error, ParseError::BadSource),
+            (None, Ok(_)) => prop_assert!(flip < 8, "an unchanged frame is usual"),
+            (None, Err(_)) => {}
+        }
     }
 
     /// One changed bit in IPv4 or TCP is always detected by some check.

@@ -49,6 +49,10 @@ fn modules_are_counted_and_timed_beside_the_kernel() {
     require_program("clang", "clang libbpf-dev");
     require_program("valgrind", "valgrind");
     let answer = rows("modules --rounds 1", 300);
+    // Who uses no module pays for none.
+    for side in ["ingress_instructions", "egress_instructions"] {
+        assert_eq!(answer[0]["removed"][side], 0.0, "{answer:?}");
+    }
     let rows = answer[0]["modules"].as_array().expect("rows");
     let names: Vec<&str> = rows.iter().filter_map(|row| row["module"].as_str()).collect();
     assert_eq!(names, ["null", "parse", "hash", "filter"]);

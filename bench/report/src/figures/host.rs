@@ -25,6 +25,10 @@ const LIBRARY: &str = "the programs themselves and the library, which has half t
     server's";
 const MORE_LINES: &str = "cache lines that go from one CPU to the other, eighteen each way";
 
+const THREADS: &str = "three threads on two CPUs, which sleep and wake each other for each request: of their time the kernel has more than half";
+const PARTS: &str = "both ends and the core share two CPUs: the kernel has a third of their time, as threads wake and yield, the core's own code a \
+    quarter, the library another";
+
 pub const FIGURES: &[Figure] = &[
     RATE.figure("64 bytes back and forth, direct: requests/s", "ping-pong-64B", Target::Ratio(20.0), LINES),
     P50.figure("64 bytes back and forth, direct: p50", "ping-pong-64B", Target::AtMost(0.5), LINES),
@@ -40,23 +44,18 @@ pub const FIGURES: &[Figure] = &[
     RATE.figure("nginx and wrk, 32 kept connections, direct: requests/s", "nginx-wrk-c32", Target::Ratio(2.0), LIBRARY),
     RATE.figure("memcached GET, 50 connections, direct: requests/s", "memcached-get-c50", Target::Ratio(2.0), LIBRARY),
     RATE.figure("one RPC per connection, direct: requests/s", "rpc-per-connection", Target::Ratio(1.5), JOINING),
-    STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, NOT_EXAMINED),
+    STACK.figure("64 bytes back and forth, over the stack: requests/s", "ping-pong-64B", Target::None, THREADS),
     STACK.figure(
         "redis GET, 50 connections, over the stack: requests/s",
         "redis-get-c50-P1",
         Target::None,
         NOT_EXAMINED,
     ),
-    STACK.figure(
-        "64-byte echo, 64 connections, port in memory: requests/s",
-        "echo-64B-c64",
-        Target::None,
-        NOT_EXAMINED,
-    ),
+    STACK.figure("64-byte echo, 64 connections, port in memory: requests/s", "echo-64B-c64", Target::None, PARTS),
     STACK_CPU.figure(
         "64-byte echo, 64 connections, port in memory: CPU per request, both ends",
         "echo-64B-c64",
         Target::Ratio(0.5),
-        NOT_EXAMINED,
+        PARTS,
     ),
 ];

@@ -4,6 +4,7 @@ mod cores;
 mod host;
 mod instructions;
 mod kernel_stack;
+mod modules;
 mod wire;
 
 use crate::figure::{Figure, Metric, Unit};
@@ -13,8 +14,8 @@ const NOT_EXAMINED: &str = "not examined yet";
 
 /// All figures, in the order of the report.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    let tables = [wire::FIGURES, host::FIGURES, kernel_stack::FIGURES, cores::FIGURES, instructions::FIGURES];
-    tables.into_iter().flatten()
+    let timed = [wire::FIGURES, host::FIGURES, kernel_stack::FIGURES, cores::FIGURES, modules::FIGURES];
+    timed.into_iter().chain([instructions::FIGURES]).flatten()
 }
 
 const fn higher(key: &'static str, unit: Unit, ratio: &'static str) -> Metric {

@@ -7,7 +7,7 @@ mod plan;
 use crate::report;
 use machine::CpuTicks;
 use plan::{Effort, Planned, plan};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -98,13 +98,16 @@ pub fn run(options: &Options) -> io::Result<()> {
 fn one(planned: &Planned, recorded: &Map<String, Value>, problems: &mut Vec<String>) -> (Step, String) {
     let mut step = Step { benchmark: planned.benchmark.to_owned(), command: planned.command(), ..Step::default() };
     let (begun, ticks) = (Instant::now(), CpuTicks::now());
-    let result = if planned.benchmark == "instructions" {
-        count(planned, recorded, &mut step, problems)
-    } else {
-        output(planned).and_then(|text| {
+    let result = match planned.benchmark {
+        "instructions" => count(planned, recorded, &mut step, problems),
+        "modules" => output(planned).and_then(|text| {
+            step.rows = module_rows(&serde_json::from_str(&text)?);
+            Ok(text)
+        }),
+        _ => output(planned).and_then(|text| {
             step.take(&text)?;
             Ok(text)
-        })
+        }),
     };
     step.took_s = begun.elapsed().as_secs_f64().round();
     // In steps of a tenth of a percent: more would be noise.
@@ -135,6 +138,25 @@ fn count(
     problems.extend(counts::missed(recorded, &counted));
     counts::keep(step, &counted);
     Ok(serde_json::to_string(&counted)? + "\n")
+}
+
+/// The time of each module's run here and in the kernel, as rows.
+fn module_rows(answer: &Value) -> Vec<Map<String, Value>> {
+    let mut rows = Vec::new();
+    for module in answer["modules"].as_array().into_iter().flatten() {
+        for (way, times) in [("linux", "kernel_ns"), ("towpath", "ingress_ns")] {
+            let times = &module[times];
+            let rounds = times["rounds"].as_array().into_iter().flatten().map(|ns| json!({ "ns": ns }));
+            let fields = [
+                ("shape", module["module"].clone()),
+                ("way", json!(way)),
+                ("ns", times["median"].clone()),
+                ("rounds", rounds.collect()),
+            ];
+            rows.push(fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
+        }
+    }
+    rows
 }
 
 /// What this program prints with other arguments.

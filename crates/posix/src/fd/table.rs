@@ -2,7 +2,9 @@
 //! on other descriptors, and one load tells them so.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use towpath_client::socket::{SLOT_BITS, Socket};
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_ring::Slot;
 
 /// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
 pub const NUMBERS: usize = 1 << 20;
@@ -73,9 +75,12 @@ pub struct Pending {
     pub family: u32,
 }
 
-const KIND: u64 = 7;
+const KIND_BITS: u32 = 3;
+const KIND: u64 = (1 << KIND_BITS) - 1;
 /// [`Descriptor::Slot`].
 const SLOT: u64 = 2;
+/// [`Descriptor::Epoll`].
+const EPOLL: u64 = 3;
 /// [`Descriptor::Slot`] whose calls are measured.
 const MEASURED_SLOT: u64 = 6;
 /// [`Descriptor::Kernel`] whose calls are measured.
@@ -106,7 +111,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.no_wait[1]) << 63
         }
         Descriptor::Slot { slot, generation } => SLOT | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
-        Descriptor::Epoll(id) => 3 | u64::from(id) << 3,
+        Descriptor::Epoll(id) => EPOLL | u64::from(id) << 3,
         Descriptor::Internal => 4,
         Descriptor::Ring(id) => 5 | u64::from(id) << 3,
     }
@@ -133,7 +138,7 @@ fn decode(word: u64) -> Descriptor {
             family: (word >> 32) as u32 & FAMILIES,
             no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
         }),
-        3 => Descriptor::Epoll((word >> 3) as u32),
+        EPOLL => Descriptor::Epoll((word >> 3) as u32),
         4 => Descriptor::Internal,
         5 => Descriptor::Ring((word >> 3) as u32),
         SLOT | MEASURED_SLOT => Descriptor::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
@@ -176,23 +181,32 @@ pub fn kind_of(socket: &Socket) -> Descriptor {
     Descriptor::Slot { slot: socket.number(), generation: socket.generation }
 }
 
-/// Slot and generation of a socket of the session of number `own` whose calls are not measured.
+/// What the table has of a descriptor.
+#[derive(Clone, Copy)]
+pub struct Named(u64);
+
+/// What the table has of `fd`; `None` if it has no place for such a number.
 #[inline(always)]
-pub fn look_for_own(fd: i32, own: u32) -> Option<(u32, u32)> {
-    let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
-    let others = u64::from(u32::MAX << (SLOT_BITS + 3));
-    let slot = word as u32 >> 3 & ((1 << SLOT_BITS) - 1);
-    (word & (KIND | others) == SLOT | u64::from(own) << (SLOT_BITS + 3)).then_some((slot, (word >> 32) as u32))
+pub fn named(fd: i32) -> Option<Named> {
+    Some(Named(TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire)))
+}
+
+impl Named {
+    /// Slot and generation, if it is a socket of this session whose calls are not measured.
+    #[inline(always)]
+    pub fn own(self, session: &Session) -> Option<(Slot, u32)> {
+        // Another kind leaves some of the highest bits set, and another session some of those that are above a slot's. No slot
+        // has so high a number.
+        let number = (self.0 as u32).wrapping_sub(SLOT as u32).rotate_right(KIND_BITS) ^ session.first;
+        Some((session.region.slot(number)?, (self.0 >> 32) as u32))
+    }
 }
 
 /// The number of the epoll instance behind a descriptor, if it is one.
 #[inline(always)]
 pub fn look_for_epoll(fd: i32) -> Option<u32> {
     let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
-    match decode(word) {
-        Descriptor::Epoll(id) => Some(id),
-        _ => None,
-    }
+    (word & KIND == EPOLL).then_some((word >> KIND_BITS) as u32)
 }
 
 /// Are its calls measured?
@@ -339,7 +353,7 @@ mod tests {
             Descriptor::Pending(Pending { any_port: true, ..Pending::default() }),
             Descriptor::Slot { slot: 65_535, generation: u32::MAX },
             Descriptor::Slot { slot: 0, generation: 0 },
-            Descriptor::Slot { slot: 7 << SLOT_BITS | 65_535, generation: 1 },
+            Descriptor::Slot { slot: 7 << towpath_client::socket::SLOT_BITS | 65_535, generation: 1 },
             Descriptor::Epoll(77),
             Descriptor::Internal,
             Descriptor::Ring(5),

@@ -29,7 +29,10 @@ pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags:
         let taken = unsafe {
             match Carrier::of(socket.session, socket.slot, socket.generation) {
                 Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
-                Carrier::Direct => socket.view().direct_backend().and_then(|direct| at_once(direct, buf, len)),
+                Carrier::Direct(lines) => match lines.find() {
+                    Some(direct) => at_once(lines.backend(&direct), buf, len),
+                    None => None,
+                },
                 Carrier::Neither => None,
             }
         };
@@ -54,19 +57,17 @@ pub unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Op
     let receiving = lines.private.receiving.try_lock(lines.private.is_shared())?;
     let head = lines.app.rx_head.load(Ordering::Relaxed);
     let unread = backend.unread(head);
-    let capacity = backend.receive_bytes();
+    // An impossible tail is for [`receive`] to judge.
+    let (from, count) = backend.receive_piece(head, unread, len)?;
     let wanted = lines.private.low_water.load(Ordering::Relaxed);
     // After the position, because an urgent byte is announced before it.
     let urgent = backend.status() & status::URGENT != 0;
-    // An impossible tail is for [`receive`] to judge.
-    if unread.wrapping_sub(1) >= capacity || unread < wanted || urgent || len == 0 {
+    if unread < wanted || urgent {
         return None;
     }
-    let count = len.min(unread as usize);
-    let from = backend.receive_span(head, count)?;
     // SAFETY: from that place on `count` bytes are in the ring, which is shared memory without Rust references. The
     // caller vouches for the buffer.
-    unsafe { user::copy(buf.cast(), from, count) }.ok()?;
+    unsafe { user::copy_inline(buf.cast(), from, count) }.ok()?;
     Some(backend.consume(receiving, head.wrapping_add(count as u32), count, unread))
 }
 

@@ -31,7 +31,10 @@ pub unsafe fn send_from(socket: &Socket, buf: *const c_void, len: usize, flags: 
         let sent = unsafe {
             match Carrier::of(socket.session, socket.slot, socket.generation) {
                 Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
-                Carrier::Direct => socket.view().direct_backend().and_then(|direct| at_once(direct, buf, len)),
+                Carrier::Direct(lines) => match lines.find() {
+                    Some(direct) => at_once(lines.backend(&direct), buf, len),
+                    None => None,
+                },
                 Carrier::Neither => None,
             }
         };
@@ -66,7 +69,7 @@ pub unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> 
     }
     // SAFETY: from that place on `len` bytes are in the ring, which is shared memory without Rust references. The
     // caller vouches for the buffer.
-    unsafe { user::copy(to, buf.cast(), len) }.ok()?;
+    unsafe { user::copy_inline(to, buf.cast(), len) }.ok()?;
     Some(backend.publish(sending, tail.wrapping_add(len as u32), len, false))
 }
 

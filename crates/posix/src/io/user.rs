@@ -2,6 +2,7 @@
 //! in the kernel. After a fault inside the copying routine, `fault` continues at the routine's exit.
 
 use core::mem::MaybeUninit;
+use libc::epoll_event;
 use towpath_client::sys::Sys;
 
 /// The distance of the bytes that are read to find whether memory is there. Every page has one.
@@ -99,6 +100,45 @@ unsafe extern "C" {
     fn towpath_user_copy_long_fault();
 }
 
+/// Instructions that touch the program's memory outside of the routine, and where to continue after a fault of one of them. All
+/// are distances from the word itself.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+struct Way {
+    begin: i32,
+    end: i32,
+    exit: i32,
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(".hidden __start_towpath_ways", ".hidden __stop_towpath_ways");
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    // The linker makes these symbols of the section's name.
+    static __start_towpath_ways: [Way; 0];
+    static __stop_towpath_ways: [Way; 0];
+}
+
+/// Makes a [`Way`] of the instructions between the labels 2 and 3, which continues at the label operand `fault`.
+#[cfg(target_arch = "x86_64")]
+macro_rules! guarded {
+    ($($instruction:literal),* ; $($operand:tt)*) => {
+        core::arch::asm!(
+            "2:",
+            $($instruction,)*
+            "3:",
+            ".pushsection towpath_ways, \"aR\", @progbits",
+            ".p2align 2",
+            ".long 2b - .",
+            ".long 3b - .",
+            ".long {fault} - .",
+            ".popsection",
+            $($operand)*
+        )
+    };
+}
+
 /// The address at which to continue after a fault of the instruction at this one. `None` = the fault is not of a copy.
 #[cfg(target_arch = "x86_64")]
 pub fn way_out(instruction: usize) -> Option<usize> {
@@ -107,8 +147,18 @@ pub fn way_out(instruction: usize) -> Option<usize> {
     match instruction {
         _ if (begin..long).contains(&instruction) => Some(towpath_user_copy_fault as *const () as usize),
         _ if (long..end).contains(&instruction) => Some(towpath_user_copy_long_fault as *const () as usize),
-        _ => None,
+        _ => ways().iter().find_map(|way| {
+            let at = |word: &i32| core::ptr::from_ref(word).addr().wrapping_add_signed(*word as isize);
+            (at(&way.begin)..at(&way.end)).contains(&instruction).then(|| at(&way.exit))
+        }),
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ways() -> &'static [Way] {
+    let (begin, end) = ((&raw const __start_towpath_ways).cast::<Way>(), (&raw const __stop_towpath_ways).addr());
+    // SAFETY: the section has nothing but such records, one behind the other, and nobody writes to it.
+    unsafe { core::slice::from_raw_parts(begin, (end - begin.addr()) / size_of::<Way>()) }
 }
 
 /// Copies `count` bytes, of which one side is the program's. EFAULT: some may have been copied.
@@ -138,6 +188,94 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
         );
     }
     if failed == 0 { Ok(()) } else { Err(libc::EFAULT) }
+}
+
+/// [`copy`] for the calls that are made most often: small messages are copied in place.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn copy_inline(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
+    if !(16..=64).contains(&count) {
+        // SAFETY: the caller keeps the contract.
+        return unsafe { copy(to, from, count) };
+    }
+    if count > 32 {
+        // SAFETY: the caller vouches for the library's side, and a fault on the program's side continues at `fault`. All 16
+        // bytes of each move are among the `count`, and all are loaded before any is stored.
+        unsafe {
+            guarded!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + {count} - 32]",
+                "movups {d}, [{from} + {count} - 16]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + {count} - 32], {c}",
+                "movups [{to} + {count} - 16], {d}";
+                to = in(reg) to, from = in(reg) from, count = in(reg) count,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                fault = label { return Err(libc::EFAULT) }, options(nostack, preserves_flags),
+            );
+        }
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            guarded!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + {count} - 16]",
+                "movups [{to}], {a}",
+                "movups [{to} + {count} - 16], {b}";
+                to = in(reg) to, from = in(reg) from, count = in(reg) count,
+                a = out(xmm_reg) _, b = out(xmm_reg) _,
+                fault = label { return Err(libc::EFAULT) }, options(nostack, preserves_flags),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub unsafe fn copy_inline(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
+    // SAFETY: the caller keeps the contract.
+    unsafe { copy(to, from, count) }
+}
+
+/// Writes an event to the program's array.
+///
+/// # Safety
+/// `to` may be any address, but no memory that Rust has references to.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn write_event(to: *mut epoll_event, event: epoll_event) -> Sys<()> {
+    const { assert!(size_of::<epoll_event>() == 12 && core::mem::offset_of!(epoll_event, u64) == 4) };
+    // SAFETY: a fault of either move continues at `fault`.
+    unsafe {
+        guarded!(
+            "mov dword ptr [{to}], {events:e}",
+            "mov qword ptr [{to} + 4], {data}";
+            to = in(reg) to, events = in(reg) { event.events }, data = in(reg) { event.u64 },
+            fault = label { return Err(libc::EFAULT) }, options(nostack, preserves_flags),
+        );
+    }
+    Ok(())
+}
+
+/// Writes an event to the program's array.
+///
+/// # Safety
+/// As [`write`].
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub unsafe fn write_event(to: *mut epoll_event, event: epoll_event) -> Sys<()> {
+    // SAFETY: the caller keeps the contract.
+    unsafe { write(to, event) }
 }
 
 /// Copies `count` bytes, of which one side is the program's. On this processor only null gives EFAULT.
@@ -204,12 +342,28 @@ mod tests {
     fn copies_every_length_and_no_more() {
         let from: Vec<u8> = (0..600).map(|i| i as u8).collect();
         for count in (0..300).chain([599, 600]) {
-            let mut to = vec![0xa5u8; 600];
-            // SAFETY: both sides have 600 bytes.
-            assert_eq!(unsafe { copy(to.as_mut_ptr(), from.as_ptr(), count) }, Ok(()));
-            assert_eq!(to[..count], from[..count]);
-            assert!(to[count..].iter().all(|byte| *byte == 0xa5));
+            for inline in [false, true] {
+                let mut to = vec![0xa5u8; 600];
+                let (at, from_at) = (to.as_mut_ptr(), from.as_ptr());
+                // SAFETY: both sides have 600 bytes.
+                let copied = unsafe { if inline { copy_inline(at, from_at, count) } else { copy(at, from_at, count) } };
+                assert_eq!(copied, Ok(()));
+                assert_eq!(to[..count], from[..count]);
+                assert!(to[count..].iter().all(|byte| *byte == 0xa5));
+            }
         }
+    }
+
+    #[test]
+    fn an_event_is_written_wherever_it_is_to_be() {
+        let mut array = [0xa5u8; 40];
+        let (at, event) = (array.as_mut_ptr().wrapping_add(7), epoll_event { events: 0x0102_0304, u64: 7 << 56 });
+        // SAFETY: from byte 7 on there is room for an event.
+        assert_eq!(unsafe { write_event(at.cast(), event) }, Ok(()));
+        let event = size_of::<epoll_event>();
+        assert_eq!(array[7..11], 0x0102_0304u32.to_ne_bytes());
+        assert_eq!(array[7 + event - 8..7 + event], (7u64 << 56).to_ne_bytes());
+        assert!(array[..7].iter().chain(&array[7 + event..]).all(|byte| *byte == 0xa5));
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -230,6 +384,23 @@ mod tests {
             pages.cast::<u8>()
         };
         let mut ours = [0u8; PAGE];
+        // Both instructions and all four moves of each way can be those that fault.
+        for event in [page.wrapping_add(PAGE - 11), page.wrapping_add(PAGE - 2), page.wrapping_add(PAGE)] {
+            // SAFETY: the address may be any, which is what is tested.
+            let written = unsafe { write_event(event.cast(), epoll_event { events: 1, u64: 2 }) };
+            assert_eq!(written, Err(libc::EFAULT));
+        }
+        for count in [15, 16, 17, 31, 32, 33, 40, 63, 64, 65] {
+            for there in 0..=count {
+                let at = page.wrapping_add(PAGE - there);
+                let expected = if there == count { Ok(()) } else { Err(libc::EFAULT) };
+                // SAFETY: `ours` has the bytes, and the other side may be any address, which is what is tested.
+                unsafe {
+                    assert_eq!(copy_inline(ours.as_mut_ptr(), at, count), expected, "{there} of {count}");
+                    assert_eq!(copy_inline(at, ours.as_ptr(), count), expected, "{there} of {count}");
+                }
+            }
+        }
         for count in [8, 9, 300] {
             // SAFETY: `ours` has the bytes, and the other side may be any address, which is what is tested.
             unsafe {

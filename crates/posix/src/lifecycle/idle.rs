@@ -19,14 +19,39 @@ unsafe impl Sync for DescriptorCopy {}
 
 static COPY: DescriptorCopy = DescriptorCopy { lock: Lock::new(), fd: UnsafeCell::new(None) };
 
+/// So many connections wait for the stack together.
+const TOGETHER: usize = 32;
+
 /// Looks at the sockets of the session of this number. All signals are blocked.
 pub fn look_at_all(number: u32) {
+    let (mut asking, mut count, mut answers) = ([None; TOGETHER], 0, true);
     for (fd, kind) in table::within(0, u32::MAX) {
-        if let Descriptor::Slot { slot, generation } = kind
-            && slot >> SLOT_BITS == number
-            && let Some(socket) = Socket::at(slot, generation)
+        if let Some(socket) = socket_of(kind)
+            && socket.number() >> SLOT_BITS == number
             && idle::look_at(&socket)
         {
+            asking[count] = Some((fd, kind));
+            count += 1;
+        }
+        if count == TOGETHER {
+            give_back_all(&mut asking, &mut answers);
+            count = 0;
+        }
+    }
+    give_back_all(&mut asking, &mut answers);
+}
+
+fn socket_of(kind: Descriptor) -> Option<Socket> {
+    let Descriptor::Slot { slot, generation } = kind else { return None };
+    Socket::at(slot, generation)
+}
+
+/// Nobody waits for a stack that has not answered once.
+fn give_back_all(asking: &mut [Option<(c_int, Descriptor)>], answers: &mut bool) {
+    let sockets = asking.iter().flatten().filter_map(|(_, kind)| socket_of(*kind));
+    *answers = *answers && idle::wait_for_stack(sockets);
+    for (fd, kind) in asking.iter_mut().filter_map(Option::take) {
+        if let Some(socket) = socket_of(kind) {
             give_back(fd, kind, &socket);
         }
     }

@@ -88,15 +88,16 @@ pub unsafe fn epoll_wait(
 #[inline(always)]
 pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> Option<c_int> {
     let instance = instance::instance(table::look_for_epoll(epfd)?);
-    let session = session::get()?;
-    if count <= 0 || instance.native_first.load(Ordering::Relaxed) {
+    let session = session::usual()?;
+    if count <= 0 {
         return None;
     }
     let native_is_due = |waits, longest| waits >= NATIVE_EVERY || instance.since_native_look() >= longest;
-    // SAFETY: `user::write` accepts any address, and `at` stays below `count`, for which the program has given room.
-    let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
-    let found = instance.try_with(|interest| interest.report_plain(session, native_is_due, put, count as usize))??;
-    Some(found as c_int)
+    // SAFETY: `user::write_event` accepts any address, and `at` stays below `count`, for which the program has given room.
+    let put = |at, event| unsafe { user::write_event(events.wrapping_add(at), event) }.is_ok();
+    let end = || instance.is_plain_no_longer();
+    let report = |interest: &mut Interest| interest.report_plain(session, native_is_due, put, count as usize, end);
+    instance.with_plain(session, report)?.map(|found| found as c_int)
 }
 
 /// Waits while the process has no accelerated socket. Another thread may make the first one meanwhile and have this

@@ -4,7 +4,7 @@
 use crate::fd::table::{self, Descriptor};
 use crate::ready::interest::{Interest, notice};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use libc::{c_int, epoll_event};
 use rustix::fd::BorrowedFd;
 use std::sync::OnceLock;
@@ -14,6 +14,8 @@ use towpath_client::session::{self, SESSIONS, Session};
 use towpath_client::socket::Socket;
 use towpath_client::{descriptors, process, sys};
 use towpath_hook::real;
+
+mod nudge;
 
 /// The most instances of a process. Further epoll descriptors stay with the kernel and cannot watch slots.
 const INSTANCES: usize = 1024;
@@ -54,6 +56,9 @@ pub struct Instance {
     pub native_first: AtomicBool,
     /// `waits::*`. It changes under the lock.
     waits: AtomicU8,
+    /// The session that the list is [plain](Interest::plain) for, if the last work on it has left it so; null = none. It changes
+    /// under the lock, and in a forked child, which has one thread.
+    plain: AtomicPtr<Session>,
 }
 
 /// A context at another stack, for threads that do not hold the lock.
@@ -82,6 +87,7 @@ static ALL: [Instance; INSTANCES] = [const {
         native_at: AtomicU64::new(0),
         native_first: AtomicBool::new(false),
         waits: AtomicU8::new(waits::UNSEEN),
+        plain: AtomicPtr::new(core::ptr::null_mut()),
     }
 }; INSTANCES];
 /// No instance from this number on has ever been used.
@@ -104,15 +110,29 @@ impl Instance {
     pub fn with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
         let _locked = self.lock.lock()?;
         // SAFETY: the lock is held, so this is the only reference.
+        let interest = unsafe { &mut *self.interest.get() };
+        let result = work(interest);
+        let plain = interest.plain().filter(|_| !self.native_first.load(Ordering::Relaxed));
+        self.plain
+            .store(plain.map_or(core::ptr::null_mut(), |own| core::ptr::from_ref(own).cast_mut()), Ordering::Relaxed);
+        Some(result)
+    }
+
+    /// [`Instance::with`], if the list is plain for this session and the lock is free. The work leaves the list as plain as it
+    /// is, or says so ([`Instance::is_plain_no_longer`]).
+    #[inline(always)]
+    pub fn with_plain<R>(&self, session: &'static Session, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
+        let _locked = self.lock.try_lock(false)?;
+        if !core::ptr::eq(self.plain.load(Ordering::Relaxed), session) {
+            return None;
+        }
+        // SAFETY: the lock is held, so this is the only reference.
         Some(work(unsafe { &mut *self.interest.get() }))
     }
 
-    /// [`Instance::with`], unless it would have to wait for the lock.
-    #[inline(always)]
-    pub fn try_with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
-        let _locked = self.lock.try_lock(false)?;
-        // SAFETY: the lock is held, so this is the only reference.
-        Some(work(unsafe { &mut *self.interest.get() }))
+    /// The list is plain for nobody, until more work has been done on it.
+    pub fn is_plain_no_longer(&self) {
+        self.plain.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// How the program waits on it: `waits::*`.
@@ -335,56 +355,6 @@ impl Instance {
         }
         self.others().for_each(|(_, _, wake)| work(sys::borrow(&wake)));
     }
-
-    /// Wakes a thread of this process that sleeps on the instance. It puts an eventfd that is always readable into the
-    /// native set, which counts as an edge.
-    pub fn nudge(&self) {
-        if self.sleepers.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let Some(ready) = always_readable() else { return };
-        self.nudged.store(true, Ordering::SeqCst);
-        let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
-        let mut event = epoll_event { events, u64: self.mark() };
-        let fd = self.fd.load(Ordering::Relaxed);
-        // SAFETY: `event` lives until the calls return.
-        unsafe {
-            if real::epoll_ctl(fd, libc::EPOLL_CTL_MOD, ready, &raw mut event) != 0 {
-                real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, ready, &raw mut event);
-            }
-        }
-    }
-}
-
-impl Instance {
-    /// Takes the eventfd of `nudge` out of the native set.
-    pub fn calm(&self) {
-        if self.nudged.swap(false, Ordering::SeqCst)
-            && let Some(ready) = always_readable()
-        {
-            // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
-            unsafe { real::epoll_ctl(self.descriptor(), libc::EPOLL_CTL_DEL, ready, core::ptr::null_mut()) };
-        }
-    }
-}
-
-/// An eventfd of this process that is always readable.
-fn always_readable() -> Option<c_int> {
-    static READY: AtomicI32 = AtomicI32::new(-1);
-    let fd = READY.load(Ordering::Acquire);
-    if fd >= 0 {
-        return Some(fd);
-    }
-    let made = towpath_ring::wake::doorbell().ok()?;
-    towpath_ring::wake::notify(rustix::fd::AsFd::as_fd(&made));
-    let made = descriptors::protect(made).ok()?;
-    match READY.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Some(made),
-        Err(other) => {
-            descriptors::unprotect(made);
-            Some(other)
-        }
-    }
 }
 
 /// A thread's sleep on the instance of this number ends.
@@ -505,6 +475,13 @@ pub fn forking() {
                 instance(id).waits_through_library(interest);
             }
         });
+    }
+}
+
+/// In a forked child, before it counts as another process: no list is plain any more.
+pub fn forget_plain() {
+    for instance in ALL.iter().take(HIGHEST.load(Ordering::Relaxed) as usize) {
+        instance.is_plain_no_longer();
     }
 }
 

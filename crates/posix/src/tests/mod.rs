@@ -19,3 +19,4 @@ mod six;
 mod splice;
 mod stream;
 mod urgent;
+mod usual;

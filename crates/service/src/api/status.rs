@@ -43,7 +43,7 @@ pub struct Status {
     #[serde(default)]
     pub kernel: NamedCounts,
     /// Listeners that the kernel has, too. `accepted_by_kernel` counts connections, and the others first SYNs. `taken`: by
-    /// the stack. `passed_stale`: left to the kernel, as the service was stuck or gone. `passed_full`: left to it, as too
+    /// the stack. `limited`: dropped, as their listener is flooded. `passed_stale`: left to the kernel, as the service was stuck or gone. `passed_full`: left to it, as too
     /// many waited. `unknown_listener`: dropped, as the listener had ended. `refused`: dropped, as the policy refuses the
     /// peer to the kernel.
     #[serde(default)]

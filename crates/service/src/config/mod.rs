@@ -113,7 +113,7 @@ pub struct Config {
     pub send_buffer_max: Option<Bytes>,
     /// The same of receive rings: the largest window that is offered.
     pub receive_buffer_max: Option<Bytes>,
-    /// After this time without data an open connection gives back what its rings hold, but for the next 16 KiB received; 0 = never.
+    /// After this time without data an open connection gives back what its rings hold; 0 = never.
     /// Default 10s: far longer than a pause between two requests. Only the fast stack's connections do so.
     pub idle_memory: Duration,
     /// Most connections of all clients together. Default 65,536. Each takes some 1.2 KiB when it is opened, all

@@ -72,6 +72,8 @@ pub use towpath_tcp::slow::FirstSyn;
 pub struct SynCounts {
     /// Taken from the kernel.
     pub taken: u64,
+    /// Dropped before we had any work with them, because their socket is flooded.
+    pub limited: u64,
     /// Left to the kernel, because this service was not alive or had not run for seconds.
     pub passed_stale: u64,
     /// Left to the kernel, because too many were waiting already.

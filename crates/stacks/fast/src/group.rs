@@ -1,13 +1,11 @@
 //! A flow group of the fast path: ports, the flows on them, and the data queues of their applications. One thread at a
 //! time serves it ([`towpath_runtime::workers`]), and the thread may change from turn to turn.
 
-use crate::clients::{AppMarks, AppWords};
 use crate::mailbox::{Doorbell, Receiver, Sender};
 use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
-use crate::owner::{owner, split};
-use crate::portset::{Frames, PortSet};
-use crate::ring_growth;
+use crate::owner::split;
+use crate::portset::{Frames, PortSet, emptied};
 use crate::rings::{Endpoint, Endpoints, GroupClient};
 use crate::shared_slow::{SharedSlow, TAKES_SYNS};
 use crate::thread::{wait, watch};
@@ -17,22 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::{Port, RxFrame};
 use towpath_probes::{self as probes, Stage};
-use towpath_ring::Slot;
-use towpath_ring::lines::{app_flags, state, status};
-use towpath_ring::wake::asks_for_room;
 use towpath_runtime::group_times::GroupTimes;
 use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::{FlowId, PortId};
-use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, Splicing, ToFast, ToSlow, event};
+use towpath_tcp::messages::{Splicing, ToFast, ToSlow};
 use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
 const RX_BATCH: usize = 64;
-/// Queued slots looked at in one turn over all clients, and for one client before the next client's.
-const DATA_BATCH: usize = 64;
-const DATA_PER_CLIENT: usize = 16;
 /// Messages of the slow path in one turn.
 const MESSAGE_BATCH: usize = 256;
 /// Frames sent in one turn.
@@ -72,18 +64,24 @@ pub struct FlowGroup {
 #[derive(Default)]
 pub struct Scratch {
     frames: Vec<RxFrame>,
-    to_notify: Vec<u32>,
-    first_client: usize,
+    /// Their bytes, while a port has them.
+    bytes: Vec<&'static [u8]>,
+    /// Clients that are to be told of events.
+    pub to_notify: Vec<u32>,
+    /// The client whose data queue came first in the last turn.
+    pub first_client: usize,
     /// When the counters are to be published next, and whether there is anything new in them.
     publish_at: u64,
     uncounted: bool,
     account: GroupTimes,
-    full: u64,
+    /// Turns that have left frames or slots to the next.
+    pub full: u64,
     /// The slow thread has been told to take the SYNs that wait.
     left_syns: bool,
     /// The time of this turn, µs.
-    now_us: u64,
-    sampler: Sampler,
+    pub now_us: u64,
+    /// What applications achieve.
+    pub sampler: Sampler,
 }
 
 impl FlowGroup {
@@ -139,7 +137,13 @@ impl FlowGroup {
         (work, sent)
     }
 
+    #[inline]
     fn messages(&mut self, now: Micros) -> usize {
+        if self.inbox.is_empty() { 0 } else { self.take_messages(now) }
+    }
+
+    #[inline(never)]
+    fn take_messages(&mut self, now: Micros) -> usize {
         let mut work = 0;
         while work < MESSAGE_BATCH {
             let Ok(message) = self.inbox.pop() else { break };
@@ -169,7 +173,7 @@ impl FlowGroup {
                 ToGroup::Modules { filters, done: _done } => self.ports.filter(filters),
                 ToGroup::Translate(port, mut frame) => self.ports.translate(port, &mut frame),
                 ToGroup::Port(number, port) => self.replace_port(number, port),
-                ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
+                ToGroup::DataQueued { client, slot } => self.look_at(now, client, slot),
                 ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
             }
         }
@@ -201,7 +205,7 @@ impl FlowGroup {
             // It is judged by what the application has written and read by now.
             ToFast::Splice(flow, Splicing::Hold(_)) => {
                 if let Some(Endpoint { client, slot, .. }) = self.rings.endpoint(*flow).copied() {
-                    self.data_queued(now, client, slot, false);
+                    self.look_at(now, client, slot);
                 }
                 self.publish();
             }
@@ -211,7 +215,7 @@ impl FlowGroup {
         self.fast.message(now, message, &mut self.rings);
         // The application may have queued the slot before the flow was here.
         if let Some((client, slot)) = installed {
-            self.data_queued(now, client, slot, false);
+            self.look_at(now, client, slot);
         }
         if let Some(flow) = resumed {
             self.look_again(now, flow);
@@ -227,14 +231,16 @@ impl FlowGroup {
             // Tracers were told when it happened, and are told again.
             self.close(now, client, slot, generation, false);
         } else {
-            self.data_queued(now, client, slot, false);
+            self.look_at(now, client, slot);
         }
     }
 
+    // By itself, so that it has all registers.
+    #[inline(never)]
     fn receive(&mut self, now: Micros) -> usize {
         let mut work = 0;
         for number in 0..self.ports.len() {
-            let frames = &mut self.scratch.frames;
+            let Scratch { frames, bytes, full, .. } = &mut self.scratch;
             frames.clear();
             let Some(port) = self.ports.receive(number, frames, RX_BATCH) else { continue };
             let taken = frames.len();
@@ -243,183 +249,16 @@ impl FlowGroup {
                 continue;
             }
             work += taken;
-            self.scratch.full += u64::from(taken == RX_BATCH);
-            self.fast.receive(now, PortId(number as u8), &Frames { port: &*port, frames }, &mut self.rings);
+            *full += u64::from(taken == RX_BATCH);
+            let mut all = std::mem::take(bytes);
+            port.bytes_of(frames, &mut all);
+            self.fast.receive(now, PortId(number as u8), &Frames { bytes: &all, frames }, &mut self.rings);
+            *bytes = emptied(all);
             port.release(frames);
             probes::stage::<{ Stage::Deliver as u32 }>(taken);
         }
         self.ports.redirect();
         work
-    }
-
-    fn data_queues(&mut self, now: Micros) -> usize {
-        let (places, mut work) = (self.rings.places(), 0);
-        if places == 0 {
-            return 0;
-        }
-        self.scratch.first_client = (self.scratch.first_client + 1) % places;
-        // What one client leaves of the turn is the others'. A turn costs system calls, whatever it sends.
-        loop {
-            let before = work;
-            for i in 0..places {
-                let index = ((self.scratch.first_client + i) % places) as u32;
-                for _ in 0..DATA_PER_CLIENT {
-                    if work == DATA_BATCH {
-                        self.scratch.full += u64::from(self.has_data());
-                        return work;
-                    }
-                    let Some(client) = self.rings.client(index) else { break };
-                    let Some(slot) = client.shared.next_data(self.number, &mut client.data_head) else { break };
-                    work += 1;
-                    if let Some(slot) = slot {
-                        self.data_queued(now, index, slot, true);
-                    }
-                }
-            }
-            if work - before < DATA_PER_CLIENT {
-                return work;
-            }
-        }
-    }
-
-    /// Has any client queued a slot that is still to be looked at?
-    fn has_data(&mut self) -> bool {
-        let number = self.number;
-        self.rings.clients().any(|client| !client.shared.region.data_queue(number).is_empty(client.data_head))
-    }
-
-    /// Reads the application's words of a slot. `relay`: if the flow is not in this group, the slow thread is told,
-    /// which knows its group.
-    fn data_queued(&mut self, now: Micros, index: u32, slot: Slot, relay: bool) {
-        let Some(flow) = self.rings.flow_of(index, slot) else {
-            let Some(client) = self.rings.client(index) else { return };
-            if relay && !client.shared.words(slot).relayed.swap(true, Ordering::SeqCst) {
-                self.outbox.send(FromGroup::DataQueued { client: index, slot });
-            }
-            return;
-        };
-        if let Some(words) = self.rings.client(index).and_then(|c| c.shared.app_words(slot)) {
-            self.update(now, index, slot, flow, words);
-        }
-    }
-
-    /// The application is gone. The bytes that it has queued are still sent if its words keep the contract.
-    fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
-        let Some(flow) = self.rings.flow_of(index, slot) else { return };
-        let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
-        let Some(client) = self.rings.client(index) else { return };
-        let (tx_tail, rx_head, want) = (endpoint.tx_tail, endpoint.rx_head, endpoint.sizes);
-        let last = AppWords { flags: 0, tx_tail, rx_head, want, marks: None };
-        let mut words = client.shared.app_words(slot).unwrap_or(last);
-        words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
-        self.update(now, index, slot, flow, words);
-    }
-
-    fn update(&mut self, now: Micros, index: u32, slot: Slot, flow: FlowId, words: AppWords) {
-        let Some(endpoint) = self.rings.endpoint(flow) else { return };
-        let flag = |bit| words.flags & bit != 0;
-        let (closed, generation) = (flag(app_flags::CLOSED), endpoint.generation);
-        // After CLOSED nothing but an abort is new.
-        if endpoint.closed && !flag(app_flags::ABORT) {
-            return;
-        }
-        let tell = closed && !std::mem::replace(&mut endpoint.closed, closed);
-        let sizes_are_news = ring_growth::is_news(endpoint, &words);
-        if sizes_are_news {
-            ring_growth::take_send_size(&mut self.rings, &mut self.fast, flow, &words);
-        }
-        let update = AppUpdate {
-            tx_tail: words.tx_tail,
-            rx_head: words.rx_head,
-            shut_wr: flag(app_flags::SHUT_WR),
-            shut_rd: flag(app_flags::SHUT_RD),
-            closed,
-            abort: flag(app_flags::ABORT),
-            nodelay: flag(app_flags::NODELAY),
-            cork: flag(app_flags::CORK),
-            quickack: flag(app_flags::QUICKACK),
-            marks: words.marks.map(|AppMarks { urgent, flush, record }| tcp::AppMarks { urgent, flush, record }),
-        };
-        match self.fast.app_update(now, flow, update) {
-            Ok(()) => {
-                if sizes_are_news {
-                    ring_growth::take_receive_size(&mut self.rings, &mut self.fast, now, flow, &words);
-                }
-                let Some(endpoint) = self.rings.endpoint(flow) else { return };
-                let (given, taken) =
-                    (words.tx_tail.wrapping_sub(endpoint.tx_tail), words.rx_head.wrapping_sub(endpoint.rx_head));
-                (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head);
-                self.scratch.sampler.moved(flow.0.into(), given, taken, words.rx_head, now.0);
-            }
-            Err(_) => {
-                if let Some(client) = self.rings.client(index) {
-                    client.shared.violated_contract();
-                }
-            }
-        }
-        if tell {
-            probes::close(owner(index, slot).0, flag(app_flags::ABORT));
-            self.outbox.send(FromGroup::Closed { client: index, slot, generation });
-        }
-    }
-
-    /// Shows applications the changes of their flows.
-    fn publish(&mut self) -> usize {
-        let mut work = 0;
-        while let Some((event, view)) = self.fast.next_event() {
-            self.show(event, &view);
-            work += 1;
-        }
-        for index in self.scratch.to_notify.drain(..) {
-            if let Some(client) = self.rings.client(index) {
-                client.to_notify = false;
-                client.out.notify(&client.shared);
-            }
-        }
-        work
-    }
-
-    fn publish_stage(&mut self) -> usize {
-        let work = self.publish();
-        probes::stage::<{ Stage::Publish as u32 }>(work);
-        work
-    }
-
-    fn show(&mut self, FlowEvent { flow, what }: FlowEvent, view: &AppView) {
-        let Some(endpoint) = self.rings.endpoint(flow) else { return };
-        let has = |bit| what & bit != 0;
-        endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }
-            | if view.tx_closed || has(event::TX_CLOSED) { status::TX_CLOSED } else { 0 }
-            | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 }
-            | if view.urgent.is_some() { status::URGENT } else { 0 };
-        let (index, slot, bits, tx_bytes, tx_tail) =
-            (endpoint.client, endpoint.slot, endpoint.status, endpoint.tx_bytes, endpoint.tx_tail);
-        let Some(client) = self.rings.client(index) else { return };
-        let line = client.shared.region.stack(slot);
-        if let Some(urgent) = view.urgent {
-            line.urgent.store(urgent, Ordering::Release);
-        }
-        line.tx_head.store(view.tx_head, Ordering::Release);
-        line.rx_tail.store(view.rx_tail, Ordering::Release);
-        if has(event::ERROR) {
-            line.error.store(view.errno as u32, Ordering::Release);
-        }
-        line.status.store(bits, Ordering::Release);
-        if bits & status::RESET != 0 {
-            line.state.store(state::CLOSED, Ordering::Release);
-        }
-        if has(event::URGENT) {
-            client.out.announce(&client.shared, slot);
-        }
-        let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED | event::URGENT;
-        if has(event::READABLE) {
-            self.scratch.sampler.delivered(flow.0.into(), view.rx_tail, self.scratch.now_us);
-        }
-        let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
-        if raise && client.out.raise(&client.shared, slot) && !client.to_notify {
-            client.to_notify = true;
-            self.scratch.to_notify.push(index);
-        }
     }
 
     /// Passes messages on to the slow path.
@@ -506,9 +345,4 @@ impl Group for FlowGroup {
     fn set(&self) -> &OwnedFd {
         &self.epoll
     }
-}
-
-/// Does the application wait for room, and is a third of the ring free?
-fn wants_room(client: &GroupClient, slot: Slot, queued: u32, tx_bytes: u32) -> bool {
-    asks_for_room(&client.shared.region.app(slot).want) && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
 }

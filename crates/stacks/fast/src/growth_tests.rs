@@ -6,7 +6,7 @@ use crate::messages::ToGroup;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::lines::app_flags;
-use towpath_ring::ring_size::{IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
+use towpath_ring::ring_size::{GIVING, IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
 use towpath_ring::{AppLine, Slot, StackLine};
 use towpath_runtime::clients::MOST_GROWTH_KIB;
 use towpath_tcp::buffers::Rings;
@@ -331,6 +331,41 @@ fn unread_bytes_put_the_agreement_off_and_who_lies_about_it_harms_nobody_else() 
         c.says(idle);
         assert_eq!(c.is_agreed(), idle);
     }
+    assert_eq!(c.bench.client.contract_violations.load(Relaxed), 0);
+}
+
+#[test]
+fn nothing_is_filled_while_the_memory_of_the_next_bytes_goes() {
+    let mut c = with_large_ring();
+    let answer = |c: &mut Connection, number| {
+        GIVING.set(&c.app().want, number);
+        c.shows(10);
+        GIVING.of(c.line().flow_group.load(Relaxed))
+    };
+    assert_eq!(answer(&mut c, 1), 0, "it is not idle");
+    c.says(true);
+    assert!(c.is_agreed());
+    assert_eq!(answer(&mut c, 1), 1);
+    c.comes_for_nothing(100);
+    c.bench.client.region.give_back_idle_rings(c.slot, 0);
+    assert!(!c.bench.client.region.has_memory(c.slot, 0..1));
+    assert_eq!(answer(&mut c, 2), 2);
+    let first = c.received;
+    for _ in 0..IDLE_BYTES / 1024 {
+        c.comes(1024, 0);
+    }
+    c.comes_for_nothing(1024);
+    assert_eq!(c.received - first, IDLE_BYTES, "the next bytes have places, and no more");
+    assert_eq!(answer(&mut c, 3), 2, "they are unread");
+    c.reads(10);
+    assert_eq!((answer(&mut c, 3), answer(&mut c, 5), answer(&mut c, 6)), (3, 5, 6), "the one that stands there");
+    // It is over at once.
+    assert_eq!(answer(&mut c, 7), 7);
+    c.bench.client.region.touch_receive_ring(c.slot, 0..8 * FIRST);
+    GIVING.set(&c.app().want, 8);
+    c.says(false);
+    assert!(!c.is_agreed());
+    c.comes(2 * FIRST, 0);
     assert_eq!(c.bench.client.contract_violations.load(Relaxed), 0);
 }
 

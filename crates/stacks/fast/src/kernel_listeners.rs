@@ -114,10 +114,15 @@ impl KernelListeners {
         (!self.is_empty() || !self.judged.is_empty()).then(|| now.after(LOOK_US))
     }
     /// The counts of their SYNs, by name.
-    pub fn counts(&self, SynCounts { taken, passed_stale, passed_full }: SynCounts, accepted: u64) -> NamedCounts {
+    pub fn counts(
+        &self,
+        SynCounts { taken, limited, passed_stale, passed_full }: SynCounts,
+        accepted: u64,
+    ) -> NamedCounts {
         let counts = [
             ("accepted_by_kernel", self.accepted_before + accepted),
             ("taken", taken),
+            ("limited", limited),
             ("passed_stale", passed_stale),
             ("passed_full", passed_full),
             ("refused", self.refused),

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod applications;
 mod beside;
 #[cfg(test)]
 mod beside_tests;

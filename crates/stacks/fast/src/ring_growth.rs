@@ -2,13 +2,16 @@
 //! the application has read it once around within two round trips: then it may be what bounds the peer. The window would be at
 //! least half full of what is read in a round trip, which is Linux's measure, too.
 //!
-//! An idle application takes the memory of its receive ring away, and brings it back ([`IDLE`]). The flow fills only what is kept
-//! meanwhile. The stack believes that memory is there again: a client could take it away at any time.
+//! An idle application takes the memory of its receive ring away, and brings it back ([`IDLE`], [`GIVING`]). The flow fills only the
+//! next bytes meanwhile, and none at all while their memory goes. The stack believes that memory is there again: a client could take
+//! it away at any time.
 
 use crate::clients::AppWords;
 use crate::rings::{Endpoint, Endpoints};
 use std::sync::atomic::{Ordering, fence};
-use towpath_ring::ring_size::{self, IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED};
+use towpath_ring::ring_size::{
+    self, GIVING, IDLE, IDLE_BYTES, RECEIVE, RECEIVE_GRANTED, RECEIVE_WANTED, SEND, SEND_WANTED,
+};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::FlowId;
 use towpath_tcp::time::Micros;
@@ -71,6 +74,15 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
             fence(Ordering::Acquire);
             fast.restore_receive_ring(now, flow);
             sizes.fetch_and(!IDLE, Ordering::AcqRel);
+        }
+    }
+    let (giving, gave) = (GIVING.of(words.want), endpoint.giving);
+    if giving != gave && (giving & 1 == 0 || endpoint.idle && fast.trim_receive_ring_again(now, flow, 0)) {
+        endpoint.giving = giving;
+        // While the two numbers differ, the application takes no memory away. So this goes first.
+        GIVING.set(sizes, giving);
+        if giving & 1 == 0 && gave & 1 != 0 && endpoint.idle {
+            fast.trim_receive_ring_again(now, flow, IDLE_BYTES);
         }
     }
     if (words.rx_head ^ endpoint.rx_head) & bytes != 0 {

@@ -3,8 +3,8 @@
 use crate::clients::ClientShared;
 use crate::events::EventOut;
 use std::sync::Arc;
-use towpath_ring::Slot;
 use towpath_ring::ring_size::{RECEIVE_GRANTED, SEND};
+use towpath_ring::{Slot, SlotMemory};
 use towpath_tcp::buffers::Rings;
 use towpath_tcp::flow::FlowId;
 use towpath_tcp::time::Micros;
@@ -23,15 +23,18 @@ pub struct GroupClient {
     pub data_head: u32,
     /// Events to it.
     pub out: EventOut,
-    /// Is it on the list of clients to notify?
-    pub to_notify: bool,
 }
 
 impl GroupClient {
     /// A client without flows, for flow group `thread`.
     pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
         let slots = shared.region.geometry().slots as usize;
-        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread), to_notify: false }
+        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread) }
+    }
+    /// This flow group's flow of the slot of this number.
+    #[inline]
+    pub fn flow_of(&self, number: u32) -> Option<FlowId> {
+        self.flows.get(number as usize).filter(|flow| **flow != NONE).map(|flow| FlowId(*flow))
     }
 }
 
@@ -66,8 +69,10 @@ pub struct Endpoint {
     pub grown: u32,
     /// 1 while the receive ring is to be doubled, or the application waits for an answer about [`IDLE`](towpath_ring::ring_size::IDLE).
     pub growing: u32,
-    /// Only the next bytes of the receive ring have memory.
+    /// Only the next bytes of the receive ring are filled.
     pub idle: bool,
+    /// The last [`GIVING`](towpath_ring::ring_size::GIVING) that was answered. While it is odd, none are.
+    pub giving: u32,
     /// Its memory was not there although the application had granted it. It is looked for again when the ring has been read once
     /// around.
     pub refused: bool,
@@ -79,11 +84,19 @@ pub struct Endpoint {
     pub rx_head: u32,
 }
 
+/// A flow, and the memory of its slot.
+pub struct Flow {
+    /// What is known of its slot.
+    pub endpoint: Endpoint,
+    /// The slot's lines and rings, with the sizes that the endpoint names.
+    pub memory: SlotMemory,
+}
+
 /// Clients by index and endpoints by flow.
 #[derive(Default)]
 pub struct Endpoints {
     clients: Vec<Option<Box<GroupClient>>>,
-    flows: Vec<Option<Endpoint>>,
+    flows: Vec<Option<Flow>>,
     count: u64,
 }
 
@@ -97,6 +110,7 @@ impl Endpoints {
         self.count
     }
     /// The client in place `index`.
+    #[inline]
     pub fn client(&mut self, index: u32) -> Option<&mut GroupClient> {
         self.clients.get_mut(index as usize)?.as_deref_mut()
     }
@@ -122,14 +136,16 @@ impl Endpoints {
     pub fn install(&mut self, flow: FlowId, client: u32, raw_slot: u32, now: Micros) -> Option<Slot> {
         let entry = self.client(client)?;
         let slot = entry.shared.region.slot(raw_slot)?;
-        let (generation, geometry) = (entry.shared.generation(slot), entry.shared.region.geometry());
+        let region = Arc::clone(&entry.shared.region);
+        let (generation, geometry) = (entry.shared.generation(slot), region.geometry());
         entry.flows[slot.index()] = flow.0;
         let index = flow.0 as usize;
         if self.flows.len() <= index {
-            self.flows.resize(index + 1, None);
+            self.flows.resize_with(index + 1, || None);
         }
         let (send, receive) = geometry.first_halvings();
-        self.flows[index] = Some(Endpoint {
+        let memory = SlotMemory::new(&region, slot, (send, receive));
+        let endpoint = Endpoint {
             client,
             slot,
             generation,
@@ -145,17 +161,19 @@ impl Endpoints {
             grown: 0,
             growing: 0,
             idle: false,
+            giving: 0,
             refused: false,
             turned_at: now.0 as u32,
             tx_tail: 0,
             rx_head: 0,
-        });
+        };
+        self.flows[index] = Some(Flow { endpoint, memory });
         self.count += 1;
         Some(slot)
     }
     /// Forgets a flow.
     pub fn remove(&mut self, flow: FlowId) {
-        let Some(endpoint) = self.flows.get_mut(flow.0 as usize).and_then(Option::take) else { return };
+        let Some(Flow { endpoint, .. }) = self.flows.get_mut(flow.0 as usize).and_then(Option::take) else { return };
         self.count -= 1;
         if let Some(client) = self.client(endpoint.client) {
             client.shared.give_growth(endpoint.grown);
@@ -165,44 +183,55 @@ impl Endpoints {
             }
         }
     }
-    /// The endpoint of a flow.
-    pub fn endpoint(&mut self, flow: FlowId) -> Option<&mut Endpoint> {
+    /// A flow of this flow group.
+    #[inline]
+    pub fn flow(&mut self, flow: FlowId) -> Option<&mut Flow> {
         self.flows.get_mut(flow.0 as usize)?.as_mut()
     }
-    /// Replaces a flow's endpoint.
+    /// A flow and its client.
+    #[inline]
+    pub fn with_client(&mut self, flow: FlowId) -> Option<(&mut Flow, &mut GroupClient)> {
+        let flow = self.flows.get_mut(flow.0 as usize)?.as_mut()?;
+        let client = self.clients.get_mut(flow.endpoint.client as usize)?.as_deref_mut()?;
+        Some((flow, client))
+    }
+    /// The endpoint of a flow.
+    pub fn endpoint(&mut self, flow: FlowId) -> Option<&mut Endpoint> {
+        self.flow(flow).map(|flow| &mut flow.endpoint)
+    }
+    /// Replaces a flow's endpoint. Its rings may have other sizes.
     pub fn set_endpoint(&mut self, flow: FlowId, endpoint: Endpoint) {
-        if let Some(place) = self.endpoint(flow) {
-            *place = endpoint;
+        if let Some(place) = self.flow(flow) {
+            place.endpoint = endpoint;
+            place.memory.resize(endpoint.slot, (endpoint.send, endpoint.receive));
         }
     }
     /// The flow of a slot, if it is this flow group's.
+    #[inline]
     pub fn flow_of(&mut self, client: u32, slot: Slot) -> Option<FlowId> {
-        let flow = *self.client(client)?.flows.get(slot.index())?;
-        (flow != NONE).then_some(FlowId(flow))
+        self.client(client)?.flow_of(slot.raw())
     }
-    fn at(&self, flow: FlowId) -> Option<(&ClientShared, &Endpoint)> {
-        let endpoint = self.flows.get(flow.0 as usize)?.as_ref()?;
-        let client = self.clients.get(endpoint.client as usize)?.as_ref()?;
-        Some((&client.shared, endpoint))
+    #[inline]
+    fn memory(&self, flow: FlowId) -> Option<&SlotMemory> {
+        self.flows.get(flow.0 as usize)?.as_ref().map(|flow| &flow.memory)
     }
 }
 
 impl Rings for Endpoints {
+    #[inline]
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]) {
-        if let Some((client, endpoint)) = self.at(flow) {
-            client.region.rx_halved(endpoint.slot, endpoint.receive).write(position, bytes);
+        if let Some(memory) = self.memory(flow) {
+            memory.rx().write(position, bytes);
         }
     }
+    #[inline]
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]) {
-        match self.at(flow) {
-            Some((client, endpoint)) => {
-                client.region.tx_halved(endpoint.slot, endpoint.send).read(position, out);
-            }
+        match self.memory(flow) {
+            Some(memory) => memory.tx().read(position, out),
             None => out.fill(0),
         }
     }
     fn payload(&self, flow: FlowId, position: u32, len: u32) -> Option<Payload<'_>> {
-        let (client, endpoint) = self.at(flow)?;
-        client.region.tx_halved(endpoint.slot, endpoint.send).shared(position, len)
+        self.memory(flow)?.tx().shared(position, len)
     }
 }

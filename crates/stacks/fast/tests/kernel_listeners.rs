@@ -148,7 +148,7 @@ impl Network for KernelNetwork {
         Ok(Box::new(move || !kernel.lock().unwrap().syns.is_empty()))
     }
     fn syn_counts(&self) -> SynCounts {
-        SynCounts { taken: 5, passed_stale: 6, passed_full: 7 }
+        SynCounts { taken: 5, limited: 4, passed_stale: 6, passed_full: 7 }
     }
     fn is_listening(&mut self, _: u64, _: IpAddr, _: u16) -> bool {
         !self.0.lock().unwrap().closed

@@ -12,6 +12,7 @@ use crate::seq::Seq;
 use crate::table::Measures;
 use crate::table::bits::{ECN, ECN_REDUCED, FIN_ACKED, PACED, RECOVER_SET, RECOVERY, RESEND, TIMING, TRACKED, UNDO};
 use crate::table::stages::{Loss, Receive};
+use std::hint::cold_path;
 use towpath_wire::segment::flags;
 
 /// An acknowledgement between SND.UNA and SND.MAX.
@@ -19,15 +20,15 @@ use towpath_wire::segment::flags;
 pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let loss = Loss::from(by);
     let old_wnd = turn.t.snd_wnd();
-    window(by, turn, s);
+    window::<PREDICTED>(by, turn, s);
     let ack = Seq(s.ack);
     let (una, flight) = (turn.t.snd_una(), turn.t.flight());
-    if !rare::<PREDICTED>(!ack.after(una)) {
-        if rare::<PREDICTED>(turn.t.has(UNDO) && !turn.t.has(TRACKED)) {
+    if !rare::<PREDICTED>(|| !ack.after(una)) {
+        if rare::<PREDICTED>(|| turn.t.has(UNDO) && !turn.t.has(TRACKED)) {
             undo_if_needless(loss, turn, s, ack);
         }
         let timed = advance::<PREDICTED>(by, turn, ack);
-        if rare::<PREDICTED>(turn.t.has(TRACKED)) {
+        if rare::<PREDICTED>(|| turn.t.has(TRACKED)) {
             if !timed {
                 round_trip_again(by, turn, una);
             }
@@ -35,7 +36,7 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
         }
     } else if turn.t.has(TRACKED) {
         rack::acknowledged(loss, turn, s, una);
-    } else if turn.t.has(UNDO) && !s.sack.is_empty() {
+    } else if turn.t.has(UNDO) && s.reports() {
         report_after_recovery(loss, turn, s);
     } else if s.payload_len == 0
         && s.flags & flags::FIN == 0
@@ -46,8 +47,8 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
         // RFC 5681 §2. At a closed window it is the answer to a probe.
         duplicate(loss, turn);
     }
-    let echo = s.flags & flags::ECE != 0 && turn.t.has(ECN);
-    if rare::<PREDICTED>(echo || turn.t.has(ECN_REDUCED)) {
+    let echo = || s.flags & flags::ECE != 0 && turn.t.has(ECN);
+    if rare::<PREDICTED>(|| echo() || turn.t.has(ECN_REDUCED)) {
         ecn::echoed(loss, turn, s, turn.t.snd_una().bytes_since(una), flight);
     }
 }
@@ -56,9 +57,9 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
 /// because ACKs below SND.UNA do not come here. A segment that acknowledges something new is the newest, even if its
 /// own data is an old repetition, below WL1. Else the window of the old SND.UNA would be added to the new one.
 #[inline(always)]
-fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
+fn window<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let t = &mut turn.t;
-    if Seq(s.seq).before(t.snd_wl1()) && !Seq(s.ack).after(t.snd_una()) {
+    if rare::<PREDICTED>(|| Seq(s.seq).before(t.snd_wl1()) && !Seq(s.ack).after(t.snd_una())) {
         return;
     }
     t.received(by).snd_wl1 = Seq(s.seq);
@@ -82,10 +83,14 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
     let acked = ack.bytes_since(t.snd_una());
     let mut bytes = acked;
     t.received(by).snd_una = ack;
-    t.next(by).snd_nxt = t.snd_nxt().max(ack);
+    if rare::<PREDICTED>(|| t.snd_nxt().before(ack)) {
+        t.next(by).snd_nxt = ack;
+    }
     // The segment that was to be sent again has arrived.
-    t.clear(loss, RESEND);
-    if rare::<PREDICTED>(ack.after(t.snd_queued())) {
+    if rare::<PREDICTED>(|| t.has(RESEND)) {
+        t.clear(loss, RESEND);
+    }
+    if rare::<PREDICTED>(|| ack.after(t.snd_queued())) {
         // Only the FIN is beyond the data.
         bytes -= 1;
         t.set(by, FIN_ACKED);
@@ -96,15 +101,14 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
     let timed = t.has(TIMING) && !ack.before(Seq(m.rtt_seq.get()));
     if timed {
         t.clear(loss, TIMING);
-        let sample_us = (turn.now.0 as u32).wrapping_sub(m.rtt_at.get());
-        round_trip(by, m, sample_us);
+        let sample_us = round_trip(by, m, (turn.now.0 as u32).wrapping_sub(m.rtt_at.get()));
         turn.lines.rate.round_trip(by, turn.now.0, sample_us);
     }
-    if bytes != 0 {
+    if !rare::<PREDICTED>(|| bytes == 0) {
         turn.raise(by, event::ROOM);
     }
     let t = &mut turn.t;
-    if rare::<PREDICTED>(t.has(RECOVERY)) {
+    if rare::<PREDICTED>(|| t.has(RECOVERY)) {
         // With a scoreboard that is the business of `rack`.
         if !t.has(TRACKED) {
             recovering(loss, turn, ack, acked);
@@ -112,34 +116,38 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
         return timed;
     }
     t.duplicates(loss).in_a_row = 0;
-    if rare::<PREDICTED>(t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get()))) {
+    if rare::<PREDICTED>(|| t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get()))) {
         t.clear(loss, RECOVER_SET);
     }
     grow::<PREDICTED>(loss, turn, ack, bytes, flight);
     timed
 }
 
-/// RFC 6298 §2, in µs: SRTT and RTTVAR after a sample that is not the first.
+/// RFC 6298 §2, in µs: SRTT and RTTVAR after a sample that is not the first. SRTT stays above 0.
 #[inline]
-fn smoothed(m: &Measures, sample_us: u32) -> (u32, u32) {
-    let (srtt, var) = (m.srtt_us.get(), m.rttvar_us.get());
-    let after = (srtt - srtt / 8 + sample_us / 8).max(1);
-    (after, var - var / 4 + srtt.abs_diff(sample_us) / 4)
+fn smoothed(m: &Measures, srtt: u32, sample_us: u32) -> (u32, u32) {
+    let var = m.rttvar_us.get();
+    (srtt - srtt / 8 + sample_us / 8, var - var / 4 + srtt.abs_diff(sample_us) / 4)
 }
 
 /// A sample is at least a microsecond, and small enough to be calculated with.
 #[inline]
 fn clamped(sample_us: u32) -> u32 {
+    if sample_us.wrapping_sub(1) < 1 << 28 {
+        return sample_us;
+    }
+    cold_path();
     sample_us.clamp(1, 1 << 28)
 }
 
-/// The round trip of the flight's timed segment.
+/// The round trip of the flight's timed segment. Returns the sample.
 #[inline]
-fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
-    let r = clamped(sample_us);
-    let (srtt, var) = if m.srtt_us.get() == 0 { (r, r / 2) } else { smoothed(m, r) };
+fn round_trip(by: Receive, m: &Measures, sample_us: u32) -> u32 {
+    let (known, sample_us) = (m.srtt_us.get(), clamped(sample_us));
+    let (srtt, var) = if known == 0 { (sample_us, sample_us / 2) } else { smoothed(m, known, sample_us) };
     m.srtt_us.set(by, srtt);
     m.rttvar_us.set(by, var);
+    sample_us
 }
 
 /// Another round trip of the flight: the bytes from `una` on are acknowledged, and were sent once. SRTT has to follow a queue
@@ -152,10 +160,11 @@ fn round_trip_again(by: Receive, turn: &mut FlowTurn<'_>, una: Seq) {
     let scoreboard = turn.state.scoreboards.by(loss).get(entry).filter(|scoreboard| scoreboard.clean);
     let Some(at) = scoreboard.and_then(|scoreboard| scoreboard.sent_at(una.add(1))) else { return };
     // The first sample is the timed segment's.
-    if m.srtt_us.get() == 0 {
+    let known = m.srtt_us.get();
+    if known == 0 {
         return;
     }
-    let (srtt, var) = smoothed(m, clamped((turn.now.0 as u32).wrapping_sub(at)));
+    let (srtt, var) = smoothed(m, known, clamped((turn.now.0 as u32).wrapping_sub(at)));
     m.srtt_us.set(by, srtt);
     m.rttvar_us.set(by, var.max(m.rttvar_us.get()));
 }
@@ -169,8 +178,8 @@ fn grow<const PREDICTED: bool>(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, byte
     let cwnd = t.cwnd();
     let ssthresh = m.ssthresh.get();
     if cwnd < ssthresh {
-        if flight.saturating_mul(2) > cwnd {
-            let searches = rare::<PREDICTED>(ssthresh == Window::SEARCH && t.has(TRACKED));
+        if flight > cwnd / 2 {
+            let searches = rare::<PREDICTED>(|| ssthresh == Window::SEARCH && t.has(TRACKED));
             let growth = if searches { search(by, turn, ack) } else { m.growth() };
             let more = (u64::from(bytes) * u64::from(growth)) >> 8;
             let grown = cwnd.saturating_add(more as u32).min(ssthresh.max(cwnd.saturating_add(mss)));
@@ -229,7 +238,7 @@ fn undo_if_needless(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, ack: Seq) {
 /// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
 #[cold]
 fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
-    let Some(block) = rack::duplicate(s.sack.as_slice(), turn.t.snd_una()) else { return };
+    let Some(block) = rack::duplicate(s.sack(turn.state).as_slice(), turn.t.snd_una()) else { return };
     turn.lines.seldom.duplicates.add(by, 1);
     if rack::arrived_twice(by, &turn.t, turn.lines, block) {
         recovery::undo(by, turn);

@@ -25,19 +25,26 @@ pub(super) fn update(
     state: &mut FastState,
     now: Micros,
     flow: FlowId,
-    update: AppUpdate,
+    update: &AppUpdate,
 ) -> Result<(), ContractViolation> {
-    let Some(turn) = FlowTurn::of(table, state, now, flow) else { return Ok(()) };
-    if turn.state.config.prediction && prediction::plain(&turn.t, &update) {
-        carry_out::<true>(by, turn, &update)
+    let Some(lines) = FlowTurn::lines(table, state, flow) else { return Ok(()) };
+    if state.config.prediction
+        && let Some(t) = prediction::plain(&lines.protocol, update)
+    {
+        carry_out::<true>(by, FlowTurn { t, state, lines, flow, now }, update)
     } else {
-        carry_out_any(by, turn, &update)
+        carry_out_any(by, (state, lines), (now, flow), update)
     }
 }
 
 #[inline(never)]
-fn carry_out_any(by: Application, turn: FlowTurn<'_>, update: &AppUpdate) -> Result<(), ContractViolation> {
-    carry_out::<false>(by, turn, update)
+fn carry_out_any(
+    by: Application,
+    (state, lines): (&mut FastState, &Lines),
+    (now, flow): (Micros, FlowId),
+    update: &AppUpdate,
+) -> Result<(), ContractViolation> {
+    carry_out::<false>(by, FlowTurn { t: lines.protocol.load(), state, lines, flow, now }, update)
 }
 
 #[inline(always)]
@@ -46,26 +53,26 @@ fn carry_out<const PREDICTED: bool>(
     mut turn: FlowTurn<'_>,
     update: &AppUpdate,
 ) -> Result<(), ContractViolation> {
-    if rare::<PREDICTED>(turn.t.has(DEAD)) {
+    if rare::<PREDICTED>(|| turn.t.has(DEAD)) {
         aborts(by, turn, update);
         return Ok(());
     }
-    if let Err(violation) = positions(by, &mut turn.t, turn.lines, update) {
-        violated(by, turn);
+    if let Err(violation) = positions::<PREDICTED>(by, &mut turn.t, turn.lines, update) {
+        violated(by, (turn.state, turn.lines), (turn.now, turn.flow));
         return Err(violation);
     }
     if !PREDICTED {
         take_flags(by, &mut turn.t, turn.lines, update);
     }
-    if rare::<PREDICTED>(update.marks.is_some())
+    if rare::<PREDICTED>(|| update.marks.is_some())
         && let Some(new) = &update.marks
     {
         marks::take(by, &mut turn.t, turn.lines, new);
     }
-    if rare::<PREDICTED>(update.closed && !turn.t.has(APP_CLOSED)) {
+    if rare::<PREDICTED>(|| update.closed && !turn.t.has(APP_CLOSED)) {
         closed(by, &mut turn, update.abort);
     }
-    if rare::<PREDICTED>(turn.t.has(DEAD)) {
+    if rare::<PREDICTED>(|| turn.t.has(DEAD)) {
         turn.store(by);
         return Ok(());
     }
@@ -75,20 +82,14 @@ fn carry_out<const PREDICTED: bool>(
     if !PREDICTED {
         post::flow(post, &mut turn);
         turn.store(by);
-    } else if post::predicted(post, &mut turn) {
-        limited(by, turn);
     } else {
-        turn.store_own((by, post));
+        let limited = post::predicted(post, &mut turn);
+        turn.store_words::<_, { prediction::UPDATE_READS }, { prediction::UPDATE_WRITES }>((by, post));
+        if limited {
+            post::limited(post, turn.state, turn.lines, turn.now, turn.flow);
+        }
     }
     Ok(())
-}
-
-/// The rest of the predicted path for a flow whose class waits.
-#[cold]
-#[inline(never)]
-fn limited(by: Application, mut turn: FlowTurn<'_>) {
-    post::bypass_limit(Post::from(by), &mut turn);
-    turn.store(by);
 }
 
 /// The application of a flow that rests may abort it. One that is spliced does not know the numbers for a RST any more.
@@ -108,7 +109,8 @@ fn aborts(by: Application, mut turn: FlowTurn<'_>, update: &AppUpdate) {
 /// A contract violation ends the connection.
 #[cold]
 #[inline(never)]
-fn violated(by: Application, mut turn: FlowTurn<'_>) {
+fn violated(by: Application, (state, lines): (&mut FastState, &Lines), (now, flow): (Micros, FlowId)) {
+    let mut turn = FlowTurn { t: lines.protocol.load(), state, lines, flow, now };
     turn.state.counters.contract_violations += 1;
     close::kill(Close::from(by), &mut turn, true, Some(CONNECTION_ABORTED));
     turn.tell(by, ToSlow::Aborted(turn.flow));
@@ -118,8 +120,13 @@ fn violated(by: Application, mut turn: FlowTurn<'_>) {
 /// Position up to which the receive ring holds data in order.
 #[inline]
 pub(super) fn rx_tail(t: &Tcb, lines: &Lines) -> u32 {
-    let fin = u32::from(t.has(FIN_RECEIVED));
-    t.rcv_nxt().sub(fin).bytes_since(Seq(lines.identity.rcv_start.get()))
+    received(t).bytes_since(Seq(lines.identity.rcv_start.get()))
+}
+
+/// The sequence number after the last byte that has come in order.
+#[inline]
+fn received(t: &Tcb) -> Seq {
+    t.rcv_nxt().sub(u32::from(t.has(FIN_RECEIVED)))
 }
 
 /// How far the application has read: `rx_head`.
@@ -131,22 +138,28 @@ pub(super) fn rx_head(t: &Tcb, lines: &Lines) -> u32 {
 
 /// Both positions may only move forwards: one into free room, the other over what has been received.
 #[inline(always)]
-fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) -> Result<(), ContractViolation> {
+fn positions<const PREDICTED: bool>(
+    by: Application,
+    t: &mut Tcb,
+    lines: &Lines,
+    update: &AppUpdate,
+) -> Result<(), ContractViolation> {
     let id = &lines.identity;
-    let tail = t.snd_queued().bytes_since(Seq(id.snd_start.get()));
-    let written = update.tx_tail.wrapping_sub(tail);
-    let queued = t.snd_queued().distance(t.snd_una()).max(0) as u32;
+    let written = Seq(id.snd_start.get()).add(update.tx_tail).bytes_since(t.snd_queued());
+    // Our FIN, once it is acknowledged, is beyond what is queued.
+    let all_acked = rare::<PREDICTED>(|| t.snd_queued().before(t.snd_una()));
+    let queued = if all_acked { 0 } else { t.snd_queued().bytes_since(t.snd_una()) };
     if written > id.tx_bytes.get().saturating_sub(queued) {
         return Err(ContractViolation::TxTail);
     }
-    let head = rx_head(t, lines);
-    let read = update.rx_head.wrapping_sub(head);
-    if read > rx_tail(t, lines).wrapping_sub(head) {
+    let head = t.rcv_limit().sub(id.rx_bytes.get());
+    let read = Seq(id.rcv_start.get()).add(update.rx_head).bytes_since(head);
+    if read > received(t).bytes_since(head) {
         return Err(ContractViolation::RxHead);
     }
     t.room(by).rcv_limit = t.rcv_limit().add(read);
     // Nothing may follow our FIN.
-    if !t.has(FIN_SENT) {
+    if !rare::<PREDICTED>(|| t.has(FIN_SENT)) {
         t.written(by).snd_queued = t.snd_queued().add(written);
     }
     Ok(())

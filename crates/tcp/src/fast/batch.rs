@@ -4,7 +4,7 @@ use super::segment::Segment;
 use crate::flow::FlowId;
 
 /// One received segment of an installed flow on its way through the stages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Item {
     /// Its flow.
     pub flow: FlowId,
@@ -30,26 +30,32 @@ pub(super) struct Copy {
 /// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch.
 #[derive(Debug)]
 pub(super) struct Batch {
-    items: Vec<Item>,
+    places: Vec<Item>,
+    used: usize,
 }
 
 impl Batch {
     /// Room for this many items without an allocation.
     pub fn with_capacity(items: usize) -> Self {
-        Self { items: Vec::with_capacity(items) }
+        Self { places: vec![Item::default(); items], used: 0 }
     }
-    /// Forgets all items.
-    pub fn clear(&mut self) {
-        self.items.clear();
+    /// Forgets all items, and has room for this many.
+    pub fn clear(&mut self, most: usize) {
+        self.used = 0;
+        if most > self.places.len() {
+            self.places.resize(most, Item::default());
+        }
     }
-    /// Adds an item.
-    #[inline]
-    pub fn push(&mut self, item: Item) {
-        self.items.push(item);
+    /// A place for another item, whose old content means nothing. The item is made in it, field by field.
+    #[inline(always)]
+    pub fn place(&mut self) -> &mut Item {
+        let place = &mut self.places[self.used];
+        self.used += 1;
+        place
     }
     /// All items.
     #[inline]
     pub fn items(&mut self) -> &mut [Item] {
-        &mut self.items
+        &mut self.places[..self.used]
     }
 }

@@ -1,6 +1,7 @@
 //! The context of the stages: the state of a fast path, and one flow's turn.
 
 use super::FastConfig;
+use super::fifo::Fifo;
 use super::lookup::Lookup;
 use super::out_of_order::OutOfOrder;
 use super::scheduler::{Delayed, Scheduler};
@@ -17,20 +18,26 @@ use crate::table::tcb::Tcb;
 use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
 use std::collections::VecDeque;
+use towpath_wire::segment::SackBlocks;
 
 /// Complete frames of the slow path that wait to be sent.
 #[derive(Debug, Default)]
 pub(super) struct SlowFrames(pub VecDeque<(PortId, Box<[u8]>)>);
 
-/// IPv4 identification of the next packet.
+/// What frames have beside the state of their flow.
 #[derive(Debug, Default)]
-pub(super) struct Ident(pub u16);
+pub(super) struct Sending {
+    /// IPv4 identification of the next packet.
+    pub ident: u16,
+    /// The time in ms, modulo 2^32.
+    pub ms: u32,
+}
 
 /// Reports that wait for the stack's thread and the slow path. Shared: every stage reports.
 #[derive(Debug)]
 pub(super) struct Outbox {
     /// Flows with events that the stack's thread has not yet taken.
-    pub events: VecDeque<FlowId>,
+    pub events: Fifo<FlowId>,
     /// Messages for the slow path.
     pub messages: VecDeque<ToSlow>,
     /// `ToSlow::Segment`s among them.
@@ -62,8 +69,10 @@ pub(super) struct FastState {
     pub delayed: Owned<Delayed>,
     pub wheel: Owned<Wheel>,
     pub frames: Owned<SlowFrames>,
-    pub ident: Owned<Ident>,
+    pub sending: Owned<Sending>,
     pub outbox: Outbox,
+    /// The SACK options of the batch. Few segments have one.
+    pub sacks: Vec<SackBlocks>,
     /// Frames of the batch that flows which are to be spliced have not taken.
     pub held: Vec<u32>,
     /// Each stage counts for itself.
@@ -82,7 +91,7 @@ impl Writes<Wheel> for Post {}
 impl Writes<Wheel> for Loss {}
 impl Writes<SlowFrames> for Control {}
 impl Writes<SlowFrames> for Egress {}
-impl Writes<Ident> for Egress {}
+impl Writes<Sending> for Egress {}
 
 impl FastState {
     pub fn new(flow_group: usize, config: FastConfig) -> Self {
@@ -98,12 +107,9 @@ impl FastState {
             delayed: Owned::default(),
             wheel: Owned::default(),
             frames: Owned::default(),
-            ident: Owned::default(),
-            outbox: Outbox {
-                events: VecDeque::with_capacity(room),
-                messages: VecDeque::with_capacity(room),
-                segments: 0,
-            },
+            sending: Owned::default(),
+            outbox: Outbox { events: Fifo::with_capacity(room), messages: VecDeque::with_capacity(room), segments: 0 },
+            sacks: Vec::with_capacity(room),
             held: Vec::new(),
             counters: Counters::default(),
         }
@@ -123,11 +129,15 @@ impl<'a> FlowTurn<'a> {
     /// A turn of a flow that is installed in this fast path.
     #[inline]
     pub fn of(table: &'a FlowTable, state: &'a mut FastState, now: Micros, flow: FlowId) -> Option<Self> {
-        let lines = table.get(flow)?;
-        if !lines.identity.is_owned_by(state.flow_group) {
-            return None;
-        }
+        let lines = Self::lines(table, state, flow)?;
         Some(Self { t: lines.protocol.load(), state, lines, flow, now })
+    }
+
+    /// The lines of a flow that is installed in this fast path.
+    #[inline(always)]
+    pub fn lines(table: &'a FlowTable, state: &FastState, flow: FlowId) -> Option<&'a Lines> {
+        let lines = table.get(flow)?;
+        if lines.identity.is_owned_by(state.flow_group) { Some(lines) } else { None }
     }
 
     /// Ends the turn. It stores the words that the stage, or one that it handed the flow to, has written.
@@ -136,17 +146,17 @@ impl<'a> FlowTurn<'a> {
         self.lines.protocol.store(by, &self.t);
     }
 
-    /// [`Self::store`], by a stage that has handed the flow to none.
+    /// Ends a turn that has loaded `LOADED` alone, and may have changed `STORED`.
     #[inline(always)]
-    pub fn store_own<S: Permit>(&self, by: S) {
-        self.lines.protocol.store_own(by, &self.t);
+    pub fn store_words<S: Permit, const LOADED: u16, const STORED: u16>(&self, by: S) {
+        self.lines.protocol.store_words::<S, LOADED, STORED>(by, &self.t);
     }
 
     /// Notes events for the stack's thread; one report per flow and batch.
     #[inline]
     pub fn raise<S: Writes<Reports>>(&mut self, by: S, what: u32) {
         if !self.t.any(EVENTS) {
-            self.state.outbox.events.push_back(self.flow);
+            self.state.outbox.events.push(self.flow);
         }
         self.t.set(by, Reports::of(what));
     }
@@ -173,7 +183,7 @@ impl<'a> FlowTurn<'a> {
     pub fn challenge<S: Writes<AckDebt> + Writes<RateLimit>>(&mut self, by: S) {
         let at = &self.lines.addresses.challenged_at_ms;
         // 0 means never.
-        let now_ms = ((self.now.0 / 1000) as u32).max(1);
+        let now_ms = self.now.ms().max(1);
         let FastState { config, challenges, .. } = &mut *self.state;
         if at.get() != 0 && now_ms.wrapping_sub(at.get()) < config.challenge_interval_ms {
             return;

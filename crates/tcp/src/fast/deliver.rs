@@ -5,9 +5,13 @@ use crate::buffers::{Rings, RxBatch};
 use crate::counters::{Counters, Stage};
 
 /// Copies what the protocol stage has accepted.
+#[inline(always)]
 pub(super) fn run(counters: &mut Counters, frames: &impl RxBatch, rings: &mut impl Rings, batch: &[Item]) {
     let mut copied = 0;
-    for item in batch.iter().filter(|item| item.copy.len != 0) {
+    for item in batch {
+        if item.copy.len == 0 {
+            continue;
+        }
         let (from, to) = (item.copy.offset as usize, (item.copy.offset + item.copy.len) as usize);
         // The range comes from `parse` of this frame.
         if let Some(bytes) = frames.bytes(item.frame as usize).get(from..to) {

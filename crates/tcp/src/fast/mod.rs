@@ -28,6 +28,7 @@ mod credit;
 mod deliver;
 mod ecn;
 mod egress;
+mod fifo;
 mod hystart;
 mod lookup;
 mod marks;
@@ -62,7 +63,7 @@ use crate::seq::Seq;
 use crate::table::bits::{DEAD, EVENTS, FIN_RECEIVED, FIN_SENT, Reports, URGENT_IN};
 use crate::table::stages::Permits;
 use crate::table::tcb::Tcb;
-use crate::table::{FLOW_GROUPS, Lines};
+use crate::table::{FLOW_GROUPS, Lines, word};
 use crate::time::Micros;
 use app::rx_tail;
 use batch::{Batch, Item};
@@ -134,10 +135,11 @@ impl FastPath {
     #[inline]
     pub fn receive(&mut self, now: Micros, port: PortId, frames: &impl RxBatch, rings: &mut impl Rings) {
         let Self { table, state, batch } = self;
-        batch.clear();
-        let FastState { lookup, outbox, counters, config, .. } = &mut *state;
+        batch.clear(frames.len());
+        let FastState { lookup, outbox, counters, config, sacks, .. } = &mut *state;
+        sacks.clear();
         let slow_segments = config.slow_segments;
-        pre::run(pre::Intake { lookup, outbox, counters, slow_segments }, port, frames, batch);
+        pre::run(pre::Intake { lookup, outbox, counters, sacks, slow_segments }, port, frames, batch);
         protocol_and_post(table, state, now, batch);
         // Not in there, where it would take a register from the predicted path.
         probes::stage::<{ probes::Stage::Protocol as u32 }>(batch.items().len());
@@ -149,7 +151,7 @@ impl FastPath {
 
     /// Takes over what the application has written. After a contract violation its connection is aborted.
     pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
-        app::update(STAGES.application, &self.table, &mut self.state, now, flow, update)
+        app::update(STAGES.application, &self.table, &mut self.state, now, flow, &update)
     }
 
     /// Doubles the flow's receive ring if `fits` says so of its bytes: the ring's size, the first unread position, and that
@@ -163,7 +165,13 @@ impl FastPath {
     /// goes beyond those bytes is dropped. False: there are unread bytes, or something has come ahead of a hole.
     #[cold]
     pub fn trim_receive_ring(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
-        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes)
+        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes, false)
+    }
+
+    /// The same of a ring that has been trimmed already. 0: it takes nothing for now.
+    #[cold]
+    pub fn trim_receive_ring_again(&mut self, now: Micros, flow: FlowId, bytes: u32) -> bool {
+        trimmed::trim(STAGES.receive, &self.table, &mut self.state, now, flow, bytes, true)
     }
 
     /// The flow's receive ring has all its memory again.
@@ -206,29 +214,40 @@ impl FastPath {
         egress::run(STAGES.egress, &self.table, &mut self.state, now, budget, rings, ports)
     }
 
+    /// Are there events to take?
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.state.outbox.events.is_empty()
+    }
+
     /// Takes the events since the last call, one per flow.
     pub fn events(&mut self) -> impl Iterator<Item = FlowEvent> + '_ {
-        std::iter::from_fn(|| self.next_event().map(|(event, _)| event))
+        std::iter::from_fn(|| self.take_event().map(|(event, _)| event))
     }
 
     /// Takes the events of one flow, with the words that are shown to its application.
     #[inline]
     pub fn next_event(&mut self) -> Option<(FlowEvent, AppView)> {
+        self.take_event().map(|(event, lines)| (event, lines.map_or_else(AppView::default, shown)))
+    }
+
+    #[inline(always)]
+    fn take_event(&mut self) -> Option<(FlowEvent, Option<&Lines>)> {
         let Self { table, state: FastState { outbox, .. }, .. } = self;
-        let flow = outbox.events.pop_front()?;
-        let Some(lines) = table.get(flow) else { return Some((FlowEvent { flow, what: 0 }, AppView::default())) };
+        let flow = outbox.events.pop()?;
+        let Some(lines) = table.get(flow) else { return Some((FlowEvent { flow, what: 0 }, None)) };
         let by = STAGES.post;
-        let mut t = lines.protocol.load_shown();
+        let mut t = lines.protocol.load_words::<{ word::MARKS }>();
         let what = t.flags::<Reports>().events();
         t.clear(by, EVENTS);
         post::settle(by, &mut t, outbox, flow);
-        lines.protocol.store(by, &t);
-        Some((FlowEvent { flow, what }, shown(&t, lines)))
+        lines.protocol.store_words::<_, { word::MARKS }, { word::MARKS }>(by, &t);
+        Some((FlowEvent { flow, what }, Some(lines)))
     }
 
     /// The words that are shown to the application.
     pub fn view(&self, flow: FlowId) -> AppView {
-        self.table.get(flow).map_or_else(AppView::default, |lines| shown(&lines.protocol.load_shown(), lines))
+        self.table.get(flow).map_or_else(AppView::default, shown)
     }
 
     /// The next message for the slow path.
@@ -268,49 +287,53 @@ fn protocol_and_post(table: &FlowTable, state: &mut FastState, now: Micros, batc
     let items = batch.items();
     state.counters.stage(Stage::Protocol, items.len());
     let mut turns = 0;
-    for items in items.chunk_by_mut(|one, next| one.flow == next.flow) {
-        let flow = items[0].flow;
+    let mut rest = items;
+    while let Some(first) = rest.first() {
+        let flow = first.flow;
+        let mut count = 1;
+        while rest.get(count).is_some_and(|next| next.flow == flow) {
+            count += 1;
+        }
+        let (items, behind) = rest.split_at_mut(count);
+        rest = behind;
         let Some(lines) = table.get(flow) else { continue };
         turns += 1;
-        let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
         match items {
-            [item] if turn.state.config.prediction && prediction::expected(&turn.t, &item.segment) => {
-                predicted(turn, item);
-            }
-            _ => unpredicted(turn, items),
+            [item] if state.config.prediction => single(state, lines, now, item),
+            _ => unpredicted(state, lines, now, items),
         }
     }
     state.counters.stage(Stage::Post, turns);
 }
 
 #[inline(never)]
-fn unpredicted(mut turn: FlowTurn<'_>, items: &mut [Item]) {
+fn unpredicted(state: &mut FastState, lines: &Lines, now: Micros, items: &mut [Item]) {
+    let mut turn = FlowTurn { t: lines.protocol.load(), state, lines, flow: items[0].flow, now };
     protocol::run::<false>(STAGES.receive, &mut turn, items);
     post::flow(STAGES.post, &mut turn);
     turn.store((STAGES.receive, STAGES.post));
 }
 
+/// A segment that is the only one of its flow in a batch.
 #[inline(always)]
-fn predicted(mut turn: FlowTurn<'_>, item: &mut Item) {
+fn single(state: &mut FastState, lines: &Lines, now: Micros, item: &mut Item) {
+    let Some(t) = prediction::expected(&lines.protocol, &item.segment) else {
+        return unpredicted(state, lines, now, std::slice::from_mut(item));
+    };
+    let mut turn = FlowTurn { t, state, lines, flow: item.flow, now };
     protocol::run::<true>(STAGES.receive, &mut turn, std::slice::from_mut(item));
-    if post::predicted(STAGES.post, &mut turn) {
-        return limited(turn);
+    let limited = post::predicted(STAGES.post, &mut turn);
+    turn.store_words::<_, { prediction::RECEIVE_READS }, { prediction::RECEIVE_WRITES }>((STAGES.receive, STAGES.post));
+    if limited {
+        post::limited(STAGES.post, turn.state, lines, now, turn.flow);
     }
-    turn.store((STAGES.receive, STAGES.post));
-}
-
-/// The rest of the predicted path for a flow whose class waits.
-#[cold]
-#[inline(never)]
-fn limited(mut turn: FlowTurn<'_>) {
-    post::bypass_limit(STAGES.post, &mut turn);
-    turn.store((STAGES.receive, STAGES.post));
 }
 
 /// The words that are shown to the application.
 #[inline]
-fn shown(t: &Tcb, lines: &Lines) -> AppView {
-    let id = &lines.identity;
+fn shown(lines: &Lines) -> AppView {
+    const WORDS: u16 = word::SND_UNA | word::RCV_NXT | word::SND_QUEUED | word::MARKS;
+    let (t, id) = (&lines.protocol.load_words::<WORDS>(), &lines.identity);
     AppView {
         tx_head: tx_head(t, lines),
         rx_tail: rx_tail(t, lines),

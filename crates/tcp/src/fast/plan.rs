@@ -40,7 +40,7 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
 /// [`next`], but a super-segment of up to `most` bytes if the rules let more than one segment go.
 #[inline(always)]
 pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes: u32) -> Option<Plan> {
-    if rare::<PREDICTED>(t.snd_nxt().after(t.snd_queued())) {
+    if rare::<PREDICTED>(|| t.snd_nxt().after(t.snd_queued())) {
         return None;
     }
     let unsent = t.snd_queued().bytes_since(t.snd_nxt());
@@ -52,7 +52,7 @@ pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes
     let flight = t.snd_nxt().bytes_since(t.snd_una());
     // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent
     // before.
-    let limited = if !rare::<PREDICTED>(t.in_a_row() != 0) || t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) {
+    let limited = if !rare::<PREDICTED>(|| t.in_a_row() != 0) || t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) {
         0
     } else {
         t.in_a_row().min(2)
@@ -60,11 +60,12 @@ pub(super) fn largest<const PREDICTED: bool>(t: &Tcb, lines: &Lines, super_bytes
     let extra = u32::from(limited) * mss;
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
     let by_peer = t.snd_wnd().saturating_sub(flight);
-    let (left, most) = if rare::<PREDICTED>(t.any(SCORED | MARKED)) { seldom(t, lines, unsent) } else { (0, unsent) };
+    let (left, most) =
+        if rare::<PREDICTED>(|| t.any(SCORED | MARKED)) { seldom(t, lines, unsent) } else { (0, unsent) };
     let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     // The segment is as full as possible (RFC 9293 SHLD-28).
     let allowed = most.min(by_peer).min(by_network);
-    let several_go = rare::<PREDICTED>(super_bytes > mss && allowed > mss);
+    let several_go = rare::<PREDICTED>(|| super_bytes > mss && allowed > mss);
     let len = if several_go { several(t, allowed, super_bytes, most) } else { allowed.min(mss) };
     let last = len == most;
     let fin = last && fin_wanted && len == unsent && by_peer > len;
@@ -127,7 +128,7 @@ fn partial_may_go<const PREDICTED: bool>(t: &Tcb, lines: &Lines, len: u32, last:
         // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
         // Linux).
         let nagle = t.has(NODELAY) || t.has(URGENT_OUT) || t.idle();
-        let marked = rare::<PREDICTED>(t.has(MARKED));
+        let marked = rare::<PREDICTED>(|| t.has(MARKED));
         return (nagle && !t.has(CORK)) || (marked && marks::let_go(t, lines, t.snd_nxt().add(len), nagle));
     }
     // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.

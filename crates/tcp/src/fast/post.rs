@@ -34,14 +34,23 @@ pub(super) fn flow(by: Post, turn: &mut FlowTurn<'_>) {
     }
 }
 
-/// [`flow`] on the predicted path. True: [`bypass_limit`] is to follow. It is not called here, because a call would keep
-/// the control block out of registers.
+/// [`flow`] on the predicted path. True: [`limited`] is to follow. It is not called here, because a call would keep the
+/// control block out of registers.
 #[inline(always)]
 #[must_use]
 pub(super) fn predicted(by: Post, turn: &mut FlowTurn<'_>) -> bool {
     let decision = decide::<true>(&turn.t, turn.lines);
     carry_out(by, turn, decision);
     matches!(decision, Decision::Send | Decision::Queued) && turn.state.scheduler.waits(turn.lines.identity.class())
+}
+
+/// The rest of a predicted path, whose turn is stored, for a flow whose class waits.
+#[cold]
+#[inline(never)]
+pub(super) fn limited(by: Post, state: &mut FastState, lines: &Lines, now: Micros, flow: FlowId) {
+    let mut turn = FlowTurn { t: lines.protocol.load_own(by), state, lines, flow, now };
+    bypass_limit(by, &mut turn);
+    turn.store(by);
 }
 
 /// What a flow waits for after its state has changed.
@@ -60,11 +69,13 @@ fn decide<const PREDICTED: bool>(t: &Tcb, lines: &Lines) -> Decision {
     if t.marked(DECIDED) {
         return if t.has(SCHEDULED) { Decision::Queued } else { Decision::Nothing };
     }
-    if PREDICTED && !t.has(PACE_WAIT) && plan::whole(t, lines).is_some() {
-        return Decision::Send;
-    }
-    let repairs = rare::<PREDICTED>(t.any(RESEND | TAIL) || plan::repair_may_go(t, lines));
-    let may_send = !t.has(PACE_WAIT) && (repairs || plan::largest::<PREDICTED>(t, lines, 0).is_some());
+    // Prediction excludes a FIN. So if all is sent, there is no plan.
+    let unsent = !PREDICTED || t.snd_queued() != t.snd_nxt();
+    let repairs = || rare::<PREDICTED>(|| t.any(RESEND | TAIL) || plan::repair_may_go(t, lines));
+    let planned =
+        || (PREDICTED && plan::whole(t, lines).is_some()) || plan::largest::<PREDICTED>(t, lines, 0).is_some();
+    debug_assert!(unsent || !(repairs() || planned()));
+    let may_send = unsent && !t.has(PACE_WAIT) && (repairs() || planned());
     if may_send || t.has(ACK_NOW) {
         Decision::Send
     } else if t.has(ACK_OWED) && !t.has(DELAYED) {
@@ -135,6 +146,8 @@ pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
 
 /// Schedules the acknowledgements that have waited long enough for data: 1 ms by default (RFC 9293 §3.8.6.3, MUST-40:
 /// less than 500).
+#[cold]
+#[inline(never)]
 pub(super) fn expire(by: Post, table: &FlowTable, state: &mut FastState, now: Micros) {
     while let Some(flow) = state.delayed.by(by).pop_due(now) {
         let Some(lines) = table.get(flow) else { continue };

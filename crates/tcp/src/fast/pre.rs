@@ -11,16 +11,21 @@ use towpath_probes as probes;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
-use towpath_wire::segment::{self, SackBlocks, checksum_ok, flags, parse, parse_usual};
+use towpath_wire::segment::{self, SackBlocks, UsualSegment, checksum_ok, flags, parse};
 
 /// The tables in which the stage looks, and the queue for segments that are not for the next stage.
 pub(super) struct Intake<'a> {
     pub lookup: &'a Lookup,
     pub outbox: &'a mut Outbox,
     pub counters: &'a mut Counters,
+    /// The SACK options of the batch.
+    pub sacks: &'a mut Vec<SackBlocks>,
     /// Segments that may wait for the slow path.
     pub slow_segments: usize,
 }
+
+/// The flags that begin and end a connection.
+const CONTROL: u8 = flags::SYN | flags::FIN | flags::RST;
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
 #[inline]
@@ -28,14 +33,14 @@ pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, b
     intake.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let (frame, checksum) = (frames.bytes(i), frames.checksum(i));
-        // Inlined, so that what the state machine does not read is never written.
-        let usual = parse_usual(frame).filter(|s| check(frame, s, checksum).is_none());
+        let usual = UsualSegment::check(frame).filter(|s| s.flags() & CONTROL == 0 && s.checksum_ok(frame, checksum));
         if let Some(s) = usual
-            && let Some(flow) = intake.lookup.find(&tuple(&s))
+            && let Some(flow) = intake.lookup.find(&tuple(&s.read()))
         {
-            // The usual layout has no SACK blocks.
-            let segment = Segment { sack: SackBlocks::NONE, ..Segment::of(&s) };
-            batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() });
+            // Read here, where they are at once written again. What the state machine does not read is never written.
+            let place = batch.place();
+            let segment = Segment::of(&s.read(), intake.sacks);
+            *place = Item { flow, frame: i as u32, segment, copy: Copy::default() };
         } else {
             intake.any(port, i, (frame, checksum), batch);
         }
@@ -72,7 +77,7 @@ fn check(frame: &[u8], segment: &segment::Segment, checksum: RxChecksum) -> Opti
         return Some(Drop::TcpChecksum);
     }
     // At most one of SYN, FIN and RST makes sense.
-    let control = segment.flags & (flags::SYN | flags::FIN | flags::RST);
+    let control = segment.flags & CONTROL;
     (control & control.wrapping_sub(1) != 0).then_some(Drop::BadFlags)
 }
 
@@ -89,7 +94,8 @@ impl Intake<'_> {
             return self.counters.drop(reason);
         }
         let Some(flow) = self.lookup.find(&tuple(&s)) else { return self.pass_to_slow(port, frame) };
-        batch.push(Item { flow, frame: i as u32, segment: Segment::of(&s), copy: Copy::default() });
+        let segment = Segment::of(&s, self.sacks);
+        *batch.place() = Item { flow, frame: i as u32, segment, copy: Copy::default() };
     }
 
     /// A copy for the slow path: only segments without an installed flow.

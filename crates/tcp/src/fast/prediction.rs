@@ -8,8 +8,6 @@
 use super::plan::{self, Plan};
 use super::segment::Segment;
 use crate::messages::AppUpdate;
-use crate::seq::Seq;
-use crate::table::Lines;
 use crate::table::bits::{
     ABORTING, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED, FIN_RECEIVED,
     FIN_WANTED, FlagSet, HELD, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE, QUICKACK,
@@ -17,49 +15,86 @@ use crate::table::bits::{
     UNDO, URGENT_OUT, V6, VLAN,
 };
 use crate::table::tcb::{Marks, Tcb};
+use crate::table::{Lines, ProtocolLine, word};
 use towpath_wire::segment::flags;
 
 /// Nothing of this is set on a flow that receives the predicted segment.
 const RECEIVES: Marks = Marks::mask(DEAD.and(ECN), QueueFlags::EMPTY, DSACK.and(ECN_EDGES), LOST.and(TAIL).and(RESEND))
     .and(
         FIN_RECEIVED.and(PASSIVE_CLOSE).and(FIN_ACKED).and(ECN_ECHO).and(TRIMMED).and(HELD),
-        APP_CLOSED.and(QUICKACK).and(SHUT_RD),
+        APP_CLOSED.and(QUICKACK).and(SHUT_RD).and(FIN_WANTED),
     );
+/// Nothing of this is set on a flow whose application's words are predicted.
+const UPDATES: Marks = RECEIVES.and(ReceiveFlags::EMPTY, CORK);
 /// Nor of these.
 const REPAIRS: LossFlags = RECOVERY.and(RECOVER_SET).and(TRACKED).and(SCORED).and(UNDO).and(ECN_REDUCED).and(MARKED);
 
-/// True if this is the segment that is expected next: data in order, within the window, that acknowledge data which
-/// are out. The flow has no losses, marks or end.
+/// The words that the predicted receiving path reads.
+pub(super) const RECEIVE_READS: u16 = !(word::SND_WL1 | word::RCV_LIMIT);
+/// The words that it may change.
+pub(super) const RECEIVE_WRITES: u16 = word::SND_UNA
+    | word::SND_WND
+    | word::SND_WL1
+    | word::RCV_NXT
+    | word::TS_RECENT
+    | word::RCV_MSS
+    | word::CWND
+    | word::MSS
+    | word::MARKS;
+
+/// The flow, if this is the segment that is expected next: data in order, within the window, that acknowledge data which
+/// are out. It has no losses, marks or end: without a FIN nothing beyond what is queued has been sent.
 #[inline(always)]
-pub(super) fn expected(t: &Tcb, s: &Segment) -> bool {
+pub(super) fn expected(line: &ProtocolLine, s: &Segment) -> Option<Tcb> {
+    const FLAGS: u16 = word::MARKS | word::MSS;
+    const HERE: u16 = word::RCV_NXT | word::RCV_ADV | word::TS_RECENT | word::RCV_MSS;
+    const THERE: u16 = word::SND_UNA | word::SND_NXT | word::SND_MAX;
+    let usual = s.stamped && !s.reports() && s.flags & !flags::PSH == flags::ACK && s.payload_len != 0;
+    let mut t = line.load_words::<FLAGS>();
+    if !usual || t.marked(RECEIVES) || t.any(REPAIRS) {
+        return None;
+    }
+    line.load_more::<HERE>(&mut t);
+    let in_order = s.seq == t.rcv_nxt().0
+        && s.payload_len as i32 <= t.rcv_adv().distance(t.rcv_nxt())
+        && (s.stamp.wrapping_sub(t.ts_recent()) as i32) >= 0
+        && t.out_of_order() == 0;
+    if !in_order {
+        return None;
+    }
+    line.load_more::<THERE>(&mut t);
     let acked = s.ack.wrapping_sub(t.snd_una().0);
-    let Some(stamps) = s.timestamps else { return false };
-    s.flags & !flags::PSH == flags::ACK
-        && !t.marked(RECEIVES)
-        && !t.any(REPAIRS)
-        && s.seq == t.rcv_nxt().0
-        && s.payload_len.wrapping_sub(1) < t.rcv_wnd()
-        && acked.wrapping_sub(1) < t.flight()
-        && !Seq(s.ack).after(t.snd_queued())
-        && !t.snd_nxt().after(t.snd_queued())
-        && (stamps.value.wrapping_sub(t.ts_recent()) as i32) >= 0
-        && t.out_of_order() == 0
-        && s.sack.is_empty()
+    if t.snd_nxt() != t.snd_max() || acked.wrapping_sub(1) >= t.flight() {
+        return None;
+    }
+    line.load_more::<{ RECEIVE_READS & !(FLAGS | HERE | THERE) }>(&mut t);
+    Some(t)
 }
 
-/// True if the application's words only move positions, on a flow without losses, marks or an end.
+/// The words that the predicted path of the application's words reads.
+pub(super) const UPDATE_READS: u16 = !(word::SND_WL1 | word::TS_RECENT | word::RCV_MSS | word::LAST_ACK);
+/// The words that it may change.
+pub(super) const UPDATE_WRITES: u16 = word::SND_QUEUED | word::RCV_LIMIT | word::MARKS;
+
+/// The flow, if the application's words only move positions, and it has no losses, marks or end.
 #[inline(always)]
-pub(super) fn plain(t: &Tcb, update: &AppUpdate) -> bool {
-    // Not one test after the other: they hardly ever fail.
-    let changes = update.closed | update.cork | update.quickack | update.shut_wr | update.shut_rd;
-    !t.marked(RECEIVES)
+pub(super) fn plain(line: &ProtocolLine, update: &AppUpdate) -> Option<Tcb> {
+    const FLAGS: u16 = word::MARKS | word::MSS;
+    let ends = [update.shut_wr, update.shut_rd, update.closed, update.abort].map(u8::from);
+    let mut t = line.load_words::<FLAGS>();
+    let plain = !t.marked(UPDATES)
         && !t.any(REPAIRS)
         && t.in_a_row() == 0
-        && !t.snd_nxt().after(t.snd_queued())
         && update.marks.is_none()
-        && !changes
-        && update.nodelay == t.has(NODELAY)
-        && !t.has(CORK)
+        && u32::from_ne_bytes(ends) == 0
+        && !update.quickack
+        && !update.cork
+        && update.nodelay == t.has(NODELAY);
+    if !plain {
+        return None;
+    }
+    line.load_more::<{ UPDATE_READS & !FLAGS }>(&mut t);
+    Some(t)
 }
 
 /// Nothing of this is set on a flow whose turn to send is predicted.
@@ -74,9 +109,24 @@ const SENDS: Marks = Marks::mask(
 /// Nor of these.
 const UNEVEN: LossFlags = RECOVERY.and(TRACKED).and(SCORED).and(MARKED);
 
-/// The plan of a flow's turn to send, if nothing is in flight and one new segment carries all that is queued.
+/// The words that the predicted turn to send reads.
+pub(super) const SEND_READS: u16 = !(word::SND_WL1 | word::LAST_ACK);
+/// The words that it may change.
+pub(super) const SEND_WRITES: u16 =
+    word::SND_MAX | word::LAST_ACK | word::SND_NXT | word::RCV_ADV | word::MSS | word::MARKS;
+
+/// The flow and the plan of its turn to send, if nothing is in flight and one new segment carries all that is queued.
 #[inline(always)]
-pub(super) fn all_unsent(t: &Tcb, lines: &Lines) -> Option<Plan> {
-    let even = !t.marked(SENDS) && !t.any(UNEVEN) && t.out_of_order() == 0;
-    if even { plan::whole(t, lines) } else { None }
+pub(super) fn all_unsent(lines: &Lines) -> Option<(Tcb, Plan)> {
+    const FLAGS: u16 = word::MARKS | word::MSS | word::RCV_MSS;
+    const PLAN: u16 = word::SND_UNA | word::SND_NXT | word::SND_MAX | word::SND_QUEUED | word::SND_WND | word::CWND;
+    let mut t = lines.protocol.load_words::<FLAGS>();
+    if t.marked(SENDS) || t.any(UNEVEN) || t.out_of_order() != 0 {
+        return None;
+    }
+    lines.protocol.load_more::<PLAN>(&mut t);
+    // It checks itself against the general plan, which reads no other words.
+    let plan = plan::whole(&t, lines)?;
+    lines.protocol.load_more::<{ SEND_READS & !(FLAGS | PLAN) }>(&mut t);
+    Some((t, plan))
 }

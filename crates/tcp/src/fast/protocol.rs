@@ -16,6 +16,7 @@ use crate::table::bits::{
     SHUT_RD, TIMESTAMPS, TRIMMED, URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
+use std::hint::cold_path;
 use towpath_wire::segment::flags;
 
 /// errno of a connection reset by the peer (ECONNRESET).
@@ -44,24 +45,24 @@ impl FlowTurn<'_> {
     /// have had their effect.
     #[inline(always)]
     fn segment<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
-        if rare::<PREDICTED>(self.t.has(DEAD)) {
+        if rare::<PREDICTED>(|| self.t.has(DEAD)) {
             return Err(if self.t.has(RESTING) { Drop::Held } else { Drop::NoSocket });
         }
-        if rare::<PREDICTED>(s.flags & flags::RST != 0) {
+        if rare::<PREDICTED>(|| s.flags & flags::RST != 0) {
             return self.reset(by, s);
         }
         if let Err(reason) = self.acceptable::<PREDICTED>(by, s) {
             self.lines.seldom.unheard.add(by, 1);
             return Err(reason);
         }
-        if rare::<PREDICTED>(s.flags & flags::URG != 0) {
+        if rare::<PREDICTED>(|| s.flags & flags::URG != 0) {
             self.urgent(by, s);
         }
-        if rare::<PREDICTED>(s.payload_len == 0 && s.flags & flags::FIN == 0) {
+        if rare::<PREDICTED>(|| s.payload_len == 0 && s.flags & flags::FIN == 0) {
             self.lines.measures.empty_in.add(by, 1);
             return Ok(Copy::default());
         }
-        if rare::<PREDICTED>(self.t.has(ECN) && s.payload_len != 0) {
+        if rare::<PREDICTED>(|| self.t.has(ECN) && s.payload_len != 0) {
             ecn::receive(by, &mut self.t, self.lines, s);
         }
         self.text::<PREDICTED>(by, s)
@@ -71,13 +72,13 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn acceptable<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
         self.paws::<PREDICTED>(by, s)?;
-        if rare::<PREDICTED>(s.flags & flags::SYN != 0) {
+        if rare::<PREDICTED>(|| s.flags & flags::SYN != 0) {
             // RFC 5961 §4: whatever its sequence number.
             self.challenge(by);
             return Err(Drop::BadFlags);
         }
         self.in_window::<PREDICTED>(by, s)?;
-        if rare::<PREDICTED>(s.flags & flags::ACK == 0) {
+        if rare::<PREDICTED>(|| s.flags & flags::ACK == 0) {
             return Err(Drop::NoAck);
         }
         self.acknowledgement::<PREDICTED>(by, s)
@@ -92,8 +93,10 @@ impl FlowTurn<'_> {
         if !self.t.has(TIMESTAMPS) {
             return Ok(());
         }
-        let Some(ts) = s.timestamps else { return Ok(()) };
-        let old = (ts.value.wrapping_sub(self.t.ts_recent()) as i32) < 0;
+        if rare::<PREDICTED>(|| !s.stamped) {
+            return Ok(());
+        }
+        let old = || (s.stamp.wrapping_sub(self.t.ts_recent()) as i32) < 0;
         if !rare::<PREDICTED>(old) || self.ts_recent_is_stale() {
             return Ok(());
         }
@@ -109,11 +112,18 @@ impl FlowTurn<'_> {
     /// RFC 7323 §4.3: the timestamp to echo is that of the segment that the last acknowledgement was for. The segment's
     /// own acknowledgement has been found valid (as Linux): a blind one would make PAWS drop what the peer sends from
     /// then on.
-    #[inline]
-    fn take_timestamp(&mut self, by: Receive, s: &Segment) {
-        let Some(ts) = s.timestamps else { return };
-        if ts.value != self.t.ts_recent() && self.t.has(TIMESTAMPS) && !Seq(s.seq).after(self.t.last_ack()) {
-            self.t.received(by).ts_recent = ts.value;
+    #[inline(always)]
+    fn take_timestamp<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) {
+        if rare::<PREDICTED>(|| !s.stamped) {
+            return;
+        }
+        if s.stamp == self.t.ts_recent() {
+            return;
+        }
+        // The clock ticks seldom against a busy connection's segments.
+        cold_path();
+        if self.t.has(TIMESTAMPS) && !Seq(s.seq).after(self.t.last_ack()) {
+            self.t.received(by).ts_recent = s.stamp;
             self.lines.identity.ts_recent_at.set(by, (self.now.0 >> 20) as u32);
         }
     }
@@ -158,11 +168,11 @@ impl FlowTurn<'_> {
         let length = s.payload_len + u32::from(s.flags & flags::FIN);
         let offset = Seq(s.seq).distance(self.t.rcv_nxt());
         let window = self.t.rcv_wnd() as i32;
-        if rare::<PREDICTED>(offset > window || (offset == window && offset > 0 && length > 0)) {
+        if rare::<PREDICTED>(|| offset > window || (offset == window && offset > 0 && length > 0)) {
             self.answer(by, s);
             return Err(Drop::OutOfWindow);
         }
-        if rare::<PREDICTED>(offset < 0 && Seq(s.seq).add(length).before(self.t.last_ack())) {
+        if rare::<PREDICTED>(|| offset < 0 && Seq(s.seq).add(length).before(self.t.last_ack())) {
             self.answer(by, s);
             report::duplicate(by, &mut self.t, self.lines, Seq(s.seq), Seq(s.seq).add(s.payload_len));
             return Err(if length > 0 { Drop::Duplicate } else { Drop::OutOfWindow });
@@ -194,9 +204,9 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn text<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         let t = &mut self.t;
-        let has_fin = rare::<PREDICTED>(s.flags & flags::FIN != 0);
+        let has_fin = rare::<PREDICTED>(|| s.flags & flags::FIN != 0);
         let offset = Seq(s.seq).distance(t.rcv_nxt());
-        let old = if rare::<PREDICTED>(offset < 0) { offset.unsigned_abs() } else { 0 };
+        let old = if rare::<PREDICTED>(|| offset < 0) { offset.unsigned_abs() } else { 0 };
         if old > 0 {
             report::duplicate(by, t, self.lines, Seq(s.seq), Seq(s.seq).add(old.min(s.payload_len)));
         }
@@ -204,7 +214,7 @@ impl FlowTurn<'_> {
             t.set(by, ACK_NOW);
             return Err(Drop::Duplicate);
         }
-        if rare::<PREDICTED>(t.any(FIN_RECEIVED | TRIMMED | HELD)) {
+        if rare::<PREDICTED>(|| t.any(FIN_RECEIVED | TRIMMED | HELD)) {
             return self.unusual(by, s, old);
         }
         self.take::<PREDICTED>(by, s, old, u32::MAX)
@@ -229,32 +239,34 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn take<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment, old: u32, most: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
-        let has_fin = rare::<PREDICTED>(s.flags & flags::FIN != 0);
+        let has_fin = rare::<PREDICTED>(|| s.flags & flags::FIN != 0);
         let offset = Seq(s.seq).distance(t.rcv_nxt());
-        if rare::<PREDICTED>(t.has(APP_CLOSED) && s.payload_len > old) {
+        if rare::<PREDICTED>(|| t.has(APP_CLOSED) && s.payload_len > old) {
             return Err(self.closed(by));
         }
         // Both are inside the window as `in_window` has let the segment pass.
         let start = Seq(s.seq).add(old);
         let room = (t.rcv_adv().distance(start).max(0) as u32).min(most);
-        let whole = s.payload_len - old.min(s.payload_len);
-        let len = if rare::<PREDICTED>(whole > room) { room } else { whole };
+        let whole = if old == 0 { s.payload_len } else { s.payload_len - old.min(s.payload_len) };
+        let len = if rare::<PREDICTED>(|| whole > room) { room } else { whole };
         // A FIN at a closed window is taken: it needs no room.
         let fin = has_fin && len == whole;
         let from = s.payload_offset + old;
-        if len < whole {
+        if rare::<PREDICTED>(|| len < whole) {
             t.set(by, ACK_NOW);
             if len == 0 {
                 return Err(Drop::OutOfWindow);
             }
         }
-        let largest = t.rcv_mss().max(s.payload_len.min(u32::from(t.mss())) as u16);
-        t.segment(by).rcv_mss = largest;
-        if rare::<PREDICTED>(offset > 0) {
+        if s.payload_len > u32::from(t.rcv_mss()) {
+            let largest = t.rcv_mss().max(s.payload_len.min(u32::from(t.mss())) as u16);
+            t.segment(by).rcv_mss = largest;
+        }
+        if rare::<PREDICTED>(|| offset > 0) {
             return self.ahead(by, start, len, fin, from);
         }
         let position = start.bytes_since(Seq(self.lines.identity.rcv_start.get()));
-        let wanted = !rare::<PREDICTED>(t.has(SHUT_RD));
+        let wanted = !rare::<PREDICTED>(|| t.has(SHUT_RD));
         self.in_order::<PREDICTED>(by, start.add(len), fin);
         Ok(Copy { position, offset: from, len: if wanted { len } else { 0 } })
     }
@@ -299,15 +311,15 @@ impl FlowTurn<'_> {
     fn in_order<const PREDICTED: bool>(&mut self, by: Receive, end: Seq, fin: bool) {
         let before = self.t.rcv_nxt();
         let (mut end, mut fin) = (end, fin);
-        if rare::<PREDICTED>(self.t.out_of_order() != 0) {
+        if rare::<PREDICTED>(|| self.t.out_of_order() != 0) {
             (end, fin) = self.fill_hole(by, end, fin);
         }
         let t = &mut self.t;
         let bytes = end.bytes_since(before);
         t.received(by).rcv_nxt = end;
         self.lines.measures.bytes_in.add(by, u64::from(bytes));
-        if bytes != 0 {
-            if rare::<PREDICTED>(t.has(SHUT_RD)) {
+        if !rare::<PREDICTED>(|| bytes == 0) {
+            if rare::<PREDICTED>(|| t.has(SHUT_RD)) {
                 self.discard(by, bytes);
             } else {
                 self.raise(by, event::READABLE);
@@ -320,7 +332,7 @@ impl FlowTurn<'_> {
         // Every second full segment is acknowledged at once (RFC 5681 §4.2, RFC 9293 SHLD-19), or every half ring if
         // segments are that large. Else the acknowledgement is owed (SHLD-18).
         let enough = (2 * u32::from(t.rcv_mss())).min(self.lines.identity.rx_bytes.get() / 2);
-        if t.rcv_nxt().bytes_since(t.last_ack()) >= enough || rare::<PREDICTED>(t.has(QUICKACK)) {
+        if t.rcv_nxt().bytes_since(t.last_ack()) >= enough || rare::<PREDICTED>(|| t.has(QUICKACK)) {
             t.set(by, ACK_NOW);
         } else if !t.any(ACK_NOW | ACK_OWED) {
             t.set(by, ACK_OWED);
@@ -380,19 +392,19 @@ impl FlowTurn<'_> {
     /// The ACK field: range (RFC 5961 §5), then what it acknowledges, then the window.
     #[inline(always)]
     fn acknowledgement<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
-        let t = &mut self.t;
+        let t = &self.t;
         let ack = Seq(s.ack);
-        let forged = ack.after(t.snd_max()) || ack.before(t.snd_una().sub(self.lines.measures.max_wnd.get()));
-        if rare::<PREDICTED>(forged) {
+        let oldest = || t.snd_una().sub(self.lines.measures.max_wnd.get());
+        if rare::<PREDICTED>(|| ack.after(t.snd_max()) || ack.before(oldest())) {
             self.challenge(by);
             return Err(Drop::BadAck);
         }
-        if rare::<PREDICTED>(ack.before(t.snd_una())) {
+        if rare::<PREDICTED>(|| ack.before(t.snd_una())) {
             // An old one says nothing of the peer now (as Linux).
             self.lines.seldom.unheard.add(by, 1);
             return Ok(());
         }
-        self.take_timestamp(by, s);
+        self.take_timestamp::<PREDICTED>(by, s);
         acknowledge::take::<PREDICTED>(by, self, s);
         Ok(())
     }

@@ -77,7 +77,7 @@ fn sent_after(span: &Span, newest: &Newest) -> bool {
 #[inline]
 pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
-    if scoreboard.clean && s.sack.is_empty() && !turn.t.has(RECOVERY) {
+    if scoreboard.clean && !s.reports() && !turn.t.has(RECOVERY) {
         scoreboard.advance(turn.t.snd_una());
         if turn.t.idle() {
             recovery::untrack(by, turn);
@@ -92,7 +92,8 @@ pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: 
 #[cold]
 fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let (lines, ack) = (turn.lines, turn.t.snd_una());
-    let blocks = s.sack.as_slice();
+    let sack = s.sack(turn.state);
+    let blocks = sack.as_slice();
     let twice = duplicate(blocks, ack);
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };
     let mut news = News {
@@ -171,8 +172,7 @@ pub(super) fn duplicate(blocks: &[(u32, u32)], ack: Seq) -> Option<(Seq, Seq)> {
 
 /// ms since the segment was sent whose timestamp the peer echoes.
 fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> {
-    let ts = s.timestamps.filter(|_| t.has(TIMESTAMPS))?;
-    Some(recovery::timestamp(lines, now).wrapping_sub(ts.echo))
+    (s.stamped && t.has(TIMESTAMPS)).then(|| recovery::timestamp(lines, now.ms()).wrapping_sub(s.echo))
 }
 
 /// A segment was sent twice and arrived twice, so the reordering window was too small (RFC 8985 §6.2, step 4). True =

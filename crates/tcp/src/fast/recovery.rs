@@ -14,12 +14,11 @@ use crate::table::permit::Owned;
 use crate::table::stages::Loss;
 use crate::table::tcb::Tcb;
 use crate::table::{Lines, learnt};
-use crate::time::Micros;
 
-/// Our timestamp now.
+/// Our timestamp at this time ([`Micros::ms`](crate::time::Micros::ms)).
 #[inline]
-pub(super) fn timestamp(lines: &Lines, now: Micros) -> u32 {
-    ((now.0 / 1000) as u32).wrapping_add(lines.identity.ts_offset.get())
+pub(super) fn timestamp(lines: &Lines, ms: u32) -> u32 {
+    ms.wrapping_add(lines.identity.ts_offset.get())
 }
 
 /// True while the flow repairs what was out when its retransmission timer ran out.
@@ -102,7 +101,7 @@ pub(super) fn resent(by: Loss, turn: &FlowTurn<'_>, seq: Seq, len: u32) {
     }
     if line.undo_bytes.get() == 0 {
         line.undo_from.set(by, seq.0);
-        line.resent_ts.set(by, timestamp(turn.lines, turn.now));
+        line.resent_ts.set(by, timestamp(turn.lines, turn.now.ms()));
     }
     line.undo_bytes.add(by, len);
 }
@@ -116,7 +115,7 @@ pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Se
     if !t.has(UNDO) || !t.has(TIMESTAMPS) || line.undo_bytes.get() == 0 || una.after(from) || !ack.after(from) {
         return false;
     }
-    s.timestamps.is_some_and(|ts| (ts.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0)
+    s.stamped && (s.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0
 }
 
 /// Nothing was lost: everything as it was before (RFC 4015 §3.2).

@@ -9,6 +9,7 @@
 //! the wheel brings it back. Acknowledgements, and what else bypasses the limit, have a queue of their own.
 
 use super::credit;
+use super::fifo::Fifo;
 use super::wheel::{Timer, Wheel};
 use crate::flow::{FlowId, PortId};
 use crate::time::Micros;
@@ -42,7 +43,7 @@ impl Default for Class {
 /// A class's flows on one port.
 #[derive(Debug, Default)]
 struct Queue {
-    flows: VecDeque<FlowId>,
+    flows: Fifo<FlowId>,
     /// Bytes that the class may still send in this round. Negative: what it has sent too much, which the next round
     /// pays for.
     deficit: i64,
@@ -52,10 +53,10 @@ struct Queue {
 /// The send queues of one port.
 #[derive(Debug, Default)]
 struct Port {
-    round: VecDeque<u16>,
+    round: Fifo<u16>,
     queues: Vec<Queue>,
     /// Flows of classes that wait, with something that bypasses the limit.
-    bypass: VecDeque<FlowId>,
+    bypass: Fifo<FlowId>,
 }
 
 /// A flow's turn to send.
@@ -105,9 +106,9 @@ impl Scheduler {
     }
 
     /// Puts a flow at the end of its class's queue.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, port: PortId, class: u16, flow: FlowId) {
-        self.join(port, class).flows.push_back(flow);
+        self.join(port, class).flows.push(flow);
     }
 
     /// Puts a flow back at the front, as its port had no room.
@@ -117,8 +118,27 @@ impl Scheduler {
 
     /// Queues a flow of a class that waits, for what bypasses the limit.
     pub fn bypass(&mut self, port: PortId, flow: FlowId) {
-        self.port(port).bypass.push_back(flow);
+        self.port(port).bypass.push(flow);
         self.ready += 1;
+    }
+
+    /// The class that alone has something to send on a port, if no class has a rate limit. It stays alone until a flow of
+    /// another class is queued.
+    #[inline(always)]
+    pub fn alone(&self, port: PortId) -> Option<u16> {
+        let port = self.ports.get(usize::from(port.0))?;
+        if self.limited != 0 || !port.bypass.is_empty() {
+            return None;
+        }
+        port.round.only()
+    }
+
+    /// The next flow of a class that is [alone](Self::alone) on a port.
+    #[inline(always)]
+    pub fn pop_of(&mut self, port: PortId, class: u16) -> Option<FlowId> {
+        let flow = self.ports.get_mut(usize::from(port.0))?.queues.get_mut(usize::from(class))?.flows.pop()?;
+        self.ready -= 1;
+        Some(flow)
     }
 
     /// The next flow of a port.
@@ -130,27 +150,28 @@ impl Scheduler {
             return None;
         }
         let port = ports.get_mut(usize::from(port.0))?;
-        if let Some(flow) = port.bypass.pop_front() {
+        if let Some(flow) = port.bypass.pop() {
             *ready -= 1;
             return Some(Next { flow, share: i64::MAX, bypass: true });
         }
         loop {
-            let number = *port.round.front()?;
+            let number = port.round.front()?;
             let alone = port.round.len() == 1;
             let (class, queue) = (&classes[usize::from(number)], &mut port.queues[usize::from(number)]);
             if class.waits || queue.flows.is_empty() {
                 queue.in_round = false;
-                port.round.pop_front();
+                port.round.pop();
                 continue;
             }
             if !alone && queue.deficit <= 0 {
                 queue.deficit += QUANTUM * i64::from(class.weight);
-                port.round.rotate_left(1);
+                port.round.pop();
+                port.round.push(number);
                 continue;
             }
             let share = if alone { i64::MAX } else { queue.deficit };
             *ready -= 1;
-            return queue.flows.pop_front().map(|flow| Next { flow, share, bypass: false });
+            return queue.flows.pop().map(|flow| Next { flow, share, bypass: false });
         }
     }
 
@@ -258,7 +279,8 @@ impl Scheduler {
     #[inline(always)]
     fn join(&mut self, port: PortId, number: u16) -> &mut Queue {
         let (at, index) = (usize::from(port.0), usize::from(number));
-        if self.ports.get(at).is_none_or(|port| index >= port.queues.len()) || index >= self.classes.len() {
+        // The class of a queue is known.
+        if self.ports.get(at).is_none_or(|port| index >= port.queues.len()) {
             return self.join_first(port, number);
         }
         self.join_queue(at, index)
@@ -279,13 +301,13 @@ impl Scheduler {
 
     #[inline(always)]
     fn join_queue(&mut self, at: usize, index: usize) -> &mut Queue {
-        let Self { ports, classes, ready, .. } = self;
-        let (Port { round, queues, .. }, class) = (&mut ports[at], &classes[index]);
+        let Self { ports, classes, ready, waiting, .. } = self;
+        let Port { round, queues, .. } = &mut ports[at];
         let queue = &mut queues[index];
-        if !class.waits {
+        if *waiting == 0 || !classes[index].waits {
             *ready += 1;
             if !queue.in_round {
-                queue.enter(round, index as u16, class.weight);
+                queue.enter(round, index as u16, classes[index].weight);
             }
         }
         queue
@@ -294,10 +316,10 @@ impl Scheduler {
 
 impl Queue {
     /// Joins the round at its end, with a fresh share. A debt of an earlier round is forgotten.
-    fn enter(&mut self, round: &mut VecDeque<u16>, number: u16, weight: u16) {
+    fn enter(&mut self, round: &mut Fifo<u16>, number: u16, weight: u16) {
         if !self.in_round {
             (self.in_round, self.deficit) = (true, QUANTUM * i64::from(weight));
-            round.push_back(number);
+            round.push(number);
         }
     }
 }
@@ -337,9 +359,9 @@ mod tests {
 
     #[test]
     fn a_queue_joins_a_round_once_with_a_share_by_its_weight() {
-        let (mut queue, mut round) = (Queue::default(), VecDeque::new());
+        let (mut queue, mut round) = (Queue::default(), Fifo::default());
         queue.enter(&mut round, 3, 4);
-        assert_eq!((queue.deficit, &round), (4 * QUANTUM, &VecDeque::from([3])));
+        assert_eq!((queue.deficit, round.only()), (4 * QUANTUM, Some(3)));
         queue.deficit -= 1;
         queue.enter(&mut round, 3, 4);
         assert_eq!((queue.deficit, round.len()), (4 * QUANTUM - 1, 1), "it has its share of this round");

@@ -9,14 +9,20 @@ use crate::table::stages::{Loss, Post};
 use crate::time::Micros;
 
 /// Handles all that has come due.
-#[inline]
+#[inline(always)]
 pub(super) fn expire(by: (Loss, Post), table: &FlowTable, state: &mut FastState, now: Micros) {
+    if !state.wheel.by(by.1).idle(now) {
+        all_due(by, table, state, now);
+    }
+}
+
+#[inline(never)]
+fn all_due(by: (Loss, Post), table: &FlowTable, state: &mut FastState, now: Micros) {
     while let Some(timer) = state.wheel.by(by.1).pop_due(now) {
         due(by, table, state, now, timer);
     }
 }
 
-#[cold]
 fn due((loss, post): (Loss, Post), table: &FlowTable, state: &mut FastState, now: Micros, timer: Timer) {
     match timer {
         Timer::Pace(flow) => {

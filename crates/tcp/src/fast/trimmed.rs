@@ -1,4 +1,4 @@
-//! A receive ring of which an idle application keeps only the next bytes. The window stays as it was offered (RFC 9293 SHLD-14),
+//! A receive ring of which an idle application wants only the next bytes filled. The window stays as it was offered (RFC 9293 SHLD-14),
 //! so the peer may send more than there is memory for. That is dropped, and comes again.
 
 use super::app::{rx_head, rx_tail};
@@ -25,11 +25,13 @@ pub(super) fn trim(
     now: Micros,
     flow: FlowId,
     bytes: u32,
+    again: bool,
 ) -> bool {
     let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return false };
     let (t, lines) = (&mut turn.t, turn.lines);
     let unread = rx_tail(t, lines) != rx_head(t, lines);
-    if t.has(DEAD) || t.any(FIN_RECEIVED | TRIMMED) || t.has(SHUT_RD) || t.out_of_order() != 0 || unread {
+    let ends = t.has(DEAD) || t.any(FIN_RECEIVED) || t.has(SHUT_RD);
+    if ends || t.any(TRIMMED) != again || t.out_of_order() != 0 || unread {
         return false;
     }
     lines.seldom.trimmed_to.set(by, t.rcv_nxt().add(bytes).0);

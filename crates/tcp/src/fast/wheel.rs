@@ -161,14 +161,18 @@ impl Wheel {
         }
     }
 
-    /// The next timer that is due; it is disarmed.
-    #[inline]
-    pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
+    /// No timer is armed.
+    #[inline(always)]
+    pub fn idle(&mut self, now: Micros) -> bool {
         if self.armed == 0 {
             self.current = self.current.max(now.0);
-            return None;
         }
-        self.pop(now.0)
+        self.armed == 0
+    }
+
+    /// The next timer that is due; it is disarmed.
+    pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
+        if self.idle(now) { None } else { self.pop(now.0) }
     }
 
     fn pop(&mut self, now: u64) -> Option<Timer> {

@@ -5,10 +5,11 @@ use super::permit::Writes;
 use super::tcb::Congestion;
 use super::words::Word;
 use std::net::Ipv6Addr;
+use zerocopy::FromZeros;
 
 /// Both addresses of an IPv6 flow (`bits::V6`), and the VLAN of a tagged one. One line, which untagged IPv4 flows touch
 /// only when something is lost or forged.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Addresses {
     local: [Word<Agreed>; 4],

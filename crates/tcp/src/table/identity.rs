@@ -3,25 +3,26 @@
 use super::bits::{AckDebt, Agreed};
 use super::permit::Writes;
 use super::tcb::{Received, Room};
-use super::words::Word;
+use super::words::{Counter, Word};
 use crate::flow::{FourTuple, Link, PortId};
 use std::net::Ipv4Addr;
 use towpath_wire::template::{self, Template};
+use zerocopy::FromZeros;
 
 /// The template of a flow's headers, its rings, and what is seldom touched. One line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Identity {
-    /// The next hop's MAC address, then ours. These words and those up to `ports` are as they lie in a frame.
-    macs: [Word<Agreed>; 3],
-    /// Addresses of an IPv4 flow; those of IPv6 are in [`super::Addresses`].
-    local: Word<Agreed>,
-    remote: Word<Agreed>,
+    /// The next hop's MAC address, then ours. These words and those up to `addresses` are as they lie in a frame.
+    macs: Counter<Agreed>,
+    last_mac: Word<Agreed>,
     /// Local port, then the peer's.
     ports: Word<Agreed>,
+    /// Local address, then the peer's, of an IPv4 flow; those of IPv6 are in [`super::Addresses`].
+    addresses: Counter<Agreed>,
     /// [`template::sums`] of an IPv4 flow.
     sums: Word<Agreed>,
-    /// From the low byte up: port number, owner (see [`Identity::is_owned_by`]), type of service, time to live.
+    /// From the low byte up: port number, owner (see [`Identity::is_owned_by`]), time to live, type of service.
     route: Word<Agreed>,
     /// Send ring size in bytes.
     pub tx_bytes: Word<Agreed>,
@@ -78,44 +79,32 @@ impl Identity {
     /// The addresses and ports of an IPv4 flow; of one with IPv6 the ports.
     pub(crate) fn tuple(&self) -> FourTuple {
         let [a, b, c, d] = self.ports.get().to_ne_bytes();
-        let address = |word: &Word<Agreed>| Ipv4Addr::from(word.get().to_ne_bytes()).into();
+        let [e, f, g, h, i, j, k, l] = self.addresses.get().to_ne_bytes();
         FourTuple {
-            local: address(&self.local),
+            local: Ipv4Addr::new(e, f, g, h).into(),
             local_port: u16::from_be_bytes([a, b]),
-            remote: address(&self.remote),
+            remote: Ipv4Addr::new(i, j, k, l).into(),
             remote_port: u16::from_be_bytes([c, d]),
         }
     }
     /// The way out, without its VLAN.
     pub(crate) fn link(&self) -> Link {
-        let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] = self.macs.each_ref().map(|word| word.get().to_ne_bytes());
+        let [a, b, c, d, e, f, g, h] = self.macs.get().to_ne_bytes();
+        let [i, j, k, l] = self.last_mac.get().to_ne_bytes();
         Link { port: self.port(), source: [g, h, i, j, k, l], destination: [a, b, c, d, e, f], vlan: None }
     }
     pub(crate) fn set_link<S: Writes<Agreed>>(&self, by: S, link: &Link) {
         let ([g, h, i, j, k, l], [a, b, c, d, e, f]) = (link.source, link.destination);
-        for (word, bytes) in self.macs.iter().zip([[a, b, c, d], [e, f, g, h], [i, j, k, l]]) {
-            word.set(by, u32::from_ne_bytes(bytes));
-        }
+        self.macs.set(by, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+        self.last_mac.set(by, u32::from_ne_bytes([i, j, k, l]));
         self.route.set(by, self.route.get() & !0xff | u32::from(link.port.0));
-    }
-    /// The template of an IPv4 flow's frames without a tag.
-    #[inline(always)]
-    pub(crate) fn template(&self) -> Template {
-        let (tos, ttl) = self.service();
-        Template {
-            macs: self.macs.each_ref().map(Word::get),
-            source: self.local.get(),
-            destination: self.remote.get(),
-            ports: self.ports.get(),
-            tos,
-            ttl,
-            sums: self.sums.get(),
-        }
     }
     /// Brings the stored sums into line with the words above.
     fn sum<S: Writes<Agreed>>(&self, by: S) {
         let (tos, ttl) = self.service();
-        self.sums.set(by, template::sums(self.local.get(), self.remote.get(), tos, ttl));
+        let [a, b, c, d, e, f, g, h] = self.addresses.get().to_ne_bytes();
+        let (local, remote) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        self.sums.set(by, template::sums(local, remote, tos, ttl));
     }
     #[inline]
     pub(crate) fn port(&self) -> PortId {
@@ -134,22 +123,50 @@ impl Identity {
     /// Type of service and time to live of its packets.
     #[inline]
     pub(crate) fn service(&self) -> (u8, u8) {
-        let [ttl, tos, ..] = self.route.get().to_be_bytes();
+        let [.., ttl, tos] = self.route.get().to_le_bytes();
         (tos, ttl)
     }
     /// The ECN bits are not the application's (RFC 9293 MUST-48, RFC 3168 §5).
     pub(crate) fn set_service<S: Writes<Agreed>>(&self, by: S, tos: u8, ttl: u8) {
-        let high = u32::from(ttl) << 24 | u32::from(tos & !3) << 16;
+        let high = u32::from(tos & !3) << 24 | u32::from(ttl) << 16;
         self.route.set(by, self.route.get() & 0xffff | high);
         self.sum(by);
     }
     pub(crate) fn set_addresses<S: Writes<Agreed>>(&self, by: S, local: Ipv4Addr, remote: Ipv4Addr) {
-        self.local.set(by, u32::from_ne_bytes(local.octets()));
-        self.remote.set(by, u32::from_ne_bytes(remote.octets()));
+        let ([a, b, c, d], [e, f, g, h]) = (local.octets(), remote.octets());
+        self.addresses.set(by, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
         self.sum(by);
     }
     pub(crate) fn set_ports<S: Writes<Agreed>>(&self, by: S, local: u16, remote: u16) {
         let ([a, b], [c, d]) = (local.to_be_bytes(), remote.to_be_bytes());
         self.ports.set(by, u32::from_ne_bytes([a, b, c, d]));
+    }
+}
+
+/// The template of an IPv4 flow's frames without a tag.
+impl Template for Identity {
+    #[inline(always)]
+    fn macs(&self) -> u64 {
+        self.macs.get()
+    }
+    #[inline(always)]
+    fn last_mac(&self) -> u32 {
+        self.last_mac.get()
+    }
+    #[inline(always)]
+    fn addresses(&self) -> u64 {
+        self.addresses.get()
+    }
+    #[inline(always)]
+    fn ports(&self) -> u32 {
+        self.ports.get()
+    }
+    #[inline(always)]
+    fn service(&self) -> (u8, u8) {
+        Self::service(self)
+    }
+    #[inline(always)]
+    fn sums(&self) -> u32 {
+        self.sums.get()
     }
 }

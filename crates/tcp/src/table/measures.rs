@@ -4,9 +4,10 @@ use super::permit::Writes;
 use super::tcb::{Congestion, PeerWindow, Received, Sent};
 use super::words::{Counter, Word};
 use crate::flow::Window;
+use zerocopy::FromZeros;
 
 /// Counts and measurements of a flow. One line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Measures {
     /// Segments received, and those of them without data or FIN. All four wrap around.

@@ -9,14 +9,11 @@ use std::ops::Deref;
 pub trait Permit: Copy {
     /// 32-bit words of the protocol line that the stage, or one that it hands a flow to, may write: one bit each.
     const WORDS: u16;
-    /// The same without those that it hands a flow to.
-    const OWN: u16;
 }
 
 /// Two stages that run one after the other.
 impl<A: Permit, B: Permit> Permit for (A, B) {
     const WORDS: u16 = A::WORDS | B::WORDS;
-    const OWN: u16 = A::OWN | B::OWN;
 }
 
 /// Some of a flow's state.

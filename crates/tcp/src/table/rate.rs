@@ -4,9 +4,10 @@ use super::bits::{AckDebt, QueueFlags};
 use super::permit::Writes;
 use super::tcb::{Congestion, Received};
 use super::words::{Counter, Word};
+use zerocopy::FromZeros;
 
 /// How fast a flow may send, and the signals of the path. One line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Rate {
     /// Pacing rate in bytes per second, 0 = not paced (`Window::pacing`).
@@ -35,14 +36,15 @@ pub(crate) struct Rate {
 const MIN_RTT_AGE: u32 = 10;
 
 impl Rate {
-    /// A new sample of the round-trip time.
+    /// A new sample of the round-trip time, which is not 0.
     #[inline]
     pub(crate) fn round_trip<S: Writes<Received>>(&self, by: S, now_us: u64, sample_us: u32) {
-        let sample = sample_us.max(1);
-        self.rtt_us.set(by, sample);
+        self.rtt_us.set(by, sample_us);
         let (min, now) = (self.min_rtt_us.get(), (now_us >> 20) as u32);
-        if sample <= min || min == 0 || now.wrapping_sub(self.min_rtt_at.get()) >= MIN_RTT_AGE {
-            self.min_rtt_us.set(by, sample);
+        // Without a smallest one, 0 less 1 is more than any sample.
+        let larger = sample_us.wrapping_sub(1) > min.wrapping_sub(1);
+        if !larger || now.wrapping_sub(self.min_rtt_at.get()) >= MIN_RTT_AGE {
+            self.min_rtt_us.set(by, sample_us);
             self.min_rtt_at.set(by, now);
         }
     }

@@ -3,9 +3,10 @@
 use super::bits::AckDebt;
 use super::tcb::{Congestion, Received, Sent, Written};
 use super::words::Word;
+use zerocopy::FromZeros;
 
 /// The losses of a flow. One line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Recovery {
     /// Segments retransmitted.

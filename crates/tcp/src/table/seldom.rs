@@ -3,9 +3,10 @@
 use super::stages::Install;
 use super::tcb::{Congestion, Received, Sent, Written};
 use super::words::{Counter, Word};
+use zerocopy::FromZeros;
 
 /// Counts of rare events. One line, which no ordinary segment touches.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Seldom {
     /// Payload bytes sent again.

@@ -81,8 +81,7 @@ macro_rules! stage {
         #[derive(Clone, Copy, Debug)]
         pub struct $name(());
         impl Permit for $name {
-            const WORDS: u16 = Self::OWN $(| <$to as Permit>::WORDS)*;
-            const OWN: u16 = 0 $(| <$part as Part>::WORDS)*;
+            const WORDS: u16 = 0 $(| <$part as Part>::WORDS)* $(| <$to as Permit>::WORDS)*;
         }
         $(impl Writes<$part> for $name {})*
         $(impl From<$name> for $to {
@@ -132,7 +131,6 @@ pub struct Install(());
 
 impl Permit for Install {
     const WORDS: u16 = u16::MAX;
-    const OWN: u16 = u16::MAX;
 }
 impl<State> Writes<State> for Install {}
 

@@ -3,9 +3,10 @@
 use super::permit::Writes;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// A 32-bit word that belongs to `State`. The stages that may write `State` may write it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
 pub(crate) struct Word<State>(AtomicU32, PhantomData<State>);
 
@@ -25,7 +26,7 @@ impl<State> Word<State> {
 }
 
 /// A 64-bit word that belongs to `State`.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
 pub(crate) struct Counter<State>(PlainCounter, PhantomData<State>);
 
@@ -45,7 +46,7 @@ impl<State> Counter<State> {
 }
 
 /// A 32-bit word of the protocol line, which may have several owners.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
 pub(super) struct PlainWord(AtomicU32);
 
@@ -61,7 +62,7 @@ impl PlainWord {
 }
 
 /// A 64-bit word, which may have several owners.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
 pub(super) struct PlainCounter(AtomicU64);
 

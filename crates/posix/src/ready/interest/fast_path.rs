@@ -5,7 +5,6 @@ use crate::ready::readiness;
 use libc::epoll_event;
 use towpath_client::backend::{Carrier, StackBackend};
 use towpath_client::session::Session;
-use towpath_client::socket::Socket;
 use towpath_ring::Slot;
 
 impl Entry {
@@ -16,11 +15,11 @@ impl Entry {
             return None;
         }
         let slot = session.region.slot(self.slot)?;
-        match Carrier::of(session, slot, self.generation) {
+        match Carrier::of_usual(session, slot, self.generation) {
             Carrier::Stack(lines) => {
-                readiness::events_by(&StackBackend(&lines), session.geometry.rx_space(), self.events)
+                readiness::events_by(&StackBackend(&lines), session.region.rx_space(), self.events)
             }
-            Carrier::Direct => self.steady_events_directly(session, slot),
+            Carrier::Direct(_) => self.steady_events_directly(session, slot),
             Carrier::Neither => None,
         }
     }
@@ -28,58 +27,88 @@ impl Entry {
     /// [`Entry::steady_events`] of a direct connection. Inlined, it would cost the stack's connections registers.
     #[inline(never)]
     fn steady_events_directly(&self, session: &'static Session, slot: Slot) -> Option<u32> {
-        let view = Socket { session, slot, generation: self.generation }.view();
-        let backend = view.direct_backend()?;
-        let events = readiness::events_by(&backend, backend.direct.ring_bytes(), self.events);
+        let Carrier::Direct(lines) = Carrier::of_usual(session, slot, self.generation) else { return None };
+        let direct = lines.find()?;
+        let backend = lines.backend(&direct);
+        let events = readiness::events_by(&backend, direct.ring_bytes(), self.events);
         // Held bytes are due at some time, which the general path looks after.
         events.filter(|_| !backend.holds_back())
     }
 }
 
 impl Interest {
-    /// Are the process's own stack and the kernel's descriptors the only sources of events?
-    #[inline(always)]
-    fn is_plain(&self, session: &Session) -> bool {
-        self.watched > 0
+    /// The process's own session, if its stack and the kernel's descriptors are the only sources of events. The fast path looks at
+    /// nothing else.
+    pub fn plain(&self) -> Option<&'static Session> {
+        let session = self.context.as_ref()?.session;
+        let is_plain = self.watched > 0
             && self.own == session.number
-            && self.context.is_some()
             && self.pid == towpath_client::process::pid()
             && self.unsubscribed == 0
             && self.held.is_empty()
             && self.others.is_empty()
             && self.pending.is_empty()
-            && self.nested.is_empty()
+            && self.nested.is_empty();
+        is_plain.then_some(session)
     }
 
-    /// [`Interest::drain`] and [`Interest::collect`] in one, if nothing else has to be done. `put` gets each event with
-    /// its number; false = it could not be stored. Returns the number of events, at least 1.
+    /// [`Interest::drain`] and [`Interest::collect`] in one, if nothing else has to be done. The list is plain for this session.
+    /// `put` gets each event with its number; false = it could not be stored. `end` is told that the list is plain no longer.
+    /// Returns the number of events, at least 1.
     /// `None`: nothing is ready, the general path is needed, or the kernel is due (`native_is_due`).
     #[inline(always)]
     pub fn report_plain(
         &mut self,
         session: &'static Session,
         native_is_due: impl FnOnce(u32, u64) -> bool,
-        mut put: impl FnMut(usize, epoll_event) -> bool,
+        put: impl Fn(usize, epoll_event) -> bool,
         room: usize,
+        end: impl Fn(),
     ) -> Option<usize> {
-        if !self.is_plain(session) {
-            return None;
-        }
         self.drain_own(session);
         if self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.longest_unasked()) {
             return None;
         }
+        if self.ready.len() == 1
+            && let Some(raw) = self.ready.front().copied()
+            && let Some(entry) = self.entries.get(raw as usize)
+            && let Some(events @ 1..) = entry.steady_events(session)
+            && put(0, epoll_event { events, u64: entry.data })
+        {
+            if self.native > 0 {
+                self.since_native = self.since_native.saturating_add(1);
+            }
+            return Some(1);
+        }
+        self.report_several(session, put, room, end)
+    }
+
+    /// The rest of [`Interest::report_plain`].
+    #[inline(never)]
+    fn report_several(
+        &mut self,
+        session: &'static Session,
+        put: impl Fn(usize, epoll_event) -> bool,
+        room: usize,
+        end: impl Fn(),
+    ) -> Option<usize> {
         let mut found = 0;
         for _ in 0..self.ready.len() {
             if found == room {
                 break;
             }
-            let raw = *self.ready.front()?;
+            let Some(raw) = self.ready.front().copied() else { break };
             let steady =
                 self.entries.get(raw as usize).and_then(|entry| Some((entry.steady_events(session)?, entry.data)));
             let (event, stays) = match steady {
                 Some((events, data)) => ((events != 0).then_some(epoll_event { events, u64: data }), events != 0),
-                None => self.report_one(session, raw),
+                None => {
+                    let reported = self.report_one(session, raw);
+                    if self.plain().is_none() {
+                        end();
+                    }
+                    reported
+                }
             };
             if let Some(event) = event {
                 if !put(found, event) {

@@ -6,10 +6,10 @@ use crate::ready::readiness;
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
 use std::collections::{BTreeSet, VecDeque};
-use towpath_client::held;
 use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::{SLOT_BITS, Socket};
+use towpath_client::{direct, held};
 use towpath_ring::lines::want;
 
 impl Interest {
@@ -35,17 +35,15 @@ impl Interest {
             self.look_at_all();
             return;
         };
-        context.drain(|slot| {
+        context.drain_stack(session, |slot| {
             *activity = activity.wrapping_add(1);
             if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
                 let lines = session.region.lines(slot);
-                let socket = Socket { session, slot, generation: entry.generation };
-                let wants_room = match lines.stack.pair.load(Ordering::Relaxed) {
-                    0 => lines.app.want.load(Ordering::Relaxed) & want::WRITABLE != 0,
-                    _ => !socket.is_gone() && socket.wants_room(),
-                };
-                if wants_room {
-                    event_seen(socket);
+                // Of a direct connection another word says whether room is asked for.
+                if lines.stack.pair.load(Ordering::Relaxed) != 0
+                    || lines.app.want.load(Ordering::Relaxed) & want::WRITABLE != 0
+                {
+                    event_seen(Socket { session, slot, generation: entry.generation });
                 }
                 if entry.is_used() && !entry.queued {
                     entry.queued = true;
@@ -56,6 +54,33 @@ impl Interest {
                 look_at(entries, ready, further, slot.raw());
             }
         });
+        if direct::is_used(session) {
+            self.drain_direct(session);
+        }
+    }
+
+    /// [`Interest::drain`] for the direct connections of the process's own session.
+    #[inline(never)]
+    fn drain_direct(&mut self, session: &'static Session) {
+        let Self { context: Some(context), entries, ready, further, activity, .. } = self else { return };
+        let mut next = context.first_direct();
+        while let Some(event) = next {
+            next = context.next_direct();
+            let Some(slot) = session.region.slot(event.slot()) else { continue };
+            *activity = activity.wrapping_add(1);
+            if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
+                if event.wants_room() {
+                    event_seen(Socket { session, slot, generation: entry.generation });
+                }
+                if entry.is_used() && !entry.queued {
+                    entry.queued = true;
+                    ready.push_back(slot.raw());
+                }
+            }
+            if !further.is_empty() {
+                look_at(entries, ready, further, slot.raw());
+            }
+        }
     }
 
     /// [`Interest::drain`] for other stacks.

@@ -12,7 +12,7 @@ use crate::table::tcb::Tcb;
 use towpath_wire::emit::{Header, make};
 use towpath_wire::offload::TxOffload;
 use towpath_wire::segment::{Options, Timestamps, flags};
-use towpath_wire::template::Fields;
+use towpath_wire::template::{Fields, Template};
 
 /// The acknowledgement of a segment.
 #[derive(Clone, Copy)]
@@ -53,28 +53,28 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
     fn frame(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
         let (t, lines) = (&self.turn.t, self.turn.lines);
         let (window, edge) = advertise(t, lines, ack.up_to);
-        let reports = rare::<PREDICTED>(t.out_of_order() != 0 || t.has(DSACK));
+        let reports = rare::<PREDICTED>(|| t.out_of_order() != 0 || t.has(DSACK));
         let room = if reports { self.report_room(len) } else { 0 };
-        let (flags, urgent) = if rare::<PREDICTED>(t.has(URGENT_OUT) || ack.marked) {
+        let (flags, urgent) = if rare::<PREDICTED>(|| t.has(URGENT_OUT) || ack.marked) {
             self.seldom(by, seq, flags, ack.marked)
         } else {
             (flags, 0)
         };
-        let ident = self.turn.state.ident.0;
+        let ident = self.turn.state.sending.ident;
         let fields = Fields { seq: seq.0, ack: ack.up_to.0, flags, window, urgent, ecn: self.ect, ident };
         let port = lines.identity.port();
         let mss = self.turn.t.mss();
-        let segments = if rare::<PREDICTED>(len > u32::from(mss)) { len.div_ceil(u32::from(mss)) } else { 1 };
+        let segments = if rare::<PREDICTED>(|| len > u32::from(mss)) { len.div_ceil(u32::from(mss)) } else { 1 };
         let unsummed = self.ports.tx_checksum(port);
         let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
         let Some(buffer) = buffer else { return Sent::NoRoom };
-        let (t, now) = (&self.turn.t, self.turn.now);
+        let (t, ms) = (&self.turn.t, self.turn.state.sending.ms);
         let stamps = t.has(TIMESTAMPS).then(|| {
-            let value = recovery::timestamp(lines, now);
+            let value = recovery::timestamp(lines, ms);
             Timestamps { value, echo: t.ts_recent() }
         });
-        let made = if room == 0 && !rare::<PREDICTED>(t.any(V6 | VLAN)) {
-            lines.identity.template().make(&fields, stamps, len as usize, buffer)
+        let made = if room == 0 && !rare::<PREDICTED>(|| t.any(V6 | VLAN)) {
+            lines.identity.make(&fields, stamps, len as usize, buffer)
         } else {
             let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
             let options = Options { timestamps: stamps, sack, ..Options::NONE };
@@ -84,7 +84,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
         let bytes = frame.len();
         let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
-        if rare::<PREDICTED>(segments != 1) {
+        if rare::<PREDICTED>(|| segments != 1) {
             let lies = self.rings.payload(self.turn.flow, position, len);
             if lies.is_none() {
                 self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
@@ -94,7 +94,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             let offload = TxOffload { gso_bytes: mss, ..made.partial_checksum(frame) };
             self.ports.commit_gathered(port, header, payload, offload);
         } else {
-            if !rare::<PREDICTED>(len == 0) {
+            if !rare::<PREDICTED>(|| len == 0) {
                 self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
                 lines.measures.data_out.add(by, segments);
             } else {
@@ -109,8 +109,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             self.ports.commit(port, bytes, offload);
         }
         self.bytes += bytes;
-        let ident = self.turn.state.ident.by(by);
-        ident.0 = ident.0.wrapping_add(segments as u16);
+        self.turn.state.sending.by(by).ident = ident.wrapping_add(segments as u16);
         let t = &mut self.turn.t;
         t.advertised(by).rcv_adv = edge;
         t.sent(by).last_ack = ack.up_to;
@@ -120,7 +119,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             t.clear(by, DSACK);
         }
         let due = t.duplicates_owed();
-        if rare::<PREDICTED>(due != 0) {
+        if rare::<PREDICTED>(|| due != 0) {
             // Only an empty segment is a duplicate.
             let due = due - u8::from(len == 0);
             t.owe_duplicates(by, due);
@@ -192,7 +191,8 @@ fn advertise(t: &Tcb, lines: &Lines, ack: Seq) -> (u16, Seq) {
     let grows = room.saturating_sub(now);
     // A step is never less than the first of these.
     if grows < mss.min(rx_bytes / 4) || grows < mss.min(app::step_max(rx_bytes)) {
-        field = field.min(now.div_ceil(1 << shift));
+        // Rounded up; neither has the highest bit.
+        field = field.min((now + (1 << shift) - 1) >> shift);
     }
     let field = field.min(0xffff);
     (field as u16, t.rcv_adv().max(ack.add(field << shift)))

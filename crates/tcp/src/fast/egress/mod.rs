@@ -13,9 +13,9 @@ use super::scheduler::Next;
 use super::{close, credit, ecn, post, prediction, recovery};
 use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
+use crate::flow::FlowId;
 use crate::messages::event;
 use crate::seq::Seq;
-use crate::table::FlowTable;
 use crate::table::bits::FlagSet;
 use crate::table::bits::{
     ABORTING, ACK_NOW, ACK_OWED, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES, FIN_SENT,
@@ -24,6 +24,7 @@ use crate::table::bits::{
 };
 use crate::table::stages::{Close, Egress, Loss, Post};
 use crate::table::tcb::Marks;
+use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
 use frame::Acknowledged;
 use meter::Meter;
@@ -43,24 +44,25 @@ pub(super) fn run(
 ) -> usize {
     let post = Post::from(by);
     let mut sent = frames(by, state, budget, ports);
+    state.sending.by(by).ms = now.ms();
     for _ in 0..state.scheduler.ports() {
         let port = state.scheduler.by(post).next_port();
-        while sent < budget {
+        'port: while sent < budget {
+            if let Some(class) = state.scheduler.alone(port) {
+                // A turn to send queues no flow but its own, so the class stays alone.
+                while let Some(flow) = state.scheduler.by(post).pop_of(port, class) {
+                    let Some(lines) = table.get(flow) else { continue };
+                    let (frames, end) = single(by, (&mut *state, lines), (now, flow), budget - sent, rings, ports);
+                    sent += frames;
+                    if sent >= budget || (end == End::NoRoom && lines.identity.port() == port) {
+                        break 'port;
+                    }
+                }
+            }
             let Some(Next { flow, share, bypass }) = state.scheduler.by(post).pop(port) else { break };
             let Some(lines) = table.get(flow) else { continue };
-            let mut quota = state.config.segments_per_turn.min(budget - sent);
-            let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
-            let alone = share == i64::MAX && !bypass && !turn.state.scheduler.limits();
-            let plan =
-                if alone && turn.state.config.prediction { prediction::all_unsent(&turn.t, lines) } else { None };
-            let (frames, end) = if let Some(plan) = plan {
-                predicted(by, turn, &plan, rings, ports)
-            } else {
-                if share != i64::MAX {
-                    quota = quota.min(share as usize / usize::from(turn.t.mss()) + 1);
-                }
-                any(by, turn, (share, bypass, quota), rings, ports)
-            };
+            let left = (share, bypass, budget - sent);
+            let (frames, end) = any(by, (&mut *state, lines), (now, flow), left, rings, ports);
             sent += frames;
             if end == End::NoRoom && lines.identity.port() == port {
                 break;
@@ -72,16 +74,22 @@ pub(super) fn run(
     sent
 }
 
-/// A turn to send. `share`, `bypass`: as in [`Next`]; `quota`: the most frames.
+/// A turn to send. `share`, `bypass`: as in [`Next`]; `most`: the most frames.
 #[inline(never)]
 fn any<R: Rings, P: TxPorts>(
     by: Egress,
-    turn: FlowTurn<'_>,
-    (share, bypass, quota): (i64, bool, usize),
+    (state, lines): (&mut FastState, &Lines),
+    (now, flow): (Micros, FlowId),
+    (share, bypass, most): (i64, bool, usize),
     rings: &R,
     ports: &mut P,
 ) -> (usize, End) {
     let post = Post::from(by);
+    let mut quota = state.config.segments_per_turn.min(most);
+    let turn = FlowTurn { t: lines.protocol.load(), state, lines, flow, now };
+    if share != i64::MAX {
+        quota = quota.min(share as usize / usize::from(turn.t.mss()) + 1);
+    }
     let mut send = SendTurn::<_, _, false>::new(turn, rings, ports);
     send.turn.t.clear(post, BYPASSING | LIMIT_WAIT);
     let metered = bypass || send.turn.t.has(PACED) || send.turn.state.scheduler.limits();
@@ -104,25 +112,32 @@ fn any<R: Rings, P: TxPorts>(
     (frames, end)
 }
 
-/// The predicted turn: one segment. It is all that the flow has to send, and carries the acknowledgement that it owes.
+/// A turn to send of a flow that no limit or other class holds back. The predicted turn is one segment. It is all that the
+/// flow has to send, and carries the acknowledgement that it owes. It is a function of its own, so that it has all
+/// registers.
 #[inline(always)]
-fn predicted<R: Rings, P: TxPorts>(
+fn single<R: Rings, P: TxPorts>(
     by: Egress,
-    turn: FlowTurn<'_>,
-    plan: &Plan,
+    (state, lines): (&mut FastState, &Lines),
+    (now, flow): (Micros, FlowId),
+    most: usize,
     rings: &R,
     ports: &mut P,
 ) -> (usize, End) {
-    let mut send = SendTurn::<_, _, true>::new(turn, rings, ports);
-    send.turn.t.clear(Post::from(by), BYPASSING | LIMIT_WAIT);
-    let (frames, end) = match send.new_data(by, plan) {
-        Sent::Yes => (1, End::Done),
-        Sent::NoRoom => (0, End::NoRoom),
-        Sent::TooLong => (0, End::Done),
-    };
-    send.end(by, end);
-    send.turn.store(by);
-    (frames, end)
+    if state.config.prediction
+        && let Some((t, plan)) = prediction::all_unsent(lines)
+    {
+        let turn = FlowTurn { t, state: &mut *state, lines, flow, now };
+        let mut send = SendTurn::<_, _, true>::new(turn, rings, &mut *ports);
+        send.turn.t.clear(Post::from(by), BYPASSING | LIMIT_WAIT);
+        if send.new_data(by, &plan) == Sent::Yes {
+            send.end(by, End::Done);
+            send.turn.store_words::<_, { prediction::SEND_READS }, { prediction::SEND_WRITES }>(by);
+            return (1, End::Done);
+        }
+    }
+    // Or the port has not taken it, and nothing has changed.
+    any(by, (state, lines), (now, flow), (i64::MAX, false, most), rings, ports)
 }
 
 /// The slow path's frames, in order per port.
@@ -211,25 +226,25 @@ impl<'a, R, P, const PREDICTED: bool> SendTurn<'a, R, P, PREDICTED> {
     fn end(&mut self, by: Egress, end: End) {
         let post = Post::from(by);
         let turn = &mut self.turn;
-        let (flow, port, class) = (turn.flow, turn.lines.identity.port(), turn.lines.identity.class());
-        if !rare::<PREDICTED>(turn.t.has(DEAD)) {
+        let (flow, id) = (turn.flow, &turn.lines.identity);
+        if !rare::<PREDICTED>(|| turn.t.has(DEAD)) {
             turn.activate(by);
         }
         if end == End::Done {
             turn.t.clear(post, SCHEDULED);
         }
-        let aborts = rare::<PREDICTED>(turn.t.has(ABORTING) && !turn.t.has(DEAD));
+        let aborts = rare::<PREDICTED>(|| turn.t.has(ABORTING) && !turn.t.has(DEAD));
         if aborts && matches!(end, End::Done | End::NoCredit) {
             close::abort(Close::from(by), turn);
         }
         match end {
-            End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(port, class, flow),
-            End::NoRoom => turn.state.scheduler.by(post).push_front(port, class, flow),
+            End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(id.port(), id.class(), flow),
+            End::NoRoom => turn.state.scheduler.by(post).push_front(id.port(), id.class(), flow),
             End::Done => {
-                if turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !rare::<PREDICTED>(turn.t.has(DEAD)) {
+                if rare::<PREDICTED>(|| turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD)) {
                     post::delay(post, turn, turn.state.config.delayed_ack_us);
                 }
-                if !PREDICTED || rare::<PREDICTED>(turn.t.has(REMOVING)) {
+                if !PREDICTED || rare::<PREDICTED>(|| turn.t.has(REMOVING)) {
                     post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
                 }
             }
@@ -363,7 +378,9 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let sent = self.data(by, plan);
         if sent == Sent::Yes {
             let t = &mut self.turn.t;
-            t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
+            if !rare::<PREDICTED>(|| plan.end().before(t.snd_nxt())) {
+                t.next(by).snd_nxt = plan.end();
+            }
         }
         sent
     }
@@ -373,8 +390,8 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
     fn data(&mut self, by: Egress, plan: &Plan) -> Sent {
         let loss = Loss::from(by);
         let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
-        let fin = if rare::<PREDICTED>(plan.fin) { flags::FIN } else { 0 };
-        let cwr = if rare::<PREDICTED>(self.turn.t.has(ECN)) { self.capable(plan) } else { 0 };
+        let fin = if rare::<PREDICTED>(|| plan.fin) { flags::FIN } else { 0 };
+        let cwr = if rare::<PREDICTED>(|| self.turn.t.has(ECN)) { self.capable(plan) } else { 0 };
         let sent = self.send(by, plan.seq, flags::ACK | push | fin | cwr, plan.len);
         self.ect = 0;
         if sent != Sent::Yes {
@@ -388,11 +405,11 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let t = &self.turn.t;
         // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
         let alone = t.idle() && plan.len <= u32::from(t.mss());
-        if rare::<PREDICTED>(t.has(TRACKED) || (!alone && t.has(SACK))) {
+        if rare::<PREDICTED>(|| t.has(TRACKED) || (!alone && t.has(SACK))) {
             self.track(loss, plan.seq, end);
         }
         let turn = &mut self.turn;
-        if rare::<PREDICTED>(plan.seq.before(turn.t.snd_max())) {
+        if rare::<PREDICTED>(|| plan.seq.before(turn.t.snd_max())) {
             turn.lines.recovery.retransmits.add(by, 1);
             turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
             turn.state.counters.retransmits += 1;
@@ -405,8 +422,10 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
             turn.lines.measures.rtt_seq.set(by, end.0);
             turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
         }
-        turn.t.sent(by).snd_max = turn.t.snd_max().max(end);
-        if rare::<PREDICTED>(plan.fin && !turn.t.has(FIN_SENT)) {
+        if !rare::<PREDICTED>(|| end.before(turn.t.snd_max())) {
+            turn.t.sent(by).snd_max = end;
+        }
+        if rare::<PREDICTED>(|| plan.fin && !turn.t.has(FIN_SENT)) {
             turn.t.set(by, FIN_SENT);
             turn.raise(by, event::TX_CLOSED);
         }

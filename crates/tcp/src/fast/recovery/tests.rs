@@ -6,7 +6,8 @@ use crate::fast::STAGES;
 use crate::fast::scoreboard::AGAIN;
 use crate::fast::tests::{Harness, MSS, scoreboard_of, setup};
 use crate::flow::FlowSetup;
-use towpath_wire::segment::{SackBlocks, Timestamps};
+use crate::time::Micros;
+use towpath_wire::segment::{self, Options, Timestamps};
 
 /// A flow from 0 on that has sent `n` segments, one ms after the other.
 fn out(n: u64) -> Harness {
@@ -87,18 +88,8 @@ fn only_the_first_acknowledgement_for_a_repair_tells_by_its_echo_that_the_repair
         lines.recovery.undo_from.set(by, 5000);
         lines.recovery.undo_bytes.set(by, bytes);
         lines.recovery.resent_ts.set(by, resent_ts);
-        let s = Segment {
-            seq: 0,
-            ack,
-            payload_offset: 0,
-            payload_len: 0,
-            window: 0,
-            urgent: 0,
-            flags: 0,
-            tos: 0,
-            timestamps: echo.map(|echo| Timestamps { value: 0, echo }),
-            sack: SackBlocks::default(),
-        };
+        let options = Options { timestamps: echo.map(|echo| Timestamps { value: 0, echo }), ..Options::NONE };
+        let s = Segment::of(&segment::Segment { ack, options, ..segment::Segment::NONE }, &mut Vec::new());
         let seen = echoes_original(&t, &lines, Seq(ack), Seq(una), &s);
         assert_eq!(seen, needless, "{undo} {stamps} {bytes} {una} {ack} {echo:?} {resent_ts}");
     }

@@ -206,7 +206,7 @@ fn a_reported_probe_shows_the_loss_of_all_before_it_whatever_it_echoes() {
     for n in 3..=6 {
         let mut h = out(n, true);
         let now = h.now;
-        let sent_ms = crate::fast::recovery::timestamp(h.turn().lines, now).wrapping_sub(10);
+        let sent_ms = crate::fast::recovery::timestamp(h.turn().lines, now.ms()).wrapping_sub(10);
         let old = seg(0, 0, &[]).ts(2, sent_ms);
         let last = ((n - 1) * MSS, n * MSS);
         assert_eq!(sent(&probe(&mut h)), [(last.0, 1000)]);

@@ -42,6 +42,23 @@ fn what_is_kept_is_filled_and_the_window_stays_as_it_was_offered() {
 }
 
 #[test]
+fn a_ring_that_takes_nothing_for_now_loses_nothing() {
+    let mut h = trimmed();
+    h.take_events();
+    assert!(h.fast.trim_receive_ring_again(h.now, FLOW, 0));
+    let sent = h.rx(seg(2000, 0, &bytes(2000, 1000)));
+    assert_eq!((sent[0].ack, h.dropped(Drop::OutOfWindow), h.take_events()), (2000, 1, 0), "asked for again at once");
+    h.rx(seg(2500, 0, &bytes(2500, 100)));
+    assert_eq!((h.dropped(Drop::OutOfWindow), h.view().rx_tail), (2, 2000));
+    assert!(h.fast.trim_receive_ring_again(h.now, FLOW, KEPT));
+    h.rx(seg(2000, 0, &bytes(2000, KEPT)));
+    assert!(!h.fast.trim_receive_ring_again(h.now, FLOW, 0), "unread");
+    assert_eq!(h.read(), KEPT);
+    h.fast.restore_receive_ring(h.now, FLOW);
+    assert!(!h.fast.trim_receive_ring_again(h.now, FLOW, 0), "only one that is trimmed");
+}
+
+#[test]
 fn what_comes_ahead_of_a_hole_needs_memory_too() {
     let mut h = trimmed();
     h.rx(seg(2000 + KEPT - 100, 0, &bytes(2000 + KEPT - 100, 500)));

@@ -1,0 +1,205 @@
+//! `towpath cdi`: describes Towpath to container engines (Container Device Interface), which put it into containers.
+
+use crate::{exit, fail, print, run};
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use towpath_hook::exec;
+use towpath_service::paths::{SOCKET_VARIABLE, SYSTEM_SOCKET};
+
+/// What the devices are, for engines: `podman run --device KIND=NAME`.
+const KIND: &str = "towpath.io/stack";
+/// The oldest version of the specification that has all that is used here.
+const VERSION: &str = "0.3.0";
+/// The device of the machine's service.
+const FAST: &str = "fast";
+/// What an installation has beside the library, and nothing else.
+const INSTALLED: [&str; 2] = ["libtowpath.so", "towpath-loader"];
+
+/// Describe Towpath to container engines, which then run unmodified images on it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath cdi generate --output /etc/cdi/towpath.json
+  podman run --device towpath.io/stack=fast docker.io/library/redis
+  towpath cdi generate --stack blue=/run/towpath/kernel-blue.sock    also a device towpath.io/stack=blue
+
+An engine with the Container Device Interface (Podman 4.1, containerd 1.7, Docker 28, CRI-O) reads the files in /etc/cdi. See
+docs/guide/containers.md.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Print the description, or write it to a file
+    #[command(after_help = "Examples:
+  towpath cdi generate --output /etc/cdi/towpath.json
+  towpath cdi generate --require --output /etc/cdi/towpath.json    connections fail rather than use the kernel's TCP
+
+A device gives a container the library, the directory of the service's socket, and the variables that load the library into each
+program. The service's `admit` says which users it serves; a container's root is root to it. The service gives a
+container's root no orders, unless the container has the host's process namespace (`--pid host`).")]
+    Generate(Generate),
+}
+
+/// Arguments of `towpath cdi generate`.
+#[derive(clap::Args)]
+struct Generate {
+    /// The registration socket of the machine's service; containers see its directory
+    #[arg(long, value_name = "PATH", default_value = SYSTEM_SOCKET)]
+    socket: PathBuf,
+    /// One more device, for a stack with a network of its own and the socket at PATH. Its programs never have another network
+    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
+    stack: Vec<(String, PathBuf)>,
+    /// Programs fail rather than use the kernel's TCP
+    #[arg(long)]
+    require: bool,
+    /// The file, such as /etc/cdi/towpath.json; without it the description is printed
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// The name of a device, as the specification allows it, and a socket.
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) =
+        text.split_once('=').ok_or("name a device and its socket, like blue=/run/towpath/kernel-blue.sock")?;
+    let inner = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    if !name.chars().all(inner) || !ends(name.chars().next()) || !ends(name.chars().next_back()) {
+        return Err(format!("{name:?} cannot be the name of a device; it has letters, digits and _ - . : within"));
+    }
+    if name == FAST {
+        return Err(format!("{FAST} is the machine's service; name its socket with --socket"));
+    }
+    Ok((name.to_owned(), path.into()))
+}
+
+/// Runs it.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let Action::Generate(generate) = &arguments.action;
+    let text = run::library().and_then(|library| description(generate, &library));
+    let written = text.and_then(|text| match &generate.output {
+        None => Ok(text),
+        Some(file) => write(file, &text)
+            .map(|()| String::new())
+            .map_err(|error| format!("{}: {error}; make its directory, or name another file", file.display())),
+    });
+    match written {
+        Ok(text) => print(&text),
+        Err(why) => fail(&why, false, exit::FAILED),
+    }
+}
+
+/// The description of all devices.
+fn description(generate: &Generate, library: &Path) -> Result<String, String> {
+    let mut devices = vec![device(FAST, &generate.socket, generate.require, library)?];
+    for (name, socket) in &generate.stack {
+        if devices.iter().any(|device| device["name"] == name.as_str()) {
+            return Err(format!("two devices have the name {name}"));
+        }
+        devices.push(device(name, socket, true, library)?);
+    }
+    let all = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices });
+    serde_json::to_string_pretty(&all).map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+/// One device: what a container gets, and the variables of its programs.
+fn device(name: &str, socket: &Path, require: bool, library: &Path) -> Result<Value, String> {
+    let absolute = |path: &Path| path.is_absolute() && path.to_str().is_some();
+    let directory = socket.parent().filter(|_| absolute(socket)).filter(|directory| *directory != Path::new("/"));
+    let directory = directory.ok_or_else(|| {
+        format!("{}: name the whole path of a socket that has a directory of its own", socket.display())
+    })?;
+    let mut variables = vec![
+        format!("LD_PRELOAD={}", library.display()),
+        format!("{SOCKET_VARIABLE}={}", socket.display()),
+        format!("{}=auto", exec::VARIABLE),
+    ];
+    if require {
+        variables.push("TOWPATH_REQUIRE=1".to_owned());
+    }
+    // The directory, because a service that begins again makes another socket.
+    let mut mounts = vec![mount(directory)];
+    mounts.extend(of_library(library).iter().map(|path| mount(path)));
+    Ok(json!({ "name": name, "containerEdits": { "env": variables, "mounts": mounts } }))
+}
+
+/// What brings the library: its directory if it has nothing else, so that an upgrade reaches the containers' next programs.
+fn of_library(library: &Path) -> Vec<PathBuf> {
+    let Some(directory) = library.parent() else { return vec![library.to_owned()] };
+    let names = || fs::read_dir(directory).ok()?.map(|entry| Some(entry.ok()?.file_name())).collect::<Option<Vec<_>>>();
+    if names().is_some_and(|names| names.iter().all(|name| INSTALLED.iter().any(|ours| name == ours))) {
+        return vec![directory.to_owned()];
+    }
+    INSTALLED.iter().map(|name| directory.join(name)).filter(|path| path.exists()).collect()
+}
+
+/// The same path inside. Nobody writes through it; a socket can be connected to all the same.
+fn mount(path: &Path) -> Value {
+    let options = ["rbind", "ro", "nosuid", "nodev"];
+    json!({ "hostPath": path, "containerPath": path, "options": options })
+}
+
+/// Writes the file as a whole: engines may read it at any time.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let new = file.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(&new, file)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn asked(stack: &[&str]) -> Generate {
+        let stack = stack.iter().map(|text| named(text).unwrap()).collect();
+        Generate { socket: SYSTEM_SOCKET.into(), stack, require: false, output: None }
+    }
+
+    #[test]
+    fn each_stack_is_a_device_and_only_the_services_may_be_the_kernels() {
+        let library = Path::new("/usr/lib/none/libtowpath.so");
+        let text = description(&asked(&["blue=/run/blue/blue.sock"]), library).unwrap();
+        let all: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&all["kind"], &all["devices"][0]["name"]), (&json!(KIND), &json!("fast")));
+        let variables = |number: usize| all["devices"][number]["containerEdits"]["env"].as_array().unwrap().clone();
+        assert!(variables(0).contains(&json!("TOWPATH_SOCKET=/run/towpath/towpath.sock")));
+        assert!(variables(0).contains(&json!("LD_PRELOAD=/usr/lib/none/libtowpath.so")));
+        assert!(
+            !variables(0).contains(&json!("TOWPATH_REQUIRE=1")) && variables(1).contains(&json!("TOWPATH_REQUIRE=1"))
+        );
+        assert_eq!(all["devices"][1]["containerEdits"]["mounts"][0]["hostPath"], "/run/blue");
+    }
+
+    #[test]
+    fn what_cannot_be_a_device_is_refused() {
+        for text in ["blue", "=/run/x.sock", "-blue=/run/x.sock", "b lue=/run/x.sock", "fast=/run/x.sock"] {
+            assert!(named(text).is_err(), "{text}");
+        }
+        let library = Path::new("/usr/lib/none/libtowpath.so");
+        let twice = description(&asked(&["blue=/run/a/x.sock", "blue=/run/b/x.sock"]), library).unwrap_err();
+        assert_eq!(twice, "two devices have the name blue");
+        for socket in ["towpath.sock", "/towpath.sock"] {
+            let why = device(FAST, Path::new(socket), false, library).unwrap_err();
+            assert!(why.contains("directory of its own"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_library_among_other_files_comes_alone() {
+        let scratch = std::env::temp_dir().join(format!("towpath-cdi-{}", std::process::id()));
+        fs::create_dir_all(&scratch).unwrap();
+        let library = scratch.join("libtowpath.so");
+        for name in INSTALLED {
+            fs::write(scratch.join(name), "").unwrap();
+        }
+        assert_eq!(of_library(&library), std::slice::from_ref(&scratch));
+        fs::write(scratch.join("towpath"), "").unwrap();
+        assert_eq!(of_library(&library), INSTALLED.map(|name| scratch.join(name)));
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}
