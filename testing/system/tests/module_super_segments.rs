@@ -5,7 +5,7 @@ use std::path::Path;
 use towpath_system_tests::module::{count, json, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service, require_program, until};
+use towpath_system_tests::{Lab, Program, Scratch, Service, require_program, until};
 
 /// Counts all frames in one place, and in the next one those that no interface with an MTU of 1500 has in one piece.
 const SIZES: &str = "
@@ -320,4 +320,50 @@ fn each_frame_that_a_super_segment_becomes_has_the_mark_that_a_module_has_set() 
 #[test]
 fn each_frame_that_a_super_segment_becomes_has_the_tag_that_a_module_has_put_on() {
     each_frame_has_what_a_module_has_changed(0, 7);
+}
+
+/// Both ends are services with this VLAN, because this machine's kernel may lack VLAN devices. Their neighbours are permanent, because
+/// the kernel's ARP requests have no tag. Between pop and push a firewall reads headers that it could not read otherwise.
+#[test]
+fn vlan_modules_take_the_tag_off_and_put_it_on_in_a_bulk_transfer_over_a_veth() {
+    let lab = Lab::new();
+    for (here, there, address) in [(&lab.server, &lab.client, CLIENT), (&lab.client, &lab.server, SERVER)] {
+        let shown = Program::line(&format!("ip -n {there} -br link show dev eth1")).run(10).ok();
+        let mac = shown.split_whitespace().nth(2).expect("a MAC address");
+        Program::line(&format!("ip -n {here} neigh replace {address} lladdr {mac} dev eth1 nud permanent"))
+            .run(10)
+            .ok();
+    }
+    let files = Scratch::new("vlan");
+    let file = files.path("vlan.toml");
+    std::fs::write(&file, "interface = [\"eth1\"]\nvlan = 7\nport = \"xdp\"\nadmit = [\"all\"]\n").unwrap();
+    let start = |on: &dyn Fn(Program) -> Program| Service::start(|program| on(program.arg("--config").arg(&file)));
+    let service = start(&|program| lab.on_server(program));
+    let other = start(&|program| lab.on_client(program));
+    let python = |by: &Service, what: &str| {
+        by.accelerated("python3 -u -c").arg(EXCHANGE).arg(what).arg(&service.scratch.0).arg("7000")
+    };
+    let mut server = lab.on_server(python(&service, "serve")).start(service.scratch.path("server.log"));
+    server.wait_for("ready", 60);
+    let client = lab.on_client(python(&other, "ask").arg(SERVER));
+    let mut client = client.start(service.scratch.path("client.log"));
+    client.wait_for("asked", 60);
+    let mut stage = Stage { lab: Some(lab), service, server, client, proxy: None };
+    let [vlan, firewall, sizes] =
+        [("vlan", None), ("firewall", None), ("sizes", Some(SIZES))].map(|(name, text)| stage.object(name, text));
+    for (name, hook, priority) in [("pop", "ingress", 1), ("pop", "egress", 1), ("push", "egress", 9)] {
+        stage.add(&format!("{name}-{hook} {vlan} --program vlan_{name} --hook {hook} --priority {priority}"));
+    }
+    module(&stage.service, "maps push-egress tag set 0 7").run(30).ok();
+    for hook in HOOKS {
+        stage.add(&format!("wall-{hook} {firewall} --hook {hook} --priority 4"));
+        stage.add(&format!("sizes-{hook} {sizes} --hook {hook} --priority 5"));
+    }
+    stage.go();
+    // A port with a VLAN sends none that it would have to cut.
+    stage.expect_whole(&[]);
+    for name in ["pop-ingress", "pop-egress", "push-egress", "wall-ingress", "wall-egress"] {
+        let [pass, aborted] = ["pass", "aborted"].map(|of| count(&stage.service, name, of));
+        assert!(pass > 50 && aborted == 0, "{name}: {pass} {aborted}");
+    }
 }
