@@ -26,7 +26,7 @@ demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 test: setup ## All tests; last line is the summary. CRATE=tcp for one crate's, NAME=rto for those with this in their name
 	@scripts/test $(CRATE:%=--crate %) $(NAME)
 
-test-slow: ## The long tests: many simulator seeds, long kill and soak runs
+test-slow: ## The long tests: many simulator seeds, a million packets through modules beside the kernel, long kill and soak runs
 	@scripts/setup slow
 	@scripts/test --slow
 

@@ -11,7 +11,7 @@
 
 struct towpath_frame {
     __u32 bytes;     // Bytes of this structure. Later versions may have more.
-    __u16 gso_bytes; // Of a super-segment that is sent: payload of each segment that it becomes. 0: one segment.
+    __u16 gso_bytes; // Of a super-segment: payload of each segment that it becomes, or in which it came. 0: one segment, or not known.
     __u8 egress;     // 1: the frame is sent. 0: it was received.
     __u8 unused;
     __u32 port; // 0: memory, for connections within the host. From 1 on: interfaces, as the configuration has them. See below.

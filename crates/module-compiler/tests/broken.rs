@@ -5,7 +5,6 @@ mod common;
 
 use common::{interpreted, object_file, run};
 use towpath_modules::{Instance, LoadError, Object};
-use towpath_rng::Rng;
 
 /// Whatever it is, it is refused, or it can be run.
 fn use_it(file: &[u8], compiles: bool) {
@@ -27,37 +26,39 @@ fn use_it(file: &[u8], compiles: bool) {
     }
 }
 
-#[test]
-fn damaged_objects_never_panic() {
-    let sources = ["crates/module-compiler/tests/programs/many.bpf.c", "bpf/modules/firewall.bpf.c"];
-    let mut rng = Rng::new(3);
-    for source in sources {
-        let Some(file) = object_file(source) else { return };
-        assert!(Object::parse(&file).is_ok());
-        for round in 0..200 {
-            let mut broken = file.clone();
-            match round % 3 {
-                0 => broken.truncate(rng.below(file.len() as u64) as usize),
-                1 => {
-                    for _ in 0..rng.between(1, 6) {
-                        let place = rng.below(file.len() as u64) as usize;
-                        broken[place] = rng.next_u64() as u8;
-                    }
-                }
-                // The numbers of headers and tables.
-                _ => {
-                    let place = rng.below(file.len() as u64 / 4) as usize * 4;
-                    let value = [0, 1, 0x7fff_ffff, u32::MAX, 0x10000][rng.below(5) as usize];
-                    broken[place..place + 4].copy_from_slice(&value.to_le_bytes());
-                }
-            }
-            use_it(&broken, round % 8 == 0);
-        }
-    }
+/// How an object is damaged: bytes of any value, or numbers of headers and tables, and perhaps its end is missing.
+#[derive(Clone, Debug, bolero::TypeGenerator)]
+struct Damage {
+    bytes: Vec<(u32, u8)>,
+    numbers: Vec<(u32, u8)>,
+    end: Option<u32>,
+    compiles: bool,
 }
 
 #[test]
-fn any_bytes_are_an_object_or_refused() {
+fn fuzz_damaged_objects() {
+    let sources = ["crates/module-compiler/tests/programs/many.bpf.c", "bpf/modules/firewall.bpf.c"];
+    let Some(files) = sources.into_iter().map(object_file).collect::<Option<Vec<_>>>() else { return };
+    assert!(files.iter().all(|file| Object::parse(file).is_ok()));
+    bolero::check!().with_type::<(Damage, bool)>().with_iterations(200).for_each(|(damage, second)| {
+        let mut broken = files[usize::from(*second)].clone();
+        let length = broken.len() as u32;
+        for (place, value) in damage.bytes.iter().take(6) {
+            broken[(place % length) as usize] = *value;
+        }
+        for (place, value) in damage.numbers.iter().take(2) {
+            let value = [0, 1, 0x7fff_ffff, u32::MAX, 0x10000][usize::from(*value) % 5];
+            broken[(place % (length / 4)) as usize * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+        if let Some(end) = damage.end.filter(|end| end % 4 == 0) {
+            broken.truncate((end % length) as usize);
+        }
+        use_it(&broken, damage.compiles && damage.numbers.len() % 4 == 0);
+    });
+}
+
+#[test]
+fn fuzz_any_bytes_as_an_object() {
     bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
         let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x01\0\xf7\0".to_vec();
         file.extend(bytes);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Three, clang, frames, may_verify, one_cpu, packet, vmlinux_h};
+use common::{Three, clang, frames, kernel_maps, may_verify, one_cpu, packet, say_compared, vmlinux_h};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -98,6 +98,7 @@ fn programs_of_others_do_what_they_do_in_the_kernel() {
     }
     agreed.iter().for_each(|(name, programs)| println!("{name}: {}", programs.join(" ")));
     refused.iter().for_each(|(name, why)| println!("{name} is refused: {why}"));
+    say_compared();
     let is_there = |name: &&str| !unmade.contains(*name);
     for name in LOADS.into_iter().filter(is_there) {
         assert!(agreed.contains_key(name), "{name}: {:?}", refused.get(name));
@@ -146,6 +147,7 @@ fn agree(what: &str, object: &Object, mut three: Three) {
     for bytes in &packets {
         *actions.entry(format!("{:?}", three.agree(what, bytes))).or_insert(0) += 1;
     }
+    three.maps_agree(what, &[]);
     println!("{what}: {actions:?}");
     if what.starts_with("xdpfilt") || what.starts_with("test_xdp _") {
         assert!(actions.len() > 1, "{what}: nothing in its maps is found: {actions:?}");
@@ -216,9 +218,7 @@ fn for_all_cpus(spec: &MapSpec, value: &[u8]) -> Vec<u8> {
     }
     let mut one = value.to_vec();
     one.resize(value.len().next_multiple_of(8), 0);
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
-    let last: usize = possible.trim().rsplit(['-', ',']).next().unwrap().parse().unwrap();
-    one.repeat(last + 1)
+    one.repeat(kernel_maps::possible_cpus())
 }
 
 /// All objects by name, and those that cannot be made with this kernel's types.

@@ -9,7 +9,7 @@ const NO_FLOW: u32 = u32::MAX;
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TowpathFrame {
-    /// Of a super-segment that is sent: payload of each segment that it becomes. 0: one segment.
+    /// Of a super-segment: payload of each segment that it becomes, or in which it came. 0: one segment, or nobody knows.
     pub gso_bytes: u16,
     /// Is it sent?
     pub egress: bool,

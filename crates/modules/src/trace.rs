@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn any_format_has_a_text() {
+    fn fuzz_formats() {
         const LETTERS: &[u8] = b"%%%%0123456789-+# hlzsdiuxXocpk\n";
         bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
             let format: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 32])).collect();

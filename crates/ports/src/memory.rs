@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_wire::ETHERNET_BYTES;
+use towpath_wire::{ETHERNET_BYTES, VLAN_BYTES};
 
 /// The largest IPv4 packet. It is the loopback's default, so that bulk transfers take few large segments.
 pub const MAX_MTU_BYTES: u32 = 65_535;
@@ -58,7 +58,8 @@ impl Loopback {
     /// A loopback with an MTU of `mtu` bytes and this number of buffers.
     pub fn with_buffers(mtu: u32, buffers: u32) -> Self {
         let mtu_bytes = mtu.min(MAX_MTU_BYTES);
-        let frame_bytes = mtu_bytes as usize + ETHERNET_BYTES;
+        // A module may put a tag on the largest frame.
+        let frame_bytes = mtu_bytes as usize + ETHERNET_BYTES + VLAN_BYTES;
         // An odd number of cache lines. With an even one the headers of all buffers would share a few sets of the
         // cache.
         let stride = (frame_bytes.div_ceil(64) | 1) * 64;

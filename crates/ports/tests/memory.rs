@@ -42,10 +42,10 @@ fn loopback_gives_back_what_was_sent_in_order() {
 }
 
 #[test]
-fn loopback_takes_the_largest_frame() {
+fn loopback_takes_the_largest_frame_with_a_tag() {
     for mtu in [MAX_MTU_BYTES, 1500, 576] {
         let mut port = Loopback::with_mtu(mtu);
-        let frame: Vec<u8> = (0..mtu as usize + 14).map(|i| i as u8).collect();
+        let frame: Vec<u8> = (0..mtu as usize + 14 + 4).map(|i| i as u8).collect();
         assert_eq!(port.reserve().map(|b| b.len()), Some(frame.len()));
         assert!(send(&mut port, &frame) && send(&mut port, &frame));
         let got = receive(&mut port);

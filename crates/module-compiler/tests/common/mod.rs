@@ -1,11 +1,14 @@
 //! What the tests of modules share: objects that clang makes of the sources, and the three ways to run a program.
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod kernel_maps;
+
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_module_compiler::compile;
 use towpath_modules::code::Code;
 use towpath_modules::verify::{Accepted, test_run, verify};
@@ -133,6 +136,14 @@ pub fn may_verify() -> bool {
     may
 }
 
+/// Frames on which all did the same, in all tests of this program.
+static COMPARED: AtomicU64 = AtomicU64::new(0);
+
+/// Says how many frames were compared so far.
+pub fn say_compared() {
+    println!("{} frames were compared so far", COMPARED.load(Ordering::Relaxed));
+}
+
 /// A program in the kernel, compiled and interpreted. Each has maps of its own. Compiled code has two forms: for one frame, and
 /// for a batch if the program wants no room around frames.
 pub struct Three {
@@ -194,7 +205,8 @@ pub fn interpreted(object: &Object, main: usize) -> Arc<Module> {
 
 /// Runs an instance on a copy of a frame.
 pub fn run(instance: &mut Instance, bytes: &[u8]) -> (Action, Vec<u8>) {
-    let mut buffer = vec![0; HEADROOM + MOST_BYTES];
+    // One of several parts has no room behind it.
+    let mut buffer = vec![0; HEADROOM + MOST_BYTES.max(bytes.len())];
     buffer[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
     let mut frame = Frame { start: HEADROOM, length: bytes.len(), room: true, ifindex: 1, ..Frame::whole(&mut buffer) };
     let action = instance.run(&mut frame);
@@ -236,6 +248,22 @@ impl Three {
         }
     }
 
+    /// All have the same in their maps, but in those of these names. Records of ring buffers are taken out.
+    #[track_caller]
+    pub fn maps_agree(&self, what: &str, but: &[&str]) {
+        for (number, map) in self.accepted.maps.iter().enumerate() {
+            let ours: Vec<_> = self.instances().map(|instance| &instance.module().maps()[number]).collect();
+            let spec = ours[0].spec();
+            if but.contains(&spec.name.as_str()) {
+                continue;
+            }
+            let kernel = kernel_maps::elements(map, spec);
+            for (map, how) in ours.into_iter().zip(["compiled", "interpreted", "compiled for batches"]) {
+                assert_eq!(kernel_maps::own_elements(map), kernel, "{what}: the map {}, {how} and kernel", spec.name);
+            }
+        }
+    }
+
     fn kernel(&self) -> &OwnedFd {
         &self.accepted.programs[self.program]
     }
@@ -256,6 +284,7 @@ impl Three {
             let [after] = frame;
             assert_eq!((action, after), compiled, "{what}: as a batch and alone on {bytes:02x?}");
         }
+        COMPARED.fetch_add(1, Ordering::Relaxed);
         compiled.0
     }
 }

@@ -116,7 +116,7 @@ impl<const SELECTS: bool, const ROOM: bool> Between<'_, SELECTS, ROOM> {
         }
         let Some(number) = filter.free.pop() else { return false };
         let checksum = send_back::received(bytes, frame.checksum);
-        let (action, len) = run_copy::<SELECTS>(filter, number, bytes, selectors);
+        let (action, len) = run_copy::<SELECTS>(filter, number, (bytes, frame.gso_bytes), selectors);
         let moved = RxFrame { handle: OURS | number, len, ..*frame };
         match action {
             Action::Pass => {
@@ -283,7 +283,7 @@ impl<const SELECTS: bool, const ROOM: bool> Between<'_, SELECTS, ROOM> {
             && let Some(number) = filter.free.pop()
         {
             let selectors = if SELECTS { filter.ingress.selectors_of(frame) } else { EVERY };
-            let (action, len) = run_copy::<SELECTS>(filter, number, frame, selectors);
+            let (action, len) = run_copy::<SELECTS>(filter, number, (frame, 0), selectors);
             let copy = RxFrame { handle: OURS | number, len, checksum: RxChecksum::Valid, gso_bytes: 0 };
             self.copy_left(copy, action);
         }
@@ -319,10 +319,16 @@ fn run<const SELECTS: bool>(chain: &mut Chain, frame: &mut Frame<'_>, selectors:
     if SELECTS { chain.run_selected(frame, selectors) } else { chain.run(frame) }
 }
 
-/// Runs the modules on a copy of a received frame, in the buffer of this number. Returns what becomes of it, and its length.
-fn run_copy<const SELECTS: bool>(filter: &mut Filter, number: u64, bytes: &[u8], selectors: u32) -> (Action, u32) {
+/// Runs the modules on a copy of a received frame, in the buffer of this number. With the frame stands in segments of how much payload
+/// it has come. Returns what becomes of it, and its length.
+fn run_copy<const SELECTS: bool>(
+    filter: &mut Filter,
+    number: u64,
+    (bytes, gso_bytes): (&[u8], u16),
+    selectors: u32,
+) -> (Action, u32) {
     let flow = filter.flows[0].as_ref().and_then(|flows| flows.flow_received(bytes));
-    let about = TowpathFrame { port: filter.port, flow_group: filter.group, flow, ..TowpathFrame::default() };
+    let about = TowpathFrame { gso_bytes, egress: false, port: filter.port, flow_group: filter.group, flow };
     let mut copy = with_room(&mut filter.held[number as usize], bytes, about, filter.interface);
     let action = run::<SELECTS>(&mut filter.ingress, &mut copy, selectors);
     filter.starts[number as usize] = copy.start as u32;

@@ -163,6 +163,40 @@ fn a_module_may_move_the_begin_of_a_frame_both_ways() {
     }
 }
 
+/// Modules in their place, with room around frames, and none: each in turn takes the place of each.
+#[test]
+fn each_frame_that_waits_while_modules_are_exchanged_is_seen_once_and_comes() {
+    const KINDS: [fn() -> Vec<Attached>; 3] = [|| vec![by_byte()], || vec![by_head(-8)], Vec::new];
+    let numbered = |number: u8| [&frame(2)[..], &[number]].concat();
+    let last = |frames: Vec<Vec<u8>>| frames.iter().map(|frame| frame[frame.len() - 1]).collect::<Vec<_>>();
+    for (old, new) in KINDS.into_iter().flat_map(|old| KINDS.map(|new| (old, new))) {
+        let [old, new] = [old, new].map(|kind| Chains { ingress: kind(), egress: kind() });
+        let (mut set, mut far) = set(&old);
+        (0..30).for_each(|number| send(&mut far, &numbered(number)));
+        let mut frames = Vec::new();
+        let port = set.receive(1, &mut frames, 10).unwrap();
+        let mut came: Vec<_> = frames.iter().map(|frame| port.bytes(frame).to_vec()).collect();
+        port.release(&frames);
+        // What the stack has sent in this turn is with the port, and its device has not had it.
+        let commit = |set: &mut PortSet, number: u8| {
+            let bytes = numbered(number);
+            set.reserve(PortId(1)).unwrap()[..bytes.len()].copy_from_slice(&bytes);
+            set.commit(PortId(1), bytes.len(), TxOffload::default());
+        };
+        (0..10).for_each(|number| commit(&mut set, number));
+        set.filter(Some((0..2).map(|port| Filter::new(&new, 0, port)).collect()));
+        (10..20).for_each(|number| commit(&mut set, number));
+        set.flush();
+        came.extend(self::came(&mut set, 1));
+        assert_eq!(last(came), (0..30).collect::<Vec<_>>());
+        assert_eq!(last(received(&mut far)), (0..20).collect::<Vec<_>>());
+        let runs = |modules: &[Attached]| modules.first().map(|one| counts(one)[0]);
+        let has = |chains: &Chains, frames: u64| (!chains.ingress.is_empty()).then_some(frames);
+        assert_eq!([runs(&old.ingress), runs(&new.ingress)], [has(&old, 10), has(&new, 20)]);
+        assert_eq!([runs(&old.egress), runs(&new.egress)], [has(&old, 10), has(&new, 10)]);
+    }
+}
+
 /// Adds what it is told to the frame's begin: the size of the structure, the flow group, and the connection.
 fn tells() -> Attached {
     let mut insns = vec![insn(0x61, 2, 1, 0, 0), insn(0x61, 3, 1, 8, 0)];

@@ -335,3 +335,25 @@ fn a_super_segment_goes_on_in_segments_as_small_as_it_has_come() {
         assert_eq!((sent.len(), sent[0].1.gso_bytes), (1, 0), "a port that cuts nothing sends what fits");
     }
 }
+
+/// Writes what it is told of the size of segments to the frame's first bytes, and sends all back.
+fn tells_its_segments() -> Attached {
+    attached(vec![
+        insn(0x61, 2, 1, 0, 0),
+        insn(0x61, 3, 1, 8, 0),
+        insn(0x69, 4, 3, 4, 0),
+        insn(0x6b, 2, 4, 0, 0),
+        insn(0xb7, 0, 0, 0, 3),
+        insn(0x95, 0, 0, 0, 0),
+    ])
+}
+
+#[test]
+fn a_module_that_asks_is_told_in_segments_of_what_size_a_frame_has_come() {
+    let module = tells_its_segments();
+    for (payload, gso_bytes) in [(4000, 1000), (60_000, 1448), (100, 0), (4000, 0)] {
+        let (sent, failed) = back_cut(&module, CUTS, (RxChecksum::Valid, gso_bytes), &segment(false, None, payload).0);
+        assert_eq!((sent.len(), failed), (1, 0));
+        assert_eq!(sent[0].0[..2], gso_bytes.to_ne_bytes(), "{payload}");
+    }
+}
