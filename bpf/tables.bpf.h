@@ -81,7 +81,7 @@ enum { NEXT = -1, DROP = 2 };
 #define LEAST_REPEATED 400
 #define MOST_REPEATED 70000
 // Places for them.
-#define DROPPED (1u << 17)
+#define DROPPED (1u << 20)
 // A value of `accelerated`: the socket is not flooded. Otherwise it is when the interval of the next SYN begins.
 #define CALM 1
 // For so long a cookie may be answered. crates/towpathd/src/interface.rs has the same.

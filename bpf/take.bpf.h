@@ -88,7 +88,8 @@ static __always_inline int has_room_for_one(__u64 *due, __u64 now, __u64 most)
     return 1;
 }
 
-// Was this SYN dropped before, and is it now repeated as a peer would do it? Senders of forged ones hardly repeat them.
+// Was this SYN dropped before, and is it now repeated as a peer would do it? A sender who forges the
+// same ones again has a share of that room by his rate.
 static __always_inline int is_repeated(const void *flow, __u32 words, __u32 seq, __u64 now)
 {
     const __u32 *word = flow;
@@ -103,8 +104,13 @@ static __always_inline int is_repeated(const void *flow, __u32 words, __u32 seq,
     if (!place)
         return 0;
     __u32 age = ms - (__u32)(*place >> 32);
-    if ((__u32)*place == tag && age < MOST_REPEATED)
-        return age >= LEAST_REPEATED;
+    if ((__u32)*place == tag && age < MOST_REPEATED) {
+        if (age < LEAST_REPEATED)
+            return 0;
+        // Once: who sends it again and again has no more room than who sends new ones.
+        *place = (__u64)ms << 32 | tag;
+        return 1;
+    }
     *place = (__u64)ms << 32 | tag;
     return 0;
 }

@@ -78,6 +78,7 @@ struct {
 #define CLIENT_FIN 1
 #define SERVER_FIN 2
 #define ENDED 4
+#define CLIENT_RST 8
 struct connection {
     __u64 seen_ns; // Last segment.
     __u32 acked;   // The server's last acknowledgement.
@@ -185,7 +186,7 @@ static __always_inline int from_client(struct ends *ends, struct tcphdr *tcp, in
         if (tcp->fin)
             one->state |= CLIENT_FIN | (one->state & SERVER_FIN ? ENDED : 0);
         if (tcp->rst && bpf_ntohl(tcp->seq) == one->acked)
-            one->state |= ENDED;
+            one->state |= ENDED | CLIENT_RST;
         return 1;
     }
     // Who acknowledges what was sent to it is there: a forger would have to guess the number.
@@ -207,6 +208,9 @@ static __always_inline int from_client(struct ends *ends, struct tcphdr *tcp, in
 static __always_inline void from_server(struct connection *one, struct tcphdr *tcp, __u64 now)
 {
     one->seen_ns = now;
+    // The server has not believed the client's reset: data before it may have made it old. So the connection goes on, and counts.
+    if (one->state & CLIENT_RST && !tcp->rst)
+        one->state &= ~(ENDED | CLIENT_RST);
     if (tcp->ack)
         one->acked = bpf_ntohl(tcp->ack_seq);
     if (tcp->fin)

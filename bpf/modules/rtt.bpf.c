@@ -123,7 +123,11 @@ int rtt_received(struct xdp_md *ctx)
     if (!tcp || !tcp->ack)
         return XDP_PASS;
     struct timed *timed = bpf_map_lookup_elem(&waiting, &from);
-    if (!timed || !timed->sent_ns || (__s32)(bpf_ntohl(tcp->ack_seq) - timed->end) < 0)
+    if (!timed || !timed->sent_ns)
+        return XDP_PASS;
+    // What was never sent cannot be acknowledged: such a segment is forged, or of an older connection.
+    __u32 acked = bpf_ntohl(tcp->ack_seq);
+    if ((__s32)(acked - timed->end) < 0 || (__s32)(acked - timed->next) > 0)
         return XDP_PASS;
     count(&rtts, bpf_ktime_get_ns() - timed->sent_ns);
     timed->sent_ns = 0;

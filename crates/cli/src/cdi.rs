@@ -4,7 +4,7 @@ use crate::{exit, fail, print, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use towpath_hook::exec;
 use towpath_service::paths::{SOCKET_VARIABLE, SYSTEM_SOCKET};
@@ -15,6 +15,8 @@ const KIND: &str = "towpath.io/stack";
 const VERSION: &str = "0.3.0";
 /// The device of the machine's service.
 const FAST: &str = "fast";
+/// Directories with sockets of others, which no container is to have.
+const SHARED: [&str; 6] = ["/", "/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm"];
 /// What an installation has beside the library, and nothing else.
 const INSTALLED: [&str; 2] = ["libtowpath.so", "towpath-loader"];
 
@@ -108,8 +110,10 @@ fn description(generate: &Generate, library: &Path) -> Result<String, String> {
 
 /// One device: what a container gets, and the variables of its programs.
 fn device(name: &str, socket: &Path, require: bool, library: &Path) -> Result<Value, String> {
-    let absolute = |path: &Path| path.is_absolute() && path.to_str().is_some();
-    let directory = socket.parent().filter(|_| absolute(socket)).filter(|directory| *directory != Path::new("/"));
+    let plain = |component: Component<'_>| matches!(component, Component::RootDir | Component::Normal(_));
+    let absolute = |path: &Path| path.is_absolute() && path.to_str().is_some() && path.components().all(plain);
+    let directory = socket.parent().filter(|_| absolute(socket));
+    let directory = directory.filter(|directory| !SHARED.iter().any(|shared| *directory == Path::new(shared)));
     let directory = directory.ok_or_else(|| {
         format!("{}: name the whole path of a socket that has a directory of its own", socket.display())
     })?;
@@ -183,7 +187,7 @@ mod tests {
         let library = Path::new("/usr/lib/none/libtowpath.so");
         let twice = description(&asked(&["blue=/run/a/x.sock", "blue=/run/b/x.sock"]), library).unwrap_err();
         assert_eq!(twice, "two devices have the name blue");
-        for socket in ["towpath.sock", "/towpath.sock"] {
+        for socket in ["towpath.sock", "/towpath.sock", "/run/towpath.sock", "/tmp/t.sock", "/run/towpath/../t.sock"] {
             let why = device(FAST, Path::new(socket), false, library).unwrap_err();
             assert!(why.contains("directory of its own"), "{why}");
         }

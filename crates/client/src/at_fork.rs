@@ -19,4 +19,6 @@ pub fn in_child() {
     }
     rejoin::forked();
     session::all().for_each(Session::forked);
+    // Another thread of the parent may have found its service dead, and not have said so yet.
+    session::review_usual();
 }

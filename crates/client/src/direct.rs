@@ -382,7 +382,7 @@ impl Direct {
     }
 }
 
-/// A time for [`AppLine::raised`]: times of the last half minute can be compared.
+/// A time for an application line's `raised`: times of the last half minute can be compared.
 #[inline(always)]
 pub fn stamp() -> u32 {
     (sys::ticks() >> 5) as u32

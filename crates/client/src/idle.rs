@@ -45,8 +45,7 @@ fn is_carried_by_stack(socket: &Socket) -> bool {
         && !socket.is_gone()
 }
 
-/// Looks at a socket, and does the next step if it has been idle for long enough. True: the next one is [`give_back`], as soon as
-/// the stack has been waited for ([`wait_for_stack`]).
+/// Looks at a socket, and does the next step if it has been idle for long enough. True: the next one is [`ask_for_all`].
 pub fn look_at(socket: &Socket) -> bool {
     let Some(after_ms) = socket.session.idle.after_ms().filter(|_| is_carried_by_stack(socket)) else { return false };
     let (app, stack, private) = (socket.app(), socket.stack(), socket.private());
@@ -69,14 +68,18 @@ pub fn look_at(socket: &Socket) -> bool {
         // The stack has not seen yet that the last time is over.
         (false, true) => {}
         (true, false) => doorbell::notify_stack(socket.session, socket.slot, app, stack),
-        (true, true) => return !socket.has(flag::GAVE_BACK) && ask_for_all(socket),
+        (true, true) => return !socket.has(flag::GAVE_BACK),
     }
     false
 }
 
-/// Asks the stack to fill nothing until the memory has gone. False: a thread is in a call, or the stack has not seen yet that the
-/// last time is over.
-fn ask_for_all(socket: &Socket) -> bool {
+/// Asks the stack to fill nothing until the memory has gone, unless that is so already. True: [`wait_for_stack`], then [`give_back`]
+/// or [`keep`], and that soon, as bytes that come meanwhile are dropped. False: a thread is in a call, or the stack has not seen
+/// yet that the last time is over.
+pub fn ask_for_all(socket: &Socket) -> bool {
+    if giving(socket).0 {
+        return true;
+    }
     let Some(_receiving) = socket.private().receiving.try_lock(true) else { return false };
     if words(socket) != (true, true) || giving(socket) != (false, true) {
         return false;
@@ -155,6 +158,16 @@ pub fn give_back(socket: &Socket) {
     }
     count_giving(app);
     doorbell::notify_stack(session, socket.slot, app, socket.stack());
+}
+
+/// All memory stays after all, and the stack fills the next bytes again. Nothing happens if it fills them.
+pub fn keep(socket: &Socket) {
+    let Some(_receiving) = socket.private().receiving.lock() else { return };
+    if giving(socket).0 && !socket.is_gone() {
+        count_giving(socket.app());
+        socket.mark(flag::GAVE_BACK, true);
+        doorbell::notify_stack(socket.session, socket.slot, socket.app(), socket.stack());
+    }
 }
 
 /// The reader at `head` comes near the end of what is touched, or of what an idle connection keeps. Under `receiving`.
@@ -246,7 +259,7 @@ mod tests {
         fn look(&self) -> bool {
             let first = look_at(&self.socket);
             std::thread::sleep(Duration::from_millis(20));
-            first | look_at(&self.socket)
+            first | (look_at(&self.socket) && ask_for_all(&self.socket))
         }
         fn says(&self) -> bool {
             self.view().app.want.load(Ordering::Relaxed) & IDLE != 0

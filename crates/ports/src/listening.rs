@@ -21,7 +21,11 @@ use std::time::Duration;
 /// How often the filter is told that this service lives. It waits for three seconds.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 
-/// A listening socket is not flooded any more when no SYN cookie has been sent for it for so long.
+/// A listening socket is flooded when so many SYN cookies are sent for it in a second: a backlog that is full alone is not.
+const FLOODED: u32 = 5000;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// It is not flooded any more when so many were not sent in any second for so long.
 const CALM_AFTER: Duration = Duration::from_secs(10);
 
 /// Nobody repeats a SYN as early as that (RFC 6298 §2: after a second).
@@ -39,8 +43,8 @@ const KERNELS_HANDSHAKE: Duration = Duration::from_secs(64);
 pub struct Listening {
     program: OwnedFd,
     accelerated: HashMap<MapData, u64, u64>,
-    /// The sockets that are flooded, by cookie, and when a SYN to each was last answered with a SYN cookie.
-    flooded: BTreeMap<u64, Duration>,
+    /// The sockets for which SYN cookies were sent lately, by their own cookie.
+    answered: BTreeMap<u64, Cookies>,
     /// The SYN that was read last: its connection, its socket, and whether the filter has steered what follows.
     last: Option<(Key, u64, bool)>,
     served: HashMap<MapData, u32, u32>,
@@ -70,13 +74,42 @@ const OF_AN_INTERFACE: [&str; 11] = [
     "splices",
 ];
 
+/// The SYN cookies that were sent for a listening socket.
+struct Cookies {
+    /// Since when `sent` counts.
+    since: Duration,
+    sent: u32,
+    /// When there were last [`FLOODED`] of them in a second, or the first.
+    at_rate: Duration,
+    /// The filter knows that it is flooded.
+    limited: bool,
+}
+
+impl Cookies {
+    fn new(now: Duration) -> Self {
+        Self { since: now, sent: 0, at_rate: now, limited: false }
+    }
+    /// One more. True: there are too many in this second.
+    fn count(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.since) >= SECOND {
+            (self.since, self.sent) = (now, 0);
+        }
+        self.sent = self.sent.saturating_add(1);
+        let flooded = self.sent >= FLOODED;
+        if flooded {
+            self.at_rate = now;
+        }
+        flooded
+    }
+}
+
 impl Listening {
     /// Of a filter that is loaded, and its maps.
     pub(crate) fn over(filter: OwnedFd, maps: &mut Maps) -> Result<Self, LoadError> {
         Ok(Self {
             program: filter,
             accelerated: maps.take("accelerated")?,
-            flooded: BTreeMap::new(),
+            answered: BTreeMap::new(),
             last: None,
             served: maps.take("served")?,
             devices: Vec::new(),
@@ -138,7 +171,7 @@ impl Listening {
 
     /// Takes the SYNs of the listening socket with this cookie (`on`), or no longer.
     pub fn take(&mut self, cookie: u64, on: bool) -> io::Result<()> {
-        self.flooded.remove(&cookie);
+        self.answered.remove(&cookie);
         if on {
             return self.accelerated.insert(cookie, CALM, 0).map_err(io::Error::other);
         }
@@ -152,14 +185,16 @@ impl Listening {
         self.accelerated.insert(cookie, from.as_nanos() as u64, BPF_EXIST).map_err(io::Error::other)
     }
 
-    /// The SYN that was read last is answered with a SYN cookie. So its socket is flooded. True: what follows is steered already.
+    /// The SYN that was read last is answered with a SYN cookie. Is its socket flooded now? True: what follows is steered already.
     pub(crate) fn answers_with_cookie(&mut self, key: &Key) -> bool {
         let Some((_, cookie, steered)) = self.last.as_ref().filter(|(last, ..)| last == key) else { return false };
         let (cookie, steered, now) = (*cookie, *steered, monotonic());
-        if self.flooded.insert(cookie, now).is_none() && self.limit(cookie, now).is_err() {
-            // It listens no more, or the next answer tries again.
-            self.flooded.remove(&cookie);
+        let mut cookies = self.answered.remove(&cookie).unwrap_or_else(|| Cookies::new(now));
+        if cookies.count(now) && !cookies.limited {
+            // If not, it listens no more, or the next answer tries again.
+            cookies.limited = self.limit(cookie, now).is_ok();
         }
+        self.answered.insert(cookie, cookies);
         steered
     }
 
@@ -223,11 +258,11 @@ impl Listening {
         if self.beaten.is_some_and(|at| now - at < BEAT_EVERY) {
             return;
         }
-        let Self { flooded, accelerated, .. } = self;
-        flooded.retain(|cookie, at| {
-            let over = now.saturating_sub(*at) > CALM_AFTER;
+        let Self { answered, accelerated, .. } = self;
+        answered.retain(|cookie, cookies| {
+            let over = now.saturating_sub(cookies.at_rate) > CALM_AFTER;
             // If it cannot be said, the socket listens no more.
-            over.then(|| accelerated.insert(cookie, CALM, BPF_EXIST));
+            (over && cookies.limited).then(|| accelerated.insert(cookie, CALM, BPF_EXIST));
             !over
         });
         // It cannot fail. If it did, the kernel would have the SYNs, which is right.
@@ -267,4 +302,22 @@ fn position(page: &Mapping) -> usize {
 pub fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_flooded_by_a_rate_of_cookies_and_not_by_the_first() {
+        let (mut cookies, begun) = (Cookies::new(SECOND), SECOND);
+        // Half of the rate for a minute.
+        for n in 0..60 * FLOODED / 2 {
+            assert!(!cookies.count(begun + SECOND * n / (FLOODED / 2)));
+        }
+        let later = begun + 100 * SECOND;
+        let flooded = (0..FLOODED).filter(|n| cookies.count(later + SECOND * *n / (2 * FLOODED))).count();
+        assert_eq!((flooded, cookies.at_rate > later), (1, true), "the last of them");
+        assert!(cookies.count(later + SECOND / 2) && !cookies.count(later + 2 * SECOND));
+    }
 }

@@ -242,13 +242,14 @@ fn syns_to_a_flooded_listener_are_limited_and_what_follows_them_is_ours_at_once(
             steering.steer_answer_to_cookie(to, end, within).unwrap();
             syn.cookie
         };
-        // The first cookie is steered by the service, and those after it by the filter.
+        // The service steers what follows a cookie, as long as the socket is not flooded.
         for from in [5555, 5556] {
             send(from, to, 1, flags::SYN);
             assert_eq!(answer(&mut steering, from), cookie(&flooded));
             send(from, to, 7, flags::ACK);
             assert_eq!(steered(&mut port, SOON), Some(7));
         }
+        steering.listening().limit(cookie(&flooded), monotonic()).unwrap();
         send(5557, to, 1, flags::SYN);
         assert!(next(&mut steering).is_some());
         send(5557, to, 8, flags::ACK);

@@ -15,13 +15,14 @@ struct Place {
     users: String,
 }
 
-/// Does the process at the other end of a socket stand elsewhere than the service? True, too, if it has ended or cannot be
-/// seen. `pid` is that of `SO_PEERCRED`; the connection was `accepted` at this time ([`peer_process::ticks_now`]).
-pub fn stands_apart(socket: BorrowedFd<'_>, pid: i32, accepted: u64) -> bool {
-    let Ok(process) = peer_process::process(socket, pid, accepted) else { return true };
-    let places = (place(&pid.to_string()), place(&privileged::service_process().to_string()));
+/// Does the process at the other end of a socket stand elsewhere than the service? `None`: it has ended, or cannot be seen. `pid`
+/// is that of `SO_PEERCRED`; the connection was `accepted` at this time ([`peer_process::ticks_now`]).
+pub fn stands_apart(socket: BorrowedFd<'_>, pid: i32, accepted: u64) -> Option<bool> {
+    let process = peer_process::process(socket, pid, accepted).ok()?;
+    let theirs = place(&pid.to_string()).ok()?;
+    let ours = place(&privileged::service_process().to_string()).ok()?;
     // A living process keeps its number, so the place is its own.
-    !peer_process::lives(&process) || !matches!(places, (Ok(theirs), Ok(ours)) if theirs == ours)
+    peer_process::lives(&process).then(|| theirs != ours)
 }
 
 fn place(process: &str) -> io::Result<Place> {
@@ -46,7 +47,7 @@ mod tests {
     fn this_process_stands_where_its_service_does() {
         let (one, _other) = UnixStream::pair().unwrap();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        assert!(!stands_apart(one.as_fd(), pid, peer_process::ticks_now()));
+        assert_eq!(stands_apart(one.as_fd(), pid, peer_process::ticks_now()), Some(false));
     }
 
     #[test]

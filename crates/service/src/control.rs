@@ -41,25 +41,20 @@ pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd, acceptor: &mut Acce
 
 fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
     let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
-    let asker = Asker {
-        uid: credentials.uid.as_raw(),
-        gid: credentials.gid.as_raw(),
-        pid: credentials.pid.as_raw_nonzero().get(),
-        place: Place::Here,
-    };
-    let accepted = peer_process::ticks_now();
+    let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
     let admission = state.settings.live.admission();
-    if let Err(why) = admission.check(asker.uid, asker.gid) {
+    if let Err(why) = admission.check(uid, gid) {
         return refuse(socket, why);
     }
+    let pid = credentials.pid.as_raw_nonzero().get();
+    let place = place_of(state, socket.as_fd(), pid, peer_process::ticks_now());
+    let asker = Asker { uid, gid, pid, place };
     // The close without an answer says that the service is busy: `towpath run` asks again.
-    let Some(place) = state.conversations.take(asker.uid, admission.is_operator(asker.uid)) else {
+    let Some(place) = state.conversations.take(asker.uid, asker.is_operator(&admission)) else {
         return received::finish_apart(socket.into());
     };
     let weak = Arc::downgrade(state);
     let talk = move || {
-        let stands = place_of(&weak, socket.as_fd(), asker.pid, accepted);
-        let asker = Asker { place: stands, ..asker };
         let _ = converse(&weak, Lines::new(socket), asker);
         drop(place);
     };
@@ -95,15 +90,18 @@ pub enum Place {
     Container,
     /// In a container with another network.
     OtherNetwork,
+    /// It cannot be seen: it has ended, or what it is in hides it.
+    Unseen,
 }
 
 /// The place of the process at the other end of a socket.
-fn place_of(state: &Weak<ServiceState>, socket: BorrowedFd<'_>, pid: i32, accepted: u64) -> Place {
-    let served = state.upgrade().and_then(|state| state.stack.namespace());
+fn place_of(state: &ServiceState, socket: BorrowedFd<'_>, pid: i32, accepted: u64) -> Place {
+    let served = state.stack.namespace();
     match container::stands_apart(socket, pid, accepted) {
-        false => Place::Here,
-        true if served.is_some() && port_proof::namespace(socket) == served => Place::Container,
-        true => Place::OtherNetwork,
+        Some(false) => Place::Here,
+        Some(true) if served.is_some() && port_proof::namespace(socket) == served => Place::Container,
+        Some(true) => Place::OtherNetwork,
+        None => Place::Unseen,
     }
 }
 
@@ -114,11 +112,17 @@ impl Asker {
     }
     /// Does it see what belongs to this user? Users of another network have the same numbers.
     fn sees(&self, operator: bool, uid: u32) -> bool {
-        operator || (self.uid == uid && self.place != Place::OtherNetwork)
+        operator || (self.uid == uid && matches!(self.place, Place::Here | Place::Container))
     }
     /// The answer to an order that only an operator gives.
     fn refused(&self, order: &str) -> String {
-        let place = if self.place == Place::Here { "" } else { "; from a container nobody may" };
+        let place = match self.place {
+            Place::Here => "",
+            Place::Container | Place::OtherNetwork => "; from a container nobody may",
+            Place::Unseen => {
+                "; the service cannot see your process in /proc (hidepid, ProtectProc=), so it may be in a container"
+            }
+        };
         error(format!("only the service's own user and root may {order}{place}"))
     }
 }

@@ -19,19 +19,22 @@ const MOST: usize = 256;
 /// Bytes read at a time.
 const CHUNK: usize = 4096;
 
+/// A user, and whether he is an operator. Root of a container has the number of one and is none.
+type User = (u32, bool);
+
 /// The conversations of each user.
 #[derive(Debug, Default)]
-pub struct Places(Mutex<HashMap<u32, (usize, bool)>>);
+pub struct Places(Mutex<HashMap<User, usize>>);
 
 /// One conversation, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    uid: u32,
+    user: User,
 }
 
 impl Places {
-    fn taken(&self) -> MutexGuard<'_, HashMap<u32, (usize, bool)>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<User, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,24 +42,25 @@ impl Places {
     /// share whatever the others have.
     pub fn take(self: &Arc<Self>, uid: u32, operator: bool) -> Option<Place> {
         let mut taken = self.taken();
-        let others: usize = taken.values().filter(|(_, operator)| !operator).map(|(count, _)| count).sum();
-        let own = taken.get(&uid).map_or(0, |(count, _)| *count);
+        let user = (uid, operator);
+        let others: usize = taken.iter().filter(|((_, operator), _)| !operator).map(|(_, count)| count).sum();
+        let own = taken.get(&user).copied().unwrap_or(0);
         if own >= SHARE || (!operator && others >= MOST) {
             return None;
         }
-        taken.insert(uid, (own + 1, operator));
+        taken.insert(user, own + 1);
         drop(taken);
-        Some(Place { places: self.clone(), uid })
+        Some(Place { places: self.clone(), user })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        match taken.get_mut(&self.uid) {
-            Some((count, _)) if *count > 1 => *count -= 1,
+        match taken.get_mut(&self.user) {
+            Some(count) if *count > 1 => *count -= 1,
             _ => {
-                taken.remove(&self.uid);
+                taken.remove(&self.user);
             }
         }
     }

@@ -77,7 +77,16 @@ pub fn take_receive_size(rings: &mut Endpoints, fast: &mut FastPath, now: Micros
         }
     }
     let (giving, gave) = (GIVING.of(words.want), endpoint.giving);
-    if giving != gave && (giving & 1 == 0 || endpoint.idle && fast.trim_receive_ring_again(now, flow, 0)) {
+    // The next bytes of a ring without memory are charged to the service, so the rings of a client have a share of that.
+    let mut may_empty = || {
+        let counted = endpoint.emptied || client.shared.take_growth(IDLE_BYTES);
+        if counted && !endpoint.emptied {
+            (endpoint.emptied, endpoint.grown) = (true, endpoint.grown + IDLE_BYTES);
+        }
+        counted
+    };
+    if giving != gave && (giving & 1 == 0 || endpoint.idle && may_empty() && fast.trim_receive_ring_again(now, flow, 0))
+    {
         endpoint.giving = giving;
         // While the two numbers differ, the application takes no memory away. So this goes first.
         GIVING.set(sizes, giving);

@@ -71,6 +71,8 @@ pub struct Endpoint {
     pub growing: u32,
     /// Only the next bytes of the receive ring are filled.
     pub idle: bool,
+    /// It has had no memory once, which counts in `grown`.
+    pub emptied: bool,
     /// The last [`GIVING`](towpath_ring::ring_size::GIVING) that was answered. While it is odd, none are.
     pub giving: u32,
     /// Its memory was not there although the application had granted it. It is looked for again when the ring has been read once
@@ -161,6 +163,7 @@ impl Endpoints {
             grown: 0,
             growing: 0,
             idle: false,
+            emptied: false,
             giving: 0,
             refused: false,
             turned_at: now.0 as u32,

@@ -32,6 +32,7 @@ pub(crate) use recovery::{Recovery, learnt};
 pub(crate) use seldom::{RECORDS, Seldom};
 use stages::Install;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::OnceLock;
 use tcb::{Received, Sent, Tcb};
 use zerocopy::FromZeros;
 
@@ -56,23 +57,26 @@ const _: () = assert!(size_of::<Rate>() == 64);
 const _: () = assert!(size_of::<Addresses>() == 64);
 const _: () = assert!(size_of::<Seldom>() == 64);
 
+/// Flows per piece of the table; a piece is made when a flow in it is first installed.
+const PIECE: usize = 1024;
+
 /// All flows of all flow groups, by [`FlowId`].
 #[derive(Debug)]
 pub struct FlowTable {
-    flows: Box<[Lines]>,
+    pieces: Box<[OnceLock<Box<[Lines; PIECE]>>]>,
+    max_flows: u32,
 }
 
 impl FlowTable {
-    /// A table for flows `0..max_flows`. Addresses are taken for all of them, memory (448 bytes per flow) as flows are
-    /// installed: zeroed memory comes from the kernel page by page.
+    /// A table for flows `0..max_flows`. Memory (448 bytes per flow) is taken as flows are installed.
     pub fn new(max_flows: u32) -> Self {
-        let flows = <[Lines]>::new_box_zeroed_with_elems(max_flows as usize);
-        Self { flows: flows.unwrap_or_else(|_| panic!("no memory for a table of {max_flows} flows")) }
+        let pieces = (max_flows as usize).div_ceil(PIECE);
+        Self { pieces: (0..pieces).map(|_| OnceLock::new()).collect(), max_flows }
     }
 
     /// How many flows it can hold.
     pub fn max_flows(&self) -> u32 {
-        self.flows.len() as u32
+        self.max_flows
     }
 
     /// A reading of a flow's state; all zero for one that was never installed.
@@ -127,23 +131,33 @@ impl FlowTable {
         }
     }
 
-    /// A flow's addresses; all zero for one that was never installed. `None`: the number is too large.
+    /// A flow's addresses, if it was ever installed.
     pub fn tuple(&self, flow: FlowId) -> Option<FourTuple> {
         self.get(flow).map(|lines| lines.tuple(lines.protocol.load().flags()))
     }
 
-    /// A flow's lines; `None` if the number is too large.
+    /// A flow's lines, if its piece of the table exists.
     #[inline(always)]
     pub(crate) fn get(&self, flow: FlowId) -> Option<&Lines> {
-        self.flows.get(flow.0 as usize)
+        let piece = self.pieces.get(flow.0 as usize / PIECE)?.get()?;
+        Some(&piece[flow.0 as usize % PIECE])
     }
 
     /// Writes a new flow's lines; `None` if the number is too large.
     pub(crate) fn install(&self, by: Install, flow_group: usize, now_us: u64, setup: &FlowSetup) -> Option<&Lines> {
-        let lines = self.get(setup.flow)?;
+        if setup.flow.0 >= self.max_flows {
+            return None;
+        }
+        let piece = self.pieces.get(setup.flow.0 as usize / PIECE)?.get_or_init(new_piece);
+        let lines = &piece[setup.flow.0 as usize % PIECE];
         lines.fill(by, flow_group, now_us, setup);
         Some(lines)
     }
+}
+
+#[cold]
+fn new_piece() -> Box<[Lines; PIECE]> {
+    FromZeros::new_box_zeroed().unwrap_or_else(|_| panic!("no memory for {PIECE} flows more"))
 }
 
 /// An address as IPv6 has it.
