@@ -22,7 +22,7 @@ pub enum Descriptor {
     Pending(Pending),
     /// A socket in a slot.
     Slot {
-        /// The slot's number. The bits from [`SLOT_BITS`] on are its session's number.
+        /// The slot's number. The bits from `SLOT_BITS` on are its session's number.
         slot: u32,
         /// The connection's or listener's generation.
         generation: u32,
