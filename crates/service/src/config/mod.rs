@@ -116,7 +116,7 @@ pub struct Config {
     /// After this time without data an open connection gives back what its rings hold; 0 = never.
     /// Default 10s: far longer than a pause between two requests. Only the fast stack's connections do so.
     pub idle_memory: Duration,
-    /// Most connections of all clients together. Default 65,536. Each takes some 1.2 KiB when it is opened, all
+    /// Most connections of all clients together. Default 65,536. Each takes 448 bytes at first and 0.9 KiB when it is opened, all
     /// together 75 MiB.
     pub max_connections: u32,
     /// How long a thread looks for work before it sleeps. Default 20us, twice the cost of a wake-up: that is never more
