@@ -296,23 +296,31 @@ static int fill_queue(int l, int port, int *c, int most) {
     rest(50);
     return n;
 }
-static void reset_or_not(int *c, int n, int *reset, int *open) {
-    rest(100);
-    for (int i = 0; i < n; i++) {
-        int got = (int)recv(c[i], buf, 1, MSG_DONTWAIT);
-        *reset += got < 0 && errno == ECONNRESET, *open += got < 0 && errno == EAGAIN;
+// Of so many connections some were reset, and `b` accepts all others. A process's end may be noticed late on a busy machine.
+static int reset_or_accepted(int b, int *c, int n, int *reset) {
+    for (int tries = 0, of_b = 0; tries < 100; tries++) {
+        int open = 0;
+        rest(100);
+        for (int i = 0; i < n; i++) {
+            int got = c[i] < 0 ? 0 : (int)recv(c[i], buf, 1, MSG_DONTWAIT);
+            open += got < 0 && errno == EAGAIN;
+            // It says so once.
+            if (got < 0 && errno == ECONNRESET) *reset += 1, c[i] = -1;
+        }
+        of_b += accept_all(b);
+        if (*reset > 0 && open == of_b && *reset + open == n) return 1;
     }
+    return 0;
 }
 
 // SO_REUSEPORT: a listener closes with connections in its queue. Those are reset, all others go on.
 CASE(reuseport_one_closes_with_a_queue) {
     int a = shared(0, 100), port = port_of(a), b = shared(port, 100), c[100];
-    int n = fill_queue(a, port, c, 100), reset = 0, open = 0;
+    int n = fill_queue(a, port, c, 100), reset = 0;
     MUST(close(a));
-    reset_or_not(c, n, &reset, &open);
-    int of_b = accept_all(b);
+    int settled = reset_or_accepted(b, c, n, &reset);
     say("reset", "%d", reset > 0);
-    say("others", "%d", open == of_b && reset + open == n);
+    say("others", "%d", settled);
     for (int i = 0; i < 16; i++) client(port);
     CALL("new_ones", accept_all(b));
 }
@@ -329,7 +337,7 @@ static void listen_shared(int to, int unused) {
 
 // SO_REUSEPORT: a process is killed with connections in its listener's queue.
 CASE(reuseport_one_is_killed_with_a_queue) {
-    int b = shared(0, 100), c[200], n = 0, reset = 0, open = 0;
+    int b = shared(0, 100), c[200], n = 0, reset = 0;
     shared_port = port_of(b);
     struct worker w = worker(listen_shared, -1);
     MUST(read(w.says, buf, 1));
@@ -338,11 +346,9 @@ CASE(reuseport_one_is_killed_with_a_queue) {
     MUST(read(w.says, buf, 1));
     MUST(kill(w.pid, SIGKILL));
     waitpid(w.pid, NULL, 0);
-    rest(200);
-    reset_or_not(c, n, &reset, &open);
-    int of_b = accept_all(b);
+    int settled = reset_or_accepted(b, c, n, &reset);
     say("reset", "%d", reset > 0);
-    say("others", "%d", open == of_b && reset + open == n);
+    say("others", "%d", settled);
     for (int i = 0; i < 16; i++) client(shared_port);
     CALL("new_ones", accept_all(b));
 }
