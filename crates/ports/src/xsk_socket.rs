@@ -16,6 +16,9 @@ pub(crate) const HEADROOM_BYTES: u32 = 256;
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// In copy mode frames being sent count against the socket's send buffer. The default size holds about 100.
 const SEND_BUFFER_BYTES: libc::c_int = 16 << 20;
+/// Memory for frames is registered so often, with so much time in between.
+const REGISTRATIONS: u32 = 5;
+const BETWEEN_REGISTRATIONS: std::time::Duration = std::time::Duration::from_millis(20);
 /// Size of the smaller huge page of x86-64, and of arm64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -195,10 +198,8 @@ impl XskSocket {
         })?;
         // The kernel keeps the pages. So this mapping may go when they are registered.
         let (memory, mapping) = frame_memory(shape.bytes()).map_err(system("memfd"))?;
-        register(&socket, &mapping, shape.frame_bytes).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOBUFS | libc::ENOMEM) => {
-                XskError::LockedMemory { interface: interface.into(), bytes: shape.bytes() }
-            }
+        register_patiently(&socket, &mapping, shape.frame_bytes).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => XskError::LockedMemory { interface: interface.into(), bytes: shape.bytes() },
             Some(libc::EPERM) => XskError::Permission(interface.into()),
             _ => system("XDP_UMEM_REG")(error),
         })?;
@@ -386,6 +387,17 @@ fn new_socket() -> io::Result<OwnedFd> {
     }
     // SAFETY: `fd` is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// [`register`], again if the kernel has no memory: on a busy machine it may have some a moment later.
+fn register_patiently(socket: &OwnedFd, memory: &Mapping, frame_bytes: u32) -> io::Result<()> {
+    for _ in 1..REGISTRATIONS {
+        match register(socket, memory, frame_bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => std::thread::sleep(BETWEEN_REGISTRATIONS),
+            result => return result,
+        }
+    }
+    register(socket, memory, frame_bytes)
 }
 
 fn register(socket: &OwnedFd, memory: &Mapping, frame_bytes: u32) -> io::Result<()> {
