@@ -74,8 +74,9 @@ enum { NEXT = -1, DROP = 2 };
 #define SECOND 1000000000ULL
 // A service that has not written its heartbeat for so long is stuck.
 #define STUCK (3 * SECOND)
-// Of a listening socket that is flooded so many SYNs are taken at once, and one in each interval after that.
-#define MOST_AT_ONCE 10000
+// Of a listening socket that is flooded so many SYNs are taken at once, and one in each interval after that. The queue of SYNs, which all
+// listening sockets share, has room for twice as many.
+#define MOST_AT_ONCE 3000
 #define INTERVAL (SECOND / 10000)
 // A SYN that was dropped then is a peer's if it comes again after so many milliseconds (RFC 6298: a second), and before so many.
 #define LEAST_REPEATED 400

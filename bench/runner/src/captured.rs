@@ -4,7 +4,7 @@
 use crate::echo::measured;
 use crate::process::Process;
 use crate::programs::{rpc, run_on, towpath};
-use crate::side_by_side::STACKS;
+use crate::side_by_side::{STACKS, interleaved};
 use crate::veth_pair::{SERVER, Side, VethPair};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -66,13 +66,7 @@ struct Round {
 pub fn run(options: &Options) -> io::Result<()> {
     let bench = Bench { pair: VethPair::new()?, rpc: rpc()?.into(), options };
     let mut runs = STACKS.map(|_| SHAPES.map(|_| Vec::new()));
-    for round in 0..options.rounds.max(1) {
-        for (stack, shapes) in STACKS.into_iter().zip(&mut runs) {
-            eprint!("\rround {} of {}, {stack}        ", round + 1, options.rounds);
-            bench.one(stack, shapes)?;
-        }
-    }
-    eprint!("\r{:60}\r", "");
+    interleaved(options.rounds, "capture", |index, stack| bench.one(stack, &mut runs[index]))?;
     let mut rows = Vec::new();
     for (index, (shape, _)) in SHAPES.into_iter().enumerate() {
         for (stack, shapes) in STACKS.into_iter().zip(&runs) {

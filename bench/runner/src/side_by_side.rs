@@ -95,6 +95,22 @@ pub struct Server<'a> {
     pub ready: &'a str,
 }
 
+/// Measures each stack in turn, so many times. `one` is told the stack's place and name. `of`: what is measured, for the line of progress.
+pub fn interleaved(
+    rounds: usize,
+    of: &str,
+    mut one: impl FnMut(usize, &'static str) -> io::Result<()>,
+) -> io::Result<()> {
+    for round in 0..rounds.max(1) {
+        for (index, stack) in STACKS.into_iter().enumerate() {
+            eprint!("\r{of}: round {} of {rounds}, {stack}        ", round + 1);
+            one(index, stack)?;
+        }
+    }
+    eprint!("\r{:60}\r", "");
+    Ok(())
+}
+
 /// Runs `load` against the server over Linux and Towpath in turn and makes the two rows of `shape`. `load` is told the stack.
 pub fn compare(
     pair: &VethPair,
@@ -104,13 +120,10 @@ pub fn compare(
     mut load: impl FnMut(&VethPair, &str) -> io::Result<Measured>,
 ) -> io::Result<Vec<Row>> {
     let mut runs: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
-    for round in 0..rounds.max(1) {
-        for (index, stack) in STACKS.into_iter().enumerate() {
-            eprint!("\r{shape}: round {} of {rounds}, {stack}        ", round + 1);
-            runs[index].push(one(pair, stack, server, &mut load)?);
-        }
-    }
-    eprint!("\r{:60}\r", "");
+    interleaved(rounds, shape, |index, stack| {
+        runs[index].push(one(pair, stack, server, &mut load)?);
+        Ok(())
+    })?;
     let row = |(stack, rounds): (&'static str, &Vec<Round>)| {
         let ratios = rounds.iter().zip(&runs[0]).map(|(own, linux)| own.requests_per_s / linux.requests_per_s);
         Row {

@@ -1,7 +1,7 @@
 //! An established transfer while its listener is flooded with SYNs of forged sources.
 
 use crate::programs::{json_report, number, rpc, run_on};
-use crate::side_by_side::STACKS;
+use crate::side_by_side::{STACKS, interleaved};
 use crate::veth_pair::{SERVER, Side, VethPair};
 use serde::Serialize;
 use serde_json::Value;
@@ -74,13 +74,10 @@ struct Round {
 pub fn run(options: &Options) -> io::Result<()> {
     let bench = Bench::new(options)?;
     let mut runs: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
-    for round in 0..options.rounds.max(1) {
-        for (index, stack) in STACKS.into_iter().enumerate() {
-            eprint!("\rround {} of {}, {stack}        ", round + 1, options.rounds);
-            runs[index].push(bench.one(stack)?);
-        }
-    }
-    eprint!("\r{:60}\r", "");
+    interleaved(options.rounds, "flood", |index, stack| {
+        runs[index].push(bench.one(stack)?);
+        Ok(())
+    })?;
     let row = |(stack, rounds): (&'static str, &Vec<Round>)| {
         let of = |field: fn(&Round) -> f64| median(rounds.iter().map(field));
         let ratios = rounds.iter().zip(&runs[0]).map(|(own, linux)| own.bytes_per_s / linux.bytes_per_s);

@@ -26,6 +26,22 @@ pub struct ClientSetup {
     pub lease: Option<Lease>,
 }
 
+impl ClientSetup {
+    /// A client of nobody's, with these doorbells: for tests, and for what is driven by hand.
+    pub fn of_nobody(region: Region, doorbells: Vec<OwnedFd>) -> Self {
+        Self {
+            region: Arc::new(region),
+            doorbells,
+            uid: 0,
+            pid: 0,
+            name: String::new(),
+            remote_waker: None,
+            namespace: ClientNamespace::default(),
+            lease: None,
+        }
+    }
+}
+
 /// See [`ClientSetup::lease`].
 pub type Lease = Box<dyn ClientLease>;
 

@@ -3,6 +3,7 @@
 
 use crate::ClientNamespace;
 use crate::client_setup::{ClientId, ClientSetup, Lease, RemoteWaker};
+use crate::event_count::EventCount;
 use crate::give_way::woken;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,19 +13,19 @@ use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{AppLine, Region, Slot};
 
-/// The private words of one slot. The thread that writes the slot's stack line writes them, too.
+/// The private words of one slot. The thread that writes the slot's stack line writes them, too, but for events of other threads.
 pub struct SlotWords {
     /// Generation of the slot's present (or last) use.
     pub generation: AtomicU32,
-    /// Events raised so far; the shared word is a copy.
-    pub event_seq: AtomicU32,
+    /// Events raised so far; the shared word is made of them.
+    pub events: EventCount,
     /// A message about this slot is on its way to another thread. It bounds the messages that a client can cause.
     pub relayed: AtomicBool,
 }
 
 impl SlotWords {
     const fn new() -> Self {
-        Self { generation: AtomicU32::new(0), event_seq: AtomicU32::new(0), relayed: AtomicBool::new(false) }
+        Self { generation: AtomicU32::new(0), events: EventCount::new(), relayed: AtomicBool::new(false) }
     }
 }
 

@@ -79,16 +79,7 @@ mod tests {
     /// A client whose `open` connections have as many bytes unsent as fit.
     fn client(uid: u32, open: u32) -> ServedClient<(), ()> {
         let geometry = Geometry { slots: 16, app_slots: 16, tx_bytes: RING, rx_bytes: RING, ..Geometry::DEFAULT };
-        let setup = ClientSetup {
-            region: Arc::new(Region::create(geometry).unwrap().0),
-            doorbells: Vec::new(),
-            uid,
-            pid: 0,
-            name: String::new(),
-            remote_waker: None,
-            namespace: Default::default(),
-            lease: None,
-        };
+        let setup = ClientSetup { uid, ..ClientSetup::of_nobody(Region::create(geometry).unwrap().0, Vec::new()) };
         let mut client = ServedClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());
         for raw in 0..open {
             let slot = client.shared.region.slot(raw).unwrap();

@@ -18,13 +18,9 @@ fn is_open(stack: &StackLine) -> bool {
     stack.state.load(Ordering::Relaxed) == state::ESTABLISHED && stack.status.load(Ordering::Relaxed) & ended == 0
 }
 
-/// Counts an event of a slot, which has this line.
-#[inline]
-fn count(client: &ClientShared, slot: Slot, line: &StackLine) {
-    let words = client.words(slot);
-    let seq = words.event_seq.load(Ordering::Relaxed).wrapping_add(1);
-    words.event_seq.store(seq, Ordering::Relaxed);
-    line.event_seq.store(seq, Ordering::Release);
+/// Counts an event of a slot, on any thread.
+fn count(client: &ClientShared, slot: Slot) {
+    client.words(slot).events.add(&client.region.stack(slot).event_seq);
 }
 
 /// The events of one thread to one client. The positions in the event queues are private, because the client can
@@ -72,20 +68,20 @@ impl EventOut {
     pub fn open(&self) -> u64 {
         self.valid
     }
-    /// Raises an event. The slot's words must be stored before. True if [`EventOut::notify`] must follow.
+    /// Raises an event, on any thread. The slot's words must be stored before. True if [`EventOut::notify`] must follow.
     #[inline]
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
-        count(client, slot, client.region.stack(slot));
+        count(client, slot);
         has_changed::<AtomicU32>();
         let contexts = self.tell(client, slot, client.generation(slot));
         self.post(client, slot, contexts);
         self.pending != 0
     }
-    /// Raises an event of a slot's use of this generation, as part of a turn: [`EventOut::notify`] tells of all of them, after
-    /// one fence. The slot's words must be stored before, in `line`. True for the first of a turn.
+    /// Raises an event of a slot's use of this generation, as part of a turn of the thread that serves it: [`EventOut::notify`]
+    /// tells of all of them, after one fence. The slot's words must be stored before, in `line`. True for the first of a turn.
     #[inline]
     pub fn raise_in_turn(&mut self, client: &ClientShared, slot: Slot, line: &StackLine, generation: u32) -> bool {
-        count(client, slot, line);
+        client.words(slot).events.serve(&line.event_seq);
         self.raised.push((slot, generation));
         self.raised.len() == 1
     }
@@ -112,7 +108,7 @@ impl EventOut {
     }
     /// Wakes the threads that sleep on a slot, for an answer that is not an event. No context is told of it.
     pub fn wake(&mut self, client: &ClientShared, slot: Slot) {
-        count(client, slot, client.region.stack(slot));
+        count(client, slot);
         if must_wake(&client.region.app(slot).sleepers) {
             client.wake(slot, false);
         }
@@ -121,7 +117,7 @@ impl EventOut {
     /// threads that sleep in `accept`. Of the contexts that share the listener (`EPOLLEXCLUSIVE`) it wakes one, in
     /// turn. It wakes all other contexts.
     pub fn offer(&mut self, client: &ClientShared, slot: Slot) {
-        count(client, slot, client.region.stack(slot));
+        count(client, slot);
         let app = client.region.app(slot);
         if must_wake(&app.sleepers) {
             // A thread in `accept` counts itself among the sleepers first. So if the counts are equal, all sleepers are
@@ -146,7 +142,7 @@ impl EventOut {
     /// Raises an event whether the last one has been seen or not. The stack that raised the last one may have died
     /// meanwhile.
     pub fn raise_again(&mut self, client: &ClientShared, slot: Slot) {
-        count(client, slot, client.region.stack(slot));
+        count(client, slot);
         client.wake(slot, false);
         let mut contexts = self.watching(client.region.app(slot), client.generation(slot));
         while contexts != 0 {
@@ -240,16 +236,7 @@ mod tests {
     #[test]
     fn events_of_a_turn_are_told_together_to_the_contexts_that_watch_this_use_of_their_slots() {
         let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
-        let setup = ClientSetup {
-            region: Arc::new(Region::create(geometry).unwrap().0),
-            doorbells: Vec::new(),
-            uid: 0,
-            pid: 0,
-            name: String::new(),
-            remote_waker: None,
-            namespace: Default::default(),
-            lease: None,
-        };
+        let setup = ClientSetup::of_nobody(Region::create(geometry).unwrap().0, Vec::new());
         let client = ClientShared::new(ClientId(1), 0, setup);
         let wakes = [(); 3].map(|()| Arc::new(doorbell().unwrap()));
         let mut out = EventOut::new(1);

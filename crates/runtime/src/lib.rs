@@ -26,6 +26,7 @@ pub mod client_namespace;
 pub mod client_setup;
 pub mod clients;
 pub mod departure;
+mod event_count;
 pub mod events;
 pub mod execute;
 pub mod files;

@@ -45,7 +45,7 @@ impl<C, S: Default> ServedClient<C, S> {
             }
             let words = self.shared.words(slot);
             words.generation.store(generation, Ordering::Relaxed);
-            words.event_seq.store(line.event_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+            words.events.resume(&line.event_seq);
             let state = line.state.load(Ordering::Relaxed);
             if !layout.is_app_slot(slot) {
                 self.fresh.start = slot.raw() + 1;

@@ -417,16 +417,7 @@ mod tests {
     fn a_port_that_is_reserved_again_and_again_is_kept_once() {
         let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
         let (region, memfd) = Region::create(geometry).unwrap();
-        let setup = ClientSetup {
-            region: Arc::new(region),
-            doorbells: Vec::new(),
-            uid: 0,
-            pid: 0,
-            name: String::new(),
-            remote_waker: None,
-            namespace: Default::default(),
-            lease: None,
-        };
+        let setup = ClientSetup::of_nobody(region, Vec::new());
         let mut client: ServedClient<(), ()> =
             ServedClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());
         let slot = client.shared.region.slot(3).unwrap();

@@ -66,8 +66,7 @@ const LIMITS: &str = "descriptors and memory of this machine";
 const LINES: &str = "the slow path's entry, 800 B, of which congestion control and statistics have 400; the slot's lines in the region, 512 B; the \
     flow's seven lines, 448 B; the rest are tables by number, tuple and timer";
 const PATH: &str = "the path: 50 Mbit/s, 10 ms each way, a queue of 256 KiB";
-const FLOODED: &str = "the copies of a received byte, as without a flood, and for each SYN the kernel's path to the listening socket, where four \
-    fifths of them are dropped";
+const FLOODED: &str = "the copies of each received byte, and the kernel's path of each SYN to the listening socket";
 const LOSERS: &str =
     "whose segments the full queue drops: with ECN in the place of drops the index is 1.000 on the same path";
 const WIRE: &str = "the wire: 200 Mbit/s, on which the bytes alone take nine tenths of the time with 64 senders, and four fifths with fewer";

@@ -24,7 +24,7 @@ pub(super) enum Over {
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Account {
-    /// What is left of its share of the core, in hundredths of a ns, so that no percentage is rounded.
+    /// The time that is left of its share of the core. The unit is a hundredth of a ns, so that no percentage is rounded.
     left: AtomicI64,
     /// What it may take beyond its share of turns, in parts of a ns of which [`SPARE_IN`] make one.
     spare: AtomicI64,

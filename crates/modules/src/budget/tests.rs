@@ -48,7 +48,7 @@ fn turns(percent: u64, taken_ns: impl Fn(u64) -> u64, most: u64) -> Option<u64> 
 #[test]
 fn of_a_turn_a_tenant_takes_its_share_and_beyond_that_what_is_to_spare() {
     assert_eq!(turns(20, |_| 25_000, 100_000), None, "a quarter of the rest");
-    // Of 600 ns that are too much the turn's length gives back 628 a time. Its share of the core would last for longer.
+    // The tenant takes 600 ns too much in each turn, and 628 ns come back in it. Its share of the core would last for longer.
     assert_eq!(turns(20, |_| 25_600, 10_000), None);
     assert!(turns(20, |_| 26_500, 10_000).is_some());
     // All that is to spare at once, and no more before it has come back.

@@ -63,16 +63,7 @@ impl ByHand {
     /// With a region of this geometry, on a port.
     pub(crate) fn of(geometry: Geometry, port: Box<dyn Port>, table: Arc<FlowTable>) -> io::Result<Self> {
         let (region, _memfd) = Region::create(geometry).map_err(io::Error::other)?;
-        let setup = ClientSetup {
-            region: Arc::new(region),
-            doorbells: vec![doorbell()?, doorbell()?],
-            uid: 0,
-            pid: 0,
-            name: String::new(),
-            remote_waker: None,
-            namespace: Default::default(),
-            lease: None,
-        };
+        let setup = ClientSetup::of_nobody(region, vec![doorbell()?, doorbell()?]);
         let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
         let (doorbell, slow_doorbell) = (Doorbell::new()?, Doorbell::new()?);
         let (mut to, inbox) = mailbox(MESSAGES, Arc::clone(&doorbell));

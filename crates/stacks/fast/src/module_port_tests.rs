@@ -177,7 +177,7 @@ fn each_frame_that_waits_while_modules_are_exchanged_is_seen_once_and_comes() {
         let port = set.receive(1, &mut frames, 10).unwrap();
         let mut came: Vec<_> = frames.iter().map(|frame| port.bytes(frame).to_vec()).collect();
         port.release(&frames);
-        // What the stack has sent in this turn is with the port, and its device has not had it.
+        // The stack has handed frames to the port in this turn. The port's device has not got them yet.
         let commit = |set: &mut PortSet, number: u8| {
             let bytes = numbered(number);
             set.reserve(PortId(1)).unwrap()[..bytes.len()].copy_from_slice(&bytes);

@@ -25,7 +25,7 @@ pub(crate) mod word {
     pub const MARKS: u16 = super::MARKS;
 }
 
-/// What a block has in the place of a word that was not loaded.
+/// Stands in a block for a word that was not loaded. In debug builds it is nonsense, so that a test sees who uses it.
 const UNREAD: u32 = if cfg!(debug_assertions) { 0x9e37_79b9 } else { 0 };
 
 /// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory.

@@ -10,6 +10,7 @@ use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_client::{direct, held};
+use towpath_ring::Slot;
 use towpath_ring::lines::want;
 
 impl Interest {
@@ -37,22 +38,15 @@ impl Interest {
         };
         context.drain_stack(session, |slot| {
             *activity = activity.wrapping_add(1);
-            if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
+            queue_slot(entries, ready, further, slot, |generation| {
                 let lines = session.region.lines(slot);
                 // Of a direct connection another word says whether room is asked for.
                 if lines.stack.pair.load(Ordering::Relaxed) != 0
                     || lines.app.want.load(Ordering::Relaxed) & want::WRITABLE != 0
                 {
-                    event_seen(Socket { session, slot, generation: entry.generation });
+                    event_seen(Socket { session, slot, generation });
                 }
-                if entry.is_used() && !entry.queued {
-                    entry.queued = true;
-                    ready.push_back(slot.raw());
-                }
-            }
-            if !further.is_empty() {
-                look_at(entries, ready, further, slot.raw());
-            }
+            });
         });
         if direct::is_used(session) {
             self.drain_direct(session);
@@ -68,18 +62,11 @@ impl Interest {
             next = context.next_direct();
             let Some(slot) = session.region.slot(event.slot()) else { continue };
             *activity = activity.wrapping_add(1);
-            if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
+            queue_slot(entries, ready, further, slot, |generation| {
                 if event.wants_room() {
-                    event_seen(Socket { session, slot, generation: entry.generation });
+                    event_seen(Socket { session, slot, generation });
                 }
-                if entry.is_used() && !entry.queued {
-                    entry.queued = true;
-                    ready.push_back(slot.raw());
-                }
-            }
-            if !further.is_empty() {
-                look_at(entries, ready, further, slot.raw());
-            }
+            });
         }
     }
 
@@ -226,6 +213,27 @@ fn is_waited_for(socket: &Socket) -> bool {
 fn event_seen(socket: Socket) {
     if !socket.is_gone() && socket.wants_room() {
         socket.event_seen();
+    }
+}
+
+/// Queues all entries of a slot of the process's own session. `seen` is told the generation of the first one.
+#[inline(always)]
+fn queue_slot(
+    entries: &mut [Entry],
+    ready: &mut VecDeque<u32>,
+    further: &BTreeSet<(u32, u32)>,
+    slot: Slot,
+    seen: impl FnOnce(u32),
+) {
+    if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
+        seen(entry.generation);
+        if entry.is_used() && !entry.queued {
+            entry.queued = true;
+            ready.push_back(slot.raw());
+        }
+    }
+    if !further.is_empty() {
+        look_at(entries, ready, further, slot.raw());
     }
 }
 
