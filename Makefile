@@ -17,7 +17,8 @@ install: ## Install what `make build` has built: PREFIX=/usr/local DESTDIR= SYSC
 uninstall: ## Remove it again, by the same values; a configuration that was changed stays
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SYSCONFDIR="$(SYSCONFDIR)" scripts/install --remove
 
-dist: build ## A Debian package, its debug symbols and a tarball in target/dist: VERSION= OUT=
+dist: build ## Packages for Debian and RPM, a tarball and a list of what is in them, in target/dist: VERSION= OUT=
+	@scripts/setup dist
 	@VERSION="$(VERSION)" OUT="$(OUT)" scripts/dist
 
 demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)

@@ -7,6 +7,7 @@ pub mod guest;
 pub mod module;
 pub mod namespace;
 pub mod native;
+pub mod packages;
 pub mod program;
 pub mod raw;
 pub mod service;

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_system_tests::module::object;
+use towpath_system_tests::packages;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Finished, Program, Scratch, bin_dir, require_program, until};
 
@@ -268,75 +269,53 @@ fn what_cannot_come_under_towpath_is_said() {
     assert!(unknown.code == 1 && unknown.err.contains("does not know nothing.service"), "{}", unknown.err);
 }
 
-/// Packs what is tested, without the pains of compression, with a library for this glibc. Returns the directory.
-fn packed(scratch: &Scratch, name: &str, glibc: &str) -> PathBuf {
-    for (program, package) in [("dpkg-deb", "dpkg"), ("objcopy", "binutils")] {
-        require_program(program, package);
-    }
-    let out = scratch.path(name);
-    let dist =
-        Program::new(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/dist")]).env("BUILT", bin_dir());
-    dist.env("OUT", &out).env("VERSION", "0.1.0").env("COMPRESS", "none").env("GLIBC", glibc).run(1200).ok();
-    out
-}
-
 #[test]
 fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
     require_program("nginx", "nginx-light");
     let scratch = Scratch::new("package");
-    let packages = packed(&scratch, "dist", "host");
-    let architecture = Program::line("dpkg --print-architecture").run(60).ok();
-    let package = packages.join(format!("towpath_0.1.0_{}.deb", architecture.trim()));
-    // A later version of the same.
-    let (unpacked, later) = (scratch.path("unpacked"), scratch.path("later.deb"));
-    Program::line("dpkg-deb -R").arg(&package).arg(&unpacked).run(60).ok();
-    let control = fs::read_to_string(unpacked.join("DEBIAN/control")).unwrap();
-    fs::write(unpacked.join("DEBIAN/control"), control.replace("Version: 0.1.0", "Version: 0.1.1")).unwrap();
-    Program::line("dpkg-deb -Znone -b").arg(&unpacked).arg(&later).run(60).ok();
-
+    let [first, later] = ["0.1.0", "0.1.1"].map(|version| packages::packed(&scratch, version, version, "host"));
     let booted = Booted::with(&scratch, "none".as_ref());
     booted.must("ip link set lo up");
-    fs::copy(&package, booted.path("tmp/first.deb")).unwrap();
-    fs::copy(&later, booted.path("tmp/later.deb")).unwrap();
+    fs::copy(first.deb("0.1.0"), booted.path("tmp/first.deb")).unwrap();
+    fs::copy(later.deb("0.1.1"), booted.path("tmp/later.deb")).unwrap();
+    fs::copy(first.rpm("0.1.0"), booted.path("tmp/first.rpm")).unwrap();
+    fs::copy(later.rpm("0.1.1"), booted.path("tmp/later.rpm")).unwrap();
     // But for what dpkg keeps of packages that it has had, and for the log.
     let left = || {
         let found = booted.must("find /etc /usr /run /var/lib /tmp /root -xdev -name *towpath*");
         found.lines().filter(|path| !path.starts_with("/var/lib/systemd")).map(str::to_owned).collect::<Vec<_>>()
     };
     let before = left();
-    booted.must("dpkg -i /tmp/first.deb");
-    booted.must("systemctl start nginx");
-    booted.must("towpath unit enable nginx");
-    booted.must("systemctl restart nginx");
     let head = "towpath run --require -- curl -sI http://127.0.0.1/";
-    assert!(booted.must(head).contains("Server: nginx"));
-    assert!(booted.must("towpath unit list").contains("nginx.service  active"));
+    // Debian's rpm does not know what dpkg has installed.
+    for (install, upgrade, purge) in [
+        ("dpkg -i /tmp/first.deb", "dpkg --force-confold -i /tmp/later.deb", "dpkg --purge towpath"),
+        ("rpm -i --nodeps /tmp/first.rpm", "rpm -U --nodeps /tmp/later.rpm", "rpm -e towpath"),
+    ] {
+        booted.must(install);
+        booted.must("systemctl start nginx");
+        booted.must("towpath unit enable nginx");
+        booted.must("systemctl restart nginx");
+        assert!(booted.must(head).contains("Server: nginx"));
+        assert!(booted.must("towpath unit list").contains("nginx.service  active"));
 
-    // An upgrade ends no connection, and keeps a configuration that was changed.
-    booted.write("etc/towpath/towpathd.toml", "max_connections = 1000\n");
-    let main = booted.property("towpathd.service", "MainPID");
-    let said = booted.must("dpkg --force-confold -i /tmp/later.deb");
-    assert!(said.contains("towpathd still runs version 0.1.0"), "{said}");
-    assert_eq!(booted.property("towpathd.service", "MainPID"), main);
-    assert!(booted.must(head).contains("Server: nginx"));
-    assert_eq!(fs::read_to_string(booted.path("etc/towpath/towpathd.toml")).unwrap(), "max_connections = 1000\n");
+        // An upgrade ends no connection, and keeps a configuration that was changed.
+        booted.write("etc/towpath/towpathd.toml", "max_connections = 1000\n");
+        let main = booted.property("towpathd.service", "MainPID");
+        let said = booted.must(upgrade);
+        assert!(said.contains("towpathd still runs"), "{said}");
+        assert_eq!(booted.property("towpathd.service", "MainPID"), main);
+        assert!(booted.must(head).contains("Server: nginx"));
+        assert_eq!(fs::read_to_string(booted.path("etc/towpath/towpathd.toml")).unwrap(), "max_connections = 1000\n");
 
-    booted.must("dpkg --purge towpath");
-    assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
-    booted.must("systemctl restart nginx");
-    assert!(booted.must("curl -sI http://127.0.0.1/").contains("Server: nginx"));
-    assert_eq!(left(), before);
-}
-
-#[test]
-#[ignore = "slow; make test-slow runs it"]
-fn the_same_build_gives_the_same_packages() {
-    let scratch = Scratch::new("packages");
-    // With the library for old systems, which fails if it needs a newer glibc.
-    let sums =
-        ["first", "second"].map(|name| fs::read_to_string(packed(&scratch, name, "2.28").join("SHA256SUMS")).unwrap());
-    assert_eq!(sums[0], sums[1]);
-    assert_eq!(sums[0].lines().count(), 3);
+        booted.must(purge);
+        assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
+        booted.must("systemctl restart nginx");
+        assert!(booted.must("curl -sI http://127.0.0.1/").contains("Server: nginx"));
+        // RPM leaves a configuration that was changed.
+        booted.must("rm -rf /etc/towpath");
+        assert_eq!(left(), before);
+    }
 }
 
 /// systemd rates how much each unit may still do.
