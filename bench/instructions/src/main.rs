@@ -1,10 +1,11 @@
-//! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
+//! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `flood BATCH SYNS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
 //! `sends ADDRESS PORT SENDS SERVICE` and `module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
 
 mod engine;
+mod flood;
 mod library;
 mod modules;
 mod native;
@@ -17,8 +18,9 @@ fn main() {
     // Of modules, whose turns are also timed, without callgrind.
     let mut time = String::new();
     let done = match words[..] {
-        [what @ ("stages" | "engine"), batch, requests] => match (batch.parse(), requests.parse()) {
+        [what @ ("stages" | "engine" | "flood"), batch, requests] => match (batch.parse(), requests.parse()) {
             (Ok(batch), Ok(requests)) if what == "engine" => Some(engine::run(batch, requests)),
+            (Ok(batch), Ok(syns)) if what == "flood" => Some(flood::run(batch, syns)),
             (Ok(batch), Ok(requests)) => Some(stages::run(batch, requests)),
             _ => None,
         },
@@ -60,7 +62,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages|engine BATCH REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES"
+                "usage: towpath-instructions stages|engine BATCH REQUESTS | flood BATCH SYNS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES"
             );
             std::process::exit(2);
         }

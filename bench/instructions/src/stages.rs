@@ -20,12 +20,12 @@ pub const REQUEST_BYTES: usize = 64;
 pub const RING_BYTES: usize = 8192;
 /// Room for the largest frame of an echo.
 pub const FRAME_BYTES: usize = 256;
-const PORT: PortId = PortId(0);
+pub const PORT: PortId = PortId(0);
 
 /// The applications' memory: two rings for each flow.
-struct Memory {
-    receive: Vec<[u8; RING_BYTES]>,
-    send: Vec<[u8; RING_BYTES]>,
+pub struct Memory {
+    pub receive: Vec<[u8; RING_BYTES]>,
+    pub send: Vec<[u8; RING_BYTES]>,
 }
 
 impl Rings for Memory {
@@ -75,9 +75,9 @@ impl RxBatch for Received {
 }
 
 /// The replies of one turn. The port computes TCP checksums.
-struct Out {
-    frames: [[u8; FRAME_BYTES]; MOST],
-    count: usize,
+pub struct Out {
+    pub frames: [[u8; FRAME_BYTES]; MOST],
+    pub count: usize,
 }
 
 impl TxPorts for Out {
@@ -165,7 +165,7 @@ extern "C" fn stages_turn(stack: &mut Stack) {
     fast.transmit(*now, MOST, memory, out);
 }
 
-const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 7000);
+pub const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 7000);
 const REMOTE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
 
 /// A flow that is established.

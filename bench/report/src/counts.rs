@@ -3,10 +3,10 @@
 use crate::run::Step;
 use serde_json::{Map, Value, json};
 
-/// How much more than recorded a count may be. Stages, engine and modules run step by step in one thread, so two runs are equal.
+/// How much more than recorded a count may be. Stages, engine, floods and modules run step by step in one thread, so two runs are equal.
 /// In the others the peer sleeps more or less often. `scripts/test-instructions` judges by the same.
 fn most(name: &str, recorded: f64) -> f64 {
-    let is_stepped = ["stages_", "engine_", "module_", "capture_"].iter().any(|kind| name.starts_with(kind));
+    let is_stepped = ["stages_", "engine_", "flood_", "module_", "capture_"].iter().any(|kind| name.starts_with(kind));
     recorded * if is_stepped { 1.02 } else { 1.05 }
 }
 

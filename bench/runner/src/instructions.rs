@@ -53,6 +53,8 @@ struct Counts {
     native_direct: f64,
     /// In the socket library and libc, over the stack: one send of 64 bytes of a busy sender.
     send: f64,
+    /// In slow path and stages: a SYN in, a cookie out, 64 per turn.
+    flood_syn: f64,
     /// That a module which lets all pass adds to a received frame.
     module_ingress: f64,
     /// The same for a sent frame.
@@ -81,6 +83,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         library_direct: server("library", true)?,
         native_direct: server("native", true)?,
         send: server("sends", false)?,
+        flood_syn: stepped("flood", 64)?,
         module_ingress,
         module_egress,
         capture_ingress,
@@ -101,6 +104,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("  native directly      {:>8.1}", counts.native_direct);
         println!("instructions per 64-byte send of a busy sender");
         println!("  library over stack   {:>8.1}", counts.send);
+        println!("instructions per SYN that is answered with a cookie");
+        println!("  slow path and stages {:>8.1}", counts.flood_syn);
         println!("instructions that a module adds to a frame that it lets pass");
         println!("  received             {:>8.1}", counts.module_ingress);
         println!("  sent                 {:>8.1}", counts.module_egress);

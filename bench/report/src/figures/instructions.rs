@@ -25,6 +25,9 @@ const ENGINE: &str = "to publish events has three fifths, the application's queu
 const NO_STACK: &str =
     "no stack works for a direct connection, so the programs do, and ring the doorbell of a client that sleeps";
 
+const COOKIE: &str =
+    "hashes have a third, of the cookie and of tables; headers a seventh, memory for two frames an eighth";
+
 const MODULE: &str = "the calls from the port to the module and back, and what a run has to know";
 
 const FILTER: &str = "the filter's own instructions, which reads the headers up to TCP's ports";
@@ -44,6 +47,7 @@ pub const FIGURES: &[Figure] = &[
     COUNT.figure("library on a direct connection", "library_direct", Target::AtMost(600.0), NO_STACK),
     COUNT.figure("native API on a direct connection", "native_direct", Target::None, NO_STACK),
     COUNT.figure("one send of a busy sender, library over the stack", "send", Target::None, NOT_EXAMINED),
+    COUNT.figure("a SYN of a flood, answered with a cookie", "flood_syn", Target::None, COOKIE),
     COUNT.figure(
         "a received frame, what a module adds that passes all",
         "module_ingress",
