@@ -32,6 +32,23 @@ impl SlotWords {
 /// Slots whose words lie together.
 const PART: usize = 64;
 
+/// The words of so many slots.
+type Part = Arc<[SlotWords; PART]>;
+
+/// The private words of one slot, found once for whoever needs them again and again.
+pub struct SlotWordsOf {
+    part: Part,
+    place: u32,
+}
+
+impl SlotWordsOf {
+    /// The words.
+    #[inline(always)]
+    pub fn get(&self) -> &SlotWords {
+        &self.part[self.place as usize % PART]
+    }
+}
+
 /// How much all rings of a client may have beyond their first sizes. Rings do not shrink while their connection is open. So this
 /// bounds what many connections hold that were busy once, and what the service pays for a client that takes pages away.
 pub const MOST_GROWTH_KIB: u32 = 256 << 10;
@@ -63,7 +80,7 @@ pub struct ClientShared {
     /// KiB that its rings have, or may have, beyond their first sizes.
     grown: AtomicU32,
     /// In parts, which are made at their first use: most clients use few of their slots.
-    slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
+    slots: Box<[OnceLock<Part>]>,
 }
 
 impl ClientShared {
@@ -126,8 +143,15 @@ impl ClientShared {
     /// The private words of a slot.
     #[inline]
     pub fn words(&self, slot: Slot) -> &SlotWords {
-        let part = self.slots[slot.index() / PART].get_or_init(|| Box::new([const { SlotWords::new() }; PART]));
-        &part[slot.index() % PART]
+        &self.part(slot)[slot.index() % PART]
+    }
+    /// The same, to be kept.
+    pub fn words_of(&self, slot: Slot) -> SlotWordsOf {
+        SlotWordsOf { part: Arc::clone(self.part(slot)), place: slot.raw() }
+    }
+    #[inline]
+    fn part(&self, slot: Slot) -> &Part {
+        self.slots[slot.index() / PART].get_or_init(|| Arc::new([const { SlotWords::new() }; PART]))
     }
     /// The generation of the slot's present use.
     #[inline]

@@ -1,6 +1,6 @@
 //! Events: a stack tells an application that something has happened on a slot.
 
-use crate::clients::ClientShared;
+use crate::clients::{ClientShared, SlotWords};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,10 +78,11 @@ impl EventOut {
         self.pending != 0
     }
     /// Raises an event of a slot's use of this generation, as part of a turn of the thread that serves it: [`EventOut::notify`]
-    /// tells of all of them, after one fence. The slot's words must be stored before, in `line`. True for the first of a turn.
+    /// tells of all of them, after one fence. The slot's words must be stored before, in `line`; `words` are its private ones. True
+    /// for the first of a turn.
     #[inline]
-    pub fn raise_in_turn(&mut self, client: &ClientShared, slot: Slot, line: &StackLine, generation: u32) -> bool {
-        client.words(slot).events.serve(&line.event_seq);
+    pub fn raise_in_turn(&mut self, words: &SlotWords, slot: Slot, line: &StackLine, generation: u32) -> bool {
+        words.events.serve(&line.event_seq);
         self.raised.push((slot, generation));
         self.raised.len() == 1
     }
@@ -178,7 +179,7 @@ impl EventOut {
         // Most events go to the context of the one before. There is none of this number.
         let mut context = CONTEXTS;
         let mut set = EventSet::of(&client.region, 0, self.thread);
-        for (slot, generation) in raised.drain(..) {
+        for &(slot, generation) in &raised {
             let mut contexts = self.tell(client, slot, generation);
             while contexts != 0 {
                 let next = contexts.trailing_zeros() as usize;
@@ -190,6 +191,7 @@ impl EventOut {
                 set.push_fenced(&mut self.tails[next], slot);
             }
         }
+        raised.clear();
         self.raised = raised;
     }
     /// Announces an urgent byte through the doorbell that the application has named for that, whether it sleeps or not.
@@ -250,7 +252,7 @@ mod tests {
             client.region.app(slot).ctx_mask.store(contexts, Ordering::Relaxed);
         }
         let raise = |out: &mut EventOut, slot, generation| {
-            out.raise_in_turn(&client, slot, client.region.stack(slot), generation)
+            out.raise_in_turn(client.words(slot), slot, client.region.stack(slot), generation)
         };
         // The last one is another use by now.
         let first: Vec<bool> =

@@ -145,6 +145,20 @@ pub struct FlowEvent {
     pub what: u32,
 }
 
+/// The events of one flow, with the words that nearly always are all that its application is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The events.
+    pub event: FlowEvent,
+    /// See [`AppView::tx_head`].
+    pub tx_head: u32,
+    /// See [`AppView::rx_tail`].
+    pub rx_tail: u32,
+    /// There are no events but [`event::READABLE`] and [`event::ROOM`], no end and no urgent data: the rest of the
+    /// [`AppView`] is as it was.
+    pub is_usual: bool,
+}
+
 /// Bits of [`FlowEvent::what`].
 pub mod event {
     /// More in-order data (`AppView::rx_tail` moved).

@@ -75,7 +75,7 @@ pub(crate) struct Plain {
 }
 
 /// All headers of an untagged IPv4 segment whose options are the timestamps, as those of an established connection.
-#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Usual {
     pub plain: Plain,

@@ -78,6 +78,19 @@ impl Network for Ipv6 {
     }
 }
 
+impl Ipv4 {
+    /// Is the checksum right, of a header without options?
+    #[inline(always)]
+    pub(crate) fn checksum_is_right(&self) -> bool {
+        checksum::header_is_right(zerocopy::transmute_ref!(self))
+    }
+    /// It carries TCP, and is no fragment.
+    #[inline(always)]
+    pub(crate) fn carries_tcp(&self) -> bool {
+        self.protocol == PROTOCOL_TCP && self.fragment.get() & FRAGMENT_MASK == 0
+    }
+}
+
 /// Reads an IPv4 packet that carries TCP (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50). A packet
 /// with a source route is dropped (RFC 7126 §4.3; Linux: `accept_source_route` = 0), as there is no return path.
 #[inline(always)]
@@ -94,18 +107,20 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     if total_len > bytes.len() {
         return Err(ParseError::Truncated);
     }
-    let mut sum = checksum::header(zerocopy::transmute_ref!(ip));
-    if header_len > IPV4_BYTES {
+    let right = if header_len > IPV4_BYTES {
         let options = &bytes[IPV4_BYTES..header_len];
         if source_route(options) {
             return Err(ParseError::BadHeader);
         }
-        sum = checksum::add(sum, options);
-    }
-    if !checksum::right(sum) {
+        let sum = checksum::fold(checksum::header(zerocopy::transmute_ref!(ip)));
+        checksum::right(checksum::add(sum.into(), options))
+    } else {
+        ip.checksum_is_right()
+    };
+    if !right {
         return Err(ParseError::IpChecksum);
     }
-    if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {
+    if !ip.carries_tcp() {
         return Err(ParseError::NotTcp);
     }
     Ok(Packet { header: ip, tcp: header_len, end: total_len })

@@ -7,8 +7,10 @@ use crate::headers::{
 };
 use crate::network::{self, Network, Packet};
 use crate::offload::RxChecksum;
+use crate::options::STAMPS_START;
 pub use crate::options::{Options, SackBlocks, Timestamps};
 use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES, VLAN_BYTES};
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr};
 use zerocopy::FromBytes;
 
@@ -110,18 +112,18 @@ pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
 #[derive(Clone, Copy)]
 pub struct UsualSegment<'a> {
     headers: &'a Usual,
-    payload_len: u16,
+    payload_len: u32,
 }
 
 impl<'a> UsualSegment<'a> {
-    /// Bytes of the headers.
-    const HEADERS: usize = size_of::<Usual>();
+    /// Bytes of the headers: the payload's offset.
+    pub const HEADERS: usize = size_of::<Usual>();
 
     /// Checks a frame's headers as [`parse`] does, but for its addresses: they have to be those of a connection, and only
     /// good ones have connections. `None`: another layout, or a fault.
     #[inline(always)]
     pub fn check(frame: &'a [u8]) -> Option<Self> {
-        let (headers, _) = Usual::ref_from_prefix(frame).ok()?;
+        let (headers, rest) = Usual::ref_from_prefix(frame).ok()?;
         let Plain { ethernet, ip, tcp } = &headers.plain;
         // Not one condition: the places in the frame are constant only behind branches.
         if ethernet.ethertype.get() != ETHERTYPE_IPV4 {
@@ -134,10 +136,57 @@ impl<'a> UsualSegment<'a> {
             return None;
         }
         Timestamps::alone(&headers.options)?;
-        // The packet has at least all these headers.
-        let payload_len = ip.total_len.get().checked_sub((Self::HEADERS - ETHERNET_BYTES) as u16)?;
-        network::ipv4(&frame[ETHERNET_BYTES..]).ok()?;
-        Some(Self { headers, payload_len })
+        if !ip.carries_tcp() {
+            return None;
+        }
+        // What is shorter than these headers comes out as longer than any frame.
+        let payload_len = usize::from(ip.total_len.get()).wrapping_sub(Self::HEADERS - ETHERNET_BYTES);
+        if payload_len > rest.len() {
+            return None;
+        }
+        if !ip.checksum_is_right() {
+            return None;
+        }
+        Some(Self { headers, payload_len: payload_len as u32 })
+    }
+
+    /// Source and destination address, then the ports in the same order, as they lie in the frame.
+    #[inline(always)]
+    pub fn ends(&self) -> ([u8; 8], [u8; 4]) {
+        (self.bytes(offset_of!(Plain, ip.source)), self.bytes(offset_of!(Plain, tcp.source_port)))
+    }
+    /// Sequence number in the high half, acknowledgement number in the low one.
+    #[inline(always)]
+    pub fn numbers(&self) -> u64 {
+        u64::from_be_bytes(self.bytes(offset_of!(Plain, tcp.seq)))
+    }
+    /// TSval in the high half, TSecr in the low one.
+    #[inline(always)]
+    pub fn stamps(&self) -> u64 {
+        u64::from_be_bytes(self.bytes(offset_of!(Usual, options) + STAMPS_START.len()))
+    }
+    /// Window as it is in the header, unscaled.
+    #[inline(always)]
+    pub fn window(&self) -> u16 {
+        self.headers.plain.tcp.window.get()
+    }
+    /// IPv4 type of service.
+    #[inline(always)]
+    pub fn tos(&self) -> u8 {
+        self.headers.plain.ip.tos
+    }
+    /// Bytes of payload.
+    #[inline(always)]
+    pub fn payload_len(&self) -> u32 {
+        self.payload_len
+    }
+    /// Bytes of the headers, at a place that is constant. So they are one load, and what several loads make of them is not.
+    #[inline(always)]
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        let all: &[u8; size_of::<Usual>()] = zerocopy::transmute_ref!(self.headers);
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&all[at..at + N]);
+        bytes
     }
 
     /// See [`flags`].
@@ -159,7 +208,7 @@ impl<'a> UsualSegment<'a> {
         let stamps = Timestamps::alone(&self.headers.options).unwrap_or_default();
         let options = Options { timestamps: Some(stamps), ..Options::NONE };
         let tcp_offset = ETHERNET_BYTES + IPV4_BYTES;
-        fields(ethernet, None, ip, tcp, (tcp_offset, Self::HEADERS, self.payload_len.into()), options)
+        fields(ethernet, None, ip, tcp, (tcp_offset, Self::HEADERS, self.payload_len as usize), options)
     }
 }
 

@@ -27,11 +27,15 @@ pub trait Template {
     #[inline(always)]
     fn make(&self, fields: &Fields, stamps: Option<Timestamps>, payload_len: usize, out: &mut [u8]) -> Option<Made> {
         let options = if stamps.is_some() { TIMESTAMP_BYTES } else { 0 };
-        let total_len = u16::try_from(payload_len.checked_add(FIXED - ETHERNET_BYTES + options)?).ok()?;
-        let end = ETHERNET_BYTES + usize::from(total_len);
+        let payload_offset = FIXED + options;
+        if payload_len > usize::from(u16::MAX) - (payload_offset - ETHERNET_BYTES) {
+            return None;
+        }
+        let end = payload_offset + payload_len;
+        let total_len = (end - ETHERNET_BYTES) as u16;
         let (headers, rest) = out.get_mut(..end)?.split_first_chunk_mut::<FIXED>()?;
-        let sums = self.sums();
-        ip(self, headers, fields, total_len, sums & 0xffff);
+        // What is read last needs no register until then.
+        constant(self, headers, fields);
         tcp(headers, fields, (TCP_BYTES + options) as u8);
         if let Some(stamps) = stamps {
             let (place, _) = rest.split_first_chunk_mut::<TIMESTAMP_BYTES>()?;
@@ -39,9 +43,11 @@ pub trait Template {
             put(place, 4, stamps.value.to_be_bytes());
             put(place, 8, stamps.echo.to_be_bytes());
         }
+        let sums = self.sums();
+        changing(headers, fields, total_len, sums & 0xffff);
         let tcp_len = total_len - IPV4_BYTES as u16;
         let pseudo = u64::from(sums >> 16) + u64::from(u16::from_ne_bytes(tcp_len.to_be_bytes()));
-        Some(Made::of(FIXED + options, end, START, pseudo))
+        Some(Made::of(payload_offset, end, START, pseudo))
     }
 }
 
@@ -77,26 +83,30 @@ pub fn sums(source: u32, destination: u32, tos: u8, ttl: u8) -> u32 {
 const START: usize = ETHERNET_BYTES + IPV4_BYTES;
 const FIXED: usize = START + TCP_BYTES;
 
-/// Ethernet and IPv4 headers, and the ports behind them. `sum`: that of the IPv4 header's constant fields.
+/// What is the same in all frames of a flow, but for the ECN field: of the Ethernet and IPv4 headers, and the ports behind them.
 #[inline(always)]
-fn ip(of: &(impl Template + ?Sized), headers: &mut [u8; FIXED], fields: &Fields, total_len: u16, sum: u32) {
+fn constant(of: &(impl Template + ?Sized), headers: &mut [u8; FIXED], fields: &Fields) {
     let [kind_high, kind_low] = ETHERTYPE_IPV4.to_be_bytes();
-    let [len_high, len_low] = total_len.to_be_bytes();
-    let [ident_high, ident_low] = fields.ident.to_be_bytes();
     let [df_high, df_low] = DONT_FRAGMENT.to_be_bytes();
-    let word = |bytes: [u8; 2]| u32::from(u16::from_ne_bytes(bytes));
-    // Four 16-bit words have no carry out of 32 bits.
-    let sum = sum + word([len_high, len_low]) + word([ident_high, ident_low]) + word([0, fields.ecn]);
-    let [sum_first, sum_second] = (!checksum::fold_half(sum)).to_ne_bytes();
-    let (tos, ttl) = of.service();
     put(headers, 0, of.macs().to_ne_bytes());
     put(headers, 8, of.last_mac().to_ne_bytes());
-    put(headers, 12, [kind_high, kind_low, 0x45, tos | fields.ecn]);
-    put(headers, 16, [len_high, len_low, ident_high, ident_low]);
-    put(headers, 20, [df_high, df_low, ttl, PROTOCOL_TCP]);
-    put(headers, 24, [sum_first, sum_second]);
     put(headers, 26, of.addresses().to_ne_bytes());
     put(headers, START, of.ports().to_ne_bytes());
+    let (tos, ttl) = of.service();
+    put(headers, 12, [kind_high, kind_low, 0x45, tos | fields.ecn]);
+    put(headers, 20, [df_high, df_low, ttl, PROTOCOL_TCP]);
+}
+
+/// Length, identification and checksum of the IPv4 header. `sum`: that of its constant fields.
+#[inline(always)]
+fn changing(headers: &mut [u8; FIXED], fields: &Fields, total_len: u16, sum: u32) {
+    // Side by side, as they lie in the frame.
+    let both = (u32::from(total_len) << 16 | u32::from(fields.ident)).to_be();
+    let ecn = u32::from(u16::from_ne_bytes([0, fields.ecn]));
+    // After a carry no more than two 16-bit words are left.
+    let (half, carry) = both.overflowing_add(sum + ecn);
+    put(headers, 16, both.to_ne_bytes());
+    put(headers, 24, (!checksum::fold_half(half.wrapping_add(carry.into()))).to_ne_bytes());
 }
 
 /// The TCP header behind its ports, with a checksum of 0. `len`: its bytes, options included.

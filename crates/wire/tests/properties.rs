@@ -95,7 +95,14 @@ proptest! {
         match (UsualSegment::check(&bytes), parse(&bytes)) {
             (Some(usual), Ok(any)) => {
                 prop_assert_eq!(format!("{:?}", usual.read()), format!("{any:?}"));
-                prop_assert_eq!(usual.flags(), any.flags);
+                prop_assert_eq!((usual.flags(), usual.tos(), usual.window()), (any.flags, any.tos, any.window));
+                prop_assert_eq!(usual.numbers(), u64::from(any.seq) << 32 | u64::from(any.ack));
+                let Timestamps { value, echo } = any.options.timestamps.unwrap_or_default();
+                prop_assert_eq!(usual.stamps(), u64::from(value) << 32 | u64::from(echo));
+                prop_assert_eq!((usual.payload_len(), UsualSegment::HEADERS as u32), (any.payload_len, any.payload_offset));
+                let (addresses, ports) = usual.ends();
+                prop_assert_eq!(&addresses[..], &bytes[26..34]);
+                prop_assert_eq!(&ports[..], &[any.source_port.to_be_bytes(), any.destination_port.to_be_bytes()].concat()[..]);
                 for what in [RxChecksum::Unknown, RxChecksum::Valid, RxChecksum::MaybePartial] {
                     prop_assert_eq!(usual.checksum_ok(&bytes, what), checksum_ok(&bytes, &any, what));
                 }

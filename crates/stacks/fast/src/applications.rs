@@ -13,7 +13,7 @@ use towpath_ring::wake::asks_for_room;
 use towpath_ring::{AppLine, Slot};
 use towpath_runtime::sampler::Sampler;
 use towpath_tcp::flow::FlowId;
-use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, event};
+use towpath_tcp::messages::{self as tcp, AppUpdate, AppView, FlowEvent, News, event};
 use towpath_tcp::time::Micros;
 
 /// Queued slots looked at in one turn over all clients, and for one client before the next client's.
@@ -80,7 +80,7 @@ impl FlowGroup {
     #[inline(always)]
     fn written(&mut self, now: Micros, flow: FlowId) {
         let Self { fast, rings, scratch, .. } = self;
-        let Some(Flow { endpoint, memory }) = rings.flow(flow) else { return };
+        let Some(Flow { endpoint, memory, .. }) = rings.flow(flow) else { return };
         let Some(words) = AppWords::read(&memory.lines().app, endpoint.generation) else { return };
         let usual = words.flags & !app_flags::NODELAY == 0 && !endpoint.closed;
         if !usual || ring_growth::is_news(endpoint, &words) {
@@ -167,8 +167,12 @@ impl FlowGroup {
     #[inline(never)]
     fn publish_events(&mut self) -> usize {
         let mut work = 0;
-        while let Some((event, view)) = self.fast.next_event() {
-            self.show(event, &view);
+        while let Some(News { event, tx_head, rx_tail, is_usual }) = self.fast.next_event() {
+            if is_usual {
+                self.show(event, (tx_head, rx_tail), None);
+            } else {
+                self.show_unusual(event);
+            }
             work += 1;
         }
         while let Some(index) = self.scratch.to_notify.pop() {
@@ -187,17 +191,22 @@ impl FlowGroup {
         work
     }
 
-    #[inline]
-    fn show(&mut self, FlowEvent { flow, what }: FlowEvent, view: &AppView) {
-        let Self { rings, scratch, .. } = self;
-        let Some((Flow { endpoint, memory }, client)) = rings.with_client(flow) else { return };
+    #[cold]
+    #[inline(never)]
+    fn show_unusual(&mut self, event: FlowEvent) {
+        let view = self.fast.view(event.flow);
+        self.show(event, (view.tx_head, view.rx_tail), Some(&view));
+    }
+
+    /// Shows an application the positions of its flow, and raises the event. `view`: the rest, if that is not as usual.
+    #[inline(always)]
+    fn show(&mut self, event: FlowEvent, (tx_head, rx_tail): (u32, u32), view: Option<&AppView>) {
+        let (Self { rings, scratch, .. }, FlowEvent { flow, what }) = (self, event);
+        let Some((Flow { endpoint, memory, words }, client)) = rings.with_client(flow) else { return };
         let has = |bit| what & bit != 0;
         let (slot, lines) = (endpoint.slot, memory.lines());
         let line = &lines.stack;
-        // The status stays as it was shown last.
-        let is_usual = what & !(event::READABLE | event::ROOM) == 0 && !(view.eof | view.tx_closed);
-        let is_usual = is_usual && view.urgent.is_none();
-        if !is_usual {
+        if let Some(view) = view {
             endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }
                 | if view.tx_closed || has(event::TX_CLOSED) { status::TX_CLOSED } else { 0 }
                 | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 }
@@ -206,9 +215,9 @@ impl FlowGroup {
                 line.urgent.store(urgent, Ordering::Release);
             }
         }
-        line.tx_head.store(view.tx_head, Ordering::Release);
-        line.rx_tail.store(view.rx_tail, Ordering::Release);
-        if !is_usual {
+        line.tx_head.store(tx_head, Ordering::Release);
+        line.rx_tail.store(rx_tail, Ordering::Release);
+        if let Some(view) = view {
             if has(event::ERROR) {
                 line.error.store(view.errno as u32, Ordering::Release);
             }
@@ -221,10 +230,10 @@ impl FlowGroup {
             }
         }
         if has(event::READABLE) {
-            scratch.sampler.delivered(flow.0.into(), view.rx_tail, scratch.now_us);
+            scratch.sampler.delivered(flow.0.into(), rx_tail, scratch.now_us);
         }
-        let raise = what & !event::ROOM != 0 || wants_room(&lines.app, endpoint, view.tx_head);
-        if raise && client.out.raise_in_turn(&client.shared, slot, line, endpoint.generation) {
+        let raise = what & !event::ROOM != 0 || wants_room(&lines.app, endpoint, tx_head);
+        if raise && client.out.raise_in_turn(words.get(), slot, line, endpoint.generation) {
             scratch.to_notify.push(endpoint.client);
         }
     }

@@ -1,8 +1,9 @@
 //! One flow group's tables: its view of the clients, and the slot of each of its flows.
 
-use crate::clients::ClientShared;
+use crate::clients::{ClientShared, SlotWordsOf};
 use crate::events::EventOut;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use towpath_ring::ring_size::{RECEIVE_GRANTED, SEND};
 use towpath_ring::{Slot, SlotMemory};
 use towpath_tcp::buffers::Rings;
@@ -92,6 +93,8 @@ pub struct Flow {
     pub endpoint: Endpoint,
     /// The slot's lines and rings, with the sizes that the endpoint names.
     pub memory: SlotMemory,
+    /// The slot's private words.
+    pub words: SlotWordsOf,
 }
 
 /// Clients by index and endpoints by flow.
@@ -139,7 +142,8 @@ impl Endpoints {
         let entry = self.client(client)?;
         let slot = entry.shared.region.slot(raw_slot)?;
         let region = Arc::clone(&entry.shared.region);
-        let (generation, geometry) = (entry.shared.generation(slot), region.geometry());
+        let (words, geometry) = (entry.shared.words_of(slot), region.geometry());
+        let generation = words.get().generation.load(Ordering::Relaxed);
         entry.flows[slot.index()] = flow.0;
         let index = flow.0 as usize;
         if self.flows.len() <= index {
@@ -170,7 +174,7 @@ impl Endpoints {
             tx_tail: 0,
             rx_head: 0,
         };
-        self.flows[index] = Some(Flow { endpoint, memory });
+        self.flows[index] = Some(Flow { endpoint, memory, words });
         self.count += 1;
         Some(slot)
     }

@@ -9,9 +9,9 @@ use super::{ecn, rack, recovery};
 use crate::flow::Window;
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
-use crate::table::Measures;
 use crate::table::bits::{ECN, ECN_REDUCED, FIN_ACKED, PACED, RECOVER_SET, RECOVERY, RESEND, TIMING, TRACKED, UNDO};
 use crate::table::stages::{Loss, Receive};
+use crate::table::{Measures, word};
 use std::hint::cold_path;
 use towpath_wire::segment::flags;
 
@@ -39,7 +39,7 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
     } else if turn.t.has(UNDO) && s.reports() {
         report_after_recovery(loss, turn, s);
     } else if s.payload_len == 0
-        && s.flags & flags::FIN == 0
+        && s.flags() & flags::FIN == 0
         && !turn.t.idle()
         && turn.t.snd_wnd() == old_wnd
         && old_wnd != 0
@@ -47,7 +47,7 @@ pub(super) fn take<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, 
         // RFC 5681 §2. At a closed window it is the answer to a probe.
         duplicate(loss, turn);
     }
-    let echo = || s.flags & flags::ECE != 0 && turn.t.has(ECN);
+    let echo = || s.flags() & flags::ECE != 0 && turn.t.has(ECN);
     if rare::<PREDICTED>(|| echo() || turn.t.has(ECN_REDUCED)) {
         ecn::echoed(loss, turn, s, turn.t.snd_una().bytes_since(una), flight);
     }
@@ -66,6 +66,7 @@ fn window<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, s: &Segme
     let wnd = u32::from(s.window) << turn.lines.identity.peer_shift();
     if wnd != t.snd_wnd() {
         t.received(by).snd_wnd = wnd;
+        turn.seldom::<_, PREDICTED, { word::SND_WND }>(by);
         let max = &turn.lines.measures.max_wnd;
         if wnd > max.get() {
             max.set(by, wnd);
@@ -115,7 +116,9 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
         }
         return timed;
     }
-    t.duplicates(loss).in_a_row = 0;
+    if rare::<PREDICTED>(|| t.in_a_row() != 0) {
+        t.duplicates(loss).in_a_row = 0;
+    }
     if rare::<PREDICTED>(|| t.has(RECOVER_SET) && ack.after(Seq(turn.lines.addresses.recover.get()))) {
         t.clear(loss, RECOVER_SET);
     }
@@ -184,6 +187,7 @@ fn grow<const PREDICTED: bool>(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, byte
             let more = (u64::from(bytes) * u64::from(growth)) >> 8;
             let grown = cwnd.saturating_add(more as u32).min(ssthresh.max(cwnd.saturating_add(mss)));
             turn.t.congestion(by).cwnd = grown;
+            turn.seldom::<_, PREDICTED, { word::CWND }>(by);
         }
     } else if flight.saturating_add(mss) > cwnd {
         // `growth`/256 MSS per window, but in steps of one MSS, so that fast growth makes no bursts.
@@ -196,6 +200,7 @@ fn grow<const PREDICTED: bool>(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, byte
         let steps = grown / cwnd.max(1);
         m.grown.set(by, grown % cwnd.max(1));
         t.congestion(by).cwnd = cwnd.saturating_add(steps.saturating_mul(mss));
+        turn.seldom::<_, PREDICTED, { word::CWND }>(by);
     }
 }
 

@@ -18,7 +18,8 @@ use crate::time::Micros;
 /// errno of the connection after a contract violation (ECONNABORTED).
 const CONNECTION_ABORTED: i32 = 103;
 
-/// See [`super::FastPath::app_update`].
+/// See [`super::FastPath::app_update`]. The predicted path stands in the caller, who mostly knows that the flags are the usual ones.
+#[inline(always)]
 pub(super) fn update(
     by: Application,
     table: &FlowTable,
@@ -33,7 +34,9 @@ pub(super) fn update(
     {
         carry_out::<true>(by, FlowTurn { t, state, lines, flow, now }, update)
     } else {
-        carry_out_any(by, (state, lines), (now, flow), update)
+        // A copy, so that the words of the predicted path are in no memory.
+        let update = *update;
+        carry_out_any(by, (state, lines), (now, flow), &update)
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Item {
     pub frame: u32,
     /// Its variables.
     pub segment: Segment,
-    /// The piece that the protocol stage wants copied.
+    /// The piece that the protocol stage wants copied. Before that stage it means nothing.
     pub copy: Copy,
 }
 
@@ -39,19 +39,23 @@ impl Batch {
     pub fn with_capacity(items: usize) -> Self {
         Self { places: vec![Item::default(); items], used: 0 }
     }
-    /// Forgets all items, and has room for this many.
-    pub fn clear(&mut self, most: usize) {
-        self.used = 0;
-        if most > self.places.len() {
-            self.places.resize(most, Item::default());
-        }
-    }
-    /// A place for another item, whose old content means nothing. The item is made in it, field by field.
+    /// Places for this many items, whose old contents mean nothing. Items are made in them, field by field.
     #[inline(always)]
-    pub fn place(&mut self) -> &mut Item {
-        let place = &mut self.places[self.used];
-        self.used += 1;
-        place
+    pub fn places(&mut self, most: usize) -> &mut [Item] {
+        if most > self.places.len() {
+            self.grow(most);
+        }
+        &mut self.places[..most]
+    }
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, most: usize) {
+        self.places.resize(most, Item::default());
+    }
+    /// The first so many places have the batch's items.
+    #[inline]
+    pub fn set_used(&mut self, used: usize) {
+        self.used = used;
     }
     /// All items.
     #[inline]

@@ -18,6 +18,7 @@ use crate::table::tcb::Tcb;
 use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
 use std::collections::VecDeque;
+use std::hint::cold_path;
 use towpath_wire::segment::SackBlocks;
 
 /// Complete frames of the slow path that wait to be sent.
@@ -152,6 +153,14 @@ impl<'a> FlowTurn<'a> {
         self.lines.protocol.store_words::<S, LOADED, STORED>(by, &self.t);
     }
 
+    /// The word `WORD` has changed, which the predicted path seldom changes. So that path stores it here, and not at its end.
+    #[inline(always)]
+    pub fn seldom<S: Permit, const PREDICTED: bool, const WORD: u16>(&self, by: S) {
+        if PREDICTED {
+            self.lines.protocol.store_only::<S, WORD>(by, &self.t);
+        }
+    }
+
     /// Notes events for the stack's thread; one report per flow and batch.
     #[inline]
     pub fn raise<S: Writes<Reports>>(&mut self, by: S, what: u32) {
@@ -170,7 +179,11 @@ impl<'a> FlowTurn<'a> {
     /// Puts the flow on the slow path's list if something is outstanding or stuck.
     #[inline]
     pub fn activate<S: Writes<Reports>>(&mut self, by: S) {
-        if !self.t.has(ACTIVE) && (!self.t.idle() || self.t.stuck()) {
+        if self.t.has(ACTIVE) {
+            return;
+        }
+        cold_path();
+        if !self.t.idle() || self.t.stuck() {
             self.t.set(by, ACTIVE);
             self.tell(by, ToSlow::Active(self.flow));
         }

@@ -213,7 +213,8 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     t.congestion(loss).cwnd = window.cwnd.max(u32::from(t.mss()));
     recovery::say_reduced(loss, t);
     t.duplicates(loss).in_a_row = 0;
-    t.clear(loss, RECOVERY | TIMING);
+    t.clear(loss, RECOVERY);
+    t.clear(loss, TIMING);
     t.clear(loss, RESEND | TAIL);
     t.set(loss, RECOVER_SET);
     // Timestamps tell at once whether it was needless; without them it takes two acknowledgements.
@@ -253,7 +254,8 @@ fn resized(by: Loss, turn: &mut FlowTurn<'_>, shrinks: bool) {
             // The segment goes in pieces now, of which each may be reported.
             recovery::track(by, turn);
         }
-        turn.t.clear(by, RECOVERY | TIMING | UNDO);
+        turn.t.clear(by, RECOVERY | UNDO);
+        turn.t.clear(by, TIMING);
         turn.t.clear(by, RESEND | TAIL);
         turn.t.set(by, RECOVER_SET);
         all_again(by, turn, false);

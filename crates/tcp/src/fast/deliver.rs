@@ -12,9 +12,9 @@ pub(super) fn run(counters: &mut Counters, frames: &impl RxBatch, rings: &mut im
         if item.copy.len == 0 {
             continue;
         }
-        let (from, to) = (item.copy.offset as usize, (item.copy.offset + item.copy.len) as usize);
+        let from = item.copy.offset as usize;
         // The range comes from `parse` of this frame.
-        if let Some(bytes) = frames.bytes(item.frame as usize).get(from..to) {
+        if let Some(bytes) = frames.bytes(item.frame as usize).get(from..from + item.copy.len as usize) {
             rings.deliver(item.flow, item.copy.position, bytes);
             copied += 1;
         }

@@ -26,7 +26,7 @@ const FIELD: u8 = 3;
 /// An acceptable segment with data on a flow with ECN, before its data are taken.
 pub(super) fn receive(by: Receive, t: &mut Tcb, lines: &Lines, s: &Segment) {
     let marked = s.tos & FIELD == CE;
-    if s.flags & flags::CWR != 0 {
+    if s.flags() & flags::CWR != 0 {
         // The sender has slowed down, perhaps to a segment at a time: it should not have to wait (as Linux).
         t.set(by, ACK_NOW);
     }
@@ -42,7 +42,7 @@ pub(super) fn receive(by: Receive, t: &mut Tcb, lines: &Lines, s: &Segment) {
         return;
     }
     // RFC 3168 §6.1.3: a CWR ends the echo, but not if its own packet is marked.
-    if s.flags & flags::CWR != 0 {
+    if s.flags() & flags::CWR != 0 {
         t.clear(by, ECN_ECHO);
     }
     if marked && !t.has(ECN_ECHO) {
@@ -107,7 +107,7 @@ pub(super) fn echoed(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, acked: u32,
     if t.has(ECN_REDUCED) && t.snd_una().after(Seq(rate.ecn_recover.get())) {
         t.clear(by, ECN_REDUCED);
     }
-    if s.flags & flags::ECE == 0 {
+    if s.flags() & flags::ECE == 0 {
         return;
     }
     rate.bytes_marked.add(by, u64::from(acked));

@@ -56,13 +56,24 @@ impl<T: Copy> Fifo<T> {
     /// Takes the next item.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<T> {
+        let item = self.next()?;
+        self.tidy();
+        Some(item)
+    }
+    /// The same, if [`Fifo::tidy`] follows before an item is added at the end.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<T> {
         let item = self.front()?;
         self.taken += 1;
+        Some(item)
+    }
+    /// Forgets the taken items if there are no others.
+    #[inline(always)]
+    pub fn tidy(&mut self) {
         if self.taken == self.items.len() {
             self.items.clear();
             self.taken = 0;
         }
-        Some(item)
     }
 
     /// Moves what is left over the taken items if these are half of all, so that an item is moved once on average. Else there
@@ -95,6 +106,10 @@ mod tests {
                 4 => {
                     fifo.push_front(n);
                     queue.push_front(n);
+                }
+                5 => {
+                    assert_eq!([fifo.next(), fifo.next()], [queue.pop_front(), queue.pop_front()]);
+                    fifo.tidy();
                 }
                 _ => assert_eq!(fifo.pop(), queue.pop_front()),
             }

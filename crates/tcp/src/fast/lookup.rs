@@ -14,7 +14,7 @@ trait Key: Copy + Default + PartialEq {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 struct V4 {
-    /// The peer's address in the low half, and the local one.
+    /// The peer's address, then the local one.
     addresses: u64,
     ports: u32,
 }
@@ -23,8 +23,8 @@ impl V4 {
     /// The addresses as they lie in a frame, which saves turning their bytes around.
     #[inline]
     fn of(local: Ipv4Addr, remote: Ipv4Addr, ports: u32) -> Self {
-        let word = |address: Ipv4Addr| u64::from(u32::from_ne_bytes(address.octets()));
-        Self { addresses: word(remote) | word(local) << 32, ports }
+        let ([a, b, c, d], [e, f, g, h]) = (remote.octets(), local.octets());
+        Self { addresses: u64::from_ne_bytes([a, b, c, d, e, f, g, h]), ports }
     }
 }
 
@@ -103,6 +103,12 @@ impl Lookup {
         }
     }
 
+    /// The flow with these IPv4 addresses (the peer's, then ours) and ports, as they lie in a received frame.
+    #[inline(always)]
+    pub fn find_v4(&self, (addresses, ports): ([u8; 8], [u8; 4])) -> Option<FlowId> {
+        self.v4.find(&V4 { addresses: u64::from_ne_bytes(addresses), ports: u32::from_ne_bytes(ports) })
+    }
+
     #[inline(never)]
     fn find_v6(&self, tuple: FourTuple) -> Option<FlowId> {
         self.v6.find(&V6::of(&tuple))
@@ -163,18 +169,29 @@ impl<K: Key> Table<K> {
         Self { buckets: vec![Bucket::default(); buckets], mask: buckets - 1, len: 0, keys }
     }
 
-    #[inline]
+    /// Nearly always the first bucket decides.
+    #[inline(always)]
     fn find(&self, key: &K) -> Option<FlowId> {
-        let mut i = self.home(key);
+        let home = self.home(key) & self.mask;
+        let bucket = self.buckets.get(home)?;
+        if bucket.key == *key && bucket.flow != 0 {
+            return Some(FlowId(bucket.flow - 1));
+        }
+        if bucket.flow == 0 { None } else { self.find_behind(*key, home) }
+    }
+
+    /// [`Table::find`] in the buckets behind this one.
+    #[inline(never)]
+    fn find_behind(&self, key: K, mut i: usize) -> Option<FlowId> {
         loop {
-            let bucket = &self.buckets[i & self.mask];
+            i = (i + 1) & self.mask;
+            let bucket = self.buckets.get(i)?;
             if bucket.flow == 0 {
                 return None;
             }
-            if bucket.key == *key {
+            if bucket.key == key {
                 return Some(FlowId(bucket.flow - 1));
             }
-            i += 1;
         }
     }
 

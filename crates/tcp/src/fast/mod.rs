@@ -58,15 +58,17 @@ pub use crate::table::FlowTable;
 use crate::buffers::{Rings, RxBatch, TxPorts};
 use crate::counters::{Counters, Stage};
 use crate::flow::{FlowId, FlowSnapshot, PortId};
-use crate::messages::{AppUpdate, AppView, ContractViolation, FlowEvent, ToFast, ToSlow};
+use crate::messages::{AppUpdate, AppView, ContractViolation, FlowEvent, News, ToFast, ToSlow, event};
 use crate::seq::Seq;
-use crate::table::bits::{DEAD, EVENTS, FIN_RECEIVED, FIN_SENT, Reports, URGENT_IN};
+use crate::table::bits::{
+    AckDebt, AppFlags, DEAD, EVENTS, FIN_RECEIVED, FIN_SENT, FlagSet, QueueFlags, Reports, Requests, URGENT_IN,
+};
 use crate::table::stages::Permits;
-use crate::table::tcb::Tcb;
+use crate::table::tcb::{Marks, Tcb};
 use crate::table::{FLOW_GROUPS, Lines, word};
 use crate::time::Micros;
 use app::rx_tail;
-use batch::{Batch, Item};
+use batch::{Batch, Copy, Item};
 use context::{FastState, FlowTurn};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -135,7 +137,6 @@ impl FastPath {
     #[inline]
     pub fn receive(&mut self, now: Micros, port: PortId, frames: &impl RxBatch, rings: &mut impl Rings) {
         let Self { table, state, batch } = self;
-        batch.clear(frames.len());
         let FastState { lookup, outbox, counters, config, sacks, .. } = &mut *state;
         sacks.clear();
         let slow_segments = config.slow_segments;
@@ -150,6 +151,7 @@ impl FastPath {
     }
 
     /// Takes over what the application has written. After a contract violation its connection is aborted.
+    #[inline(always)]
     pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
         app::update(STAGES.application, &self.table, &mut self.state, now, flow, &update)
     }
@@ -222,27 +224,37 @@ impl FastPath {
 
     /// Takes the events since the last call, one per flow.
     pub fn events(&mut self) -> impl Iterator<Item = FlowEvent> + '_ {
-        std::iter::from_fn(|| self.take_event().map(|(event, _)| event))
+        std::iter::from_fn(|| self.take_event().map(|(event, ..)| event))
     }
 
-    /// Takes the events of one flow, with the words that are shown to its application.
+    /// Takes the events of one flow, with what is nearly always all that is shown to its application.
     #[inline]
-    pub fn next_event(&mut self) -> Option<(FlowEvent, AppView)> {
-        self.take_event().map(|(event, lines)| (event, lines.map_or_else(AppView::default, shown)))
+    pub fn next_event(&mut self) -> Option<News> {
+        let (event, is_usual, lines) = self.take_event()?;
+        let (tx_head, rx_tail) = lines.filter(|_| is_usual).map_or((0, 0), |lines| {
+            // Without an end all of this is data.
+            let (t, id) = (lines.protocol.load_words::<{ word::SND_UNA | word::RCV_NXT }>(), &lines.identity);
+            let ends = (Seq(id.snd_start.get()), Seq(id.rcv_start.get()));
+            (t.snd_una().bytes_since(ends.0), t.rcv_nxt().bytes_since(ends.1))
+        });
+        let news = News { event, tx_head, rx_tail, is_usual };
+        debug_assert!(!is_usual || is_all_of(&self.view(event.flow), &news));
+        Some(news)
     }
 
+    /// Events, whether they are usual ([`News::is_usual`]), and the lines of their flow.
     #[inline(always)]
-    fn take_event(&mut self) -> Option<(FlowEvent, Option<&Lines>)> {
+    fn take_event(&mut self) -> Option<(FlowEvent, bool, Option<&Lines>)> {
         let Self { table, state: FastState { outbox, .. }, .. } = self;
         let flow = outbox.events.pop()?;
-        let Some(lines) = table.get(flow) else { return Some((FlowEvent { flow, what: 0 }, None)) };
+        let Some(lines) = table.get(flow) else { return Some((FlowEvent { flow, what: 0 }, false, None)) };
         let by = STAGES.post;
         let mut t = lines.protocol.load_words::<{ word::MARKS }>();
-        let what = t.flags::<Reports>().events();
+        let (what, is_usual) = (t.flags::<Reports>().events(), !t.marked(UNUSUAL));
         t.clear(by, EVENTS);
         post::settle(by, &mut t, outbox, flow);
         lines.protocol.store_words::<_, { word::MARKS }, { word::MARKS }>(by, &t);
-        Some((FlowEvent { flow, what }, Some(lines)))
+        Some((FlowEvent { flow, what }, is_usual, Some(lines)))
     }
 
     /// The words that are shown to the application.
@@ -288,28 +300,44 @@ fn protocol_and_post(table: &FlowTable, state: &mut FastState, now: Micros, batc
     state.counters.stage(Stage::Protocol, items.len());
     let mut turns = 0;
     let mut rest = items;
-    while let Some(first) = rest.first() {
-        let flow = first.flow;
-        let mut count = 1;
-        while rest.get(count).is_some_and(|next| next.flow == flow) {
-            count += 1;
-        }
-        let (items, behind) = rest.split_at_mut(count);
-        rest = behind;
-        let Some(lines) = table.get(flow) else { continue };
+    loop {
+        let items = std::mem::take(&mut rest);
+        let alone = match &*items {
+            [] => break,
+            [_] => true,
+            [first, second, ..] => first.flow != second.flow,
+        };
         turns += 1;
-        match items {
-            [item] if state.config.prediction => single(state, lines, now, item),
-            _ => unpredicted(state, lines, now, items),
+        if !(alone && state.config.prediction) {
+            rest = several(table, state, now, items);
+        } else if let Some((item, behind)) = items.split_first_mut() {
+            rest = behind;
+            match table.get(item.flow) {
+                Some(lines) => single(state, lines, now, item),
+                None => item.copy = Copy::default(),
+            }
         }
     }
     state.counters.stage(Stage::Post, turns);
 }
 
+/// The segments at the beginning of `items` that are of one flow. Returns the other items.
+#[inline(never)]
+fn several<'a>(table: &FlowTable, state: &mut FastState, now: Micros, items: &'a mut [Item]) -> &'a mut [Item] {
+    let Some(flow) = items.first().map(|first| first.flow) else { return items };
+    let count = items.iter().take_while(|next| next.flow == flow).count();
+    let (items, behind) = items.split_at_mut(count);
+    match table.get(flow) {
+        Some(lines) => unpredicted(state, lines, now, items),
+        None => items.iter_mut().for_each(|item| item.copy = Copy::default()),
+    }
+    behind
+}
+
 #[inline(never)]
 fn unpredicted(state: &mut FastState, lines: &Lines, now: Micros, items: &mut [Item]) {
     let mut turn = FlowTurn { t: lines.protocol.load(), state, lines, flow: items[0].flow, now };
-    protocol::run::<false>(STAGES.receive, &mut turn, items);
+    protocol::run(STAGES.receive, &mut turn, items);
     post::flow(STAGES.post, &mut turn);
     turn.store((STAGES.receive, STAGES.post));
 }
@@ -317,16 +345,28 @@ fn unpredicted(state: &mut FastState, lines: &Lines, now: Micros, items: &mut [I
 /// A segment that is the only one of its flow in a batch.
 #[inline(always)]
 fn single(state: &mut FastState, lines: &Lines, now: Micros, item: &mut Item) {
-    let Some(t) = prediction::expected(&lines.protocol, &item.segment) else {
+    // A copy, so that nothing is loaded again what the prediction has compared.
+    let segment = item.segment;
+    let Some(t) = prediction::expected(&lines.protocol, &segment) else {
         return unpredicted(state, lines, now, std::slice::from_mut(item));
     };
     let mut turn = FlowTurn { t, state, lines, flow: item.flow, now };
-    protocol::run::<true>(STAGES.receive, &mut turn, std::slice::from_mut(item));
+    protocol::one::<true>(STAGES.receive, &mut turn, &segment, (item.frame, &mut item.copy));
     let limited = post::predicted(STAGES.post, &mut turn);
     turn.store_words::<_, { prediction::RECEIVE_READS }, { prediction::RECEIVE_WRITES }>((STAGES.receive, STAGES.post));
     if limited {
         post::limited(STAGES.post, turn.state, lines, now, turn.flow);
     }
+}
+
+/// Nothing of this is set on a flow whose events are usual ([`News::is_usual`]).
+const UNUSUAL: Marks = Marks::mask(DEAD, QueueFlags::EMPTY, AckDebt::EMPTY, Requests::EMPTY)
+    .and(FIN_RECEIVED.and(URGENT_IN), AppFlags::EMPTY)
+    .and_reports(FIN_SENT.and(Reports::of(!(event::READABLE | event::ROOM))));
+
+/// Does this view of a flow show no more than these usual news?
+fn is_all_of(view: &AppView, news: &News) -> bool {
+    *view == AppView { tx_head: news.tx_head, rx_tail: news.rx_tail, errno: view.errno, ..AppView::default() }
 }
 
 /// The words that are shown to the application.

@@ -17,6 +17,7 @@ use crate::table::stages::Post;
 use crate::table::tcb::{Marks, Tcb};
 use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
+use std::hint::cold_path;
 
 /// There is nothing to decide: the flow has a turn already, or it is dead.
 const DECIDED: Marks = Marks::mask(DEAD, SCHEDULED, AckDebt::EMPTY, Requests::EMPTY);
@@ -41,7 +42,9 @@ pub(super) fn flow(by: Post, turn: &mut FlowTurn<'_>) {
 pub(super) fn predicted(by: Post, turn: &mut FlowTurn<'_>) -> bool {
     let decision = decide::<true>(&turn.t, turn.lines);
     carry_out(by, turn, decision);
-    matches!(decision, Decision::Send | Decision::Queued) && turn.state.scheduler.waits(turn.lines.identity.class())
+    let scheduler = &turn.state.scheduler;
+    let sends = matches!(decision, Decision::Send | Decision::Queued);
+    sends && scheduler.any_waits() && scheduler.waits(turn.lines.identity.class())
 }
 
 /// The rest of a predicted path, whose turn is stored, for a flow whose class waits.
@@ -78,7 +81,7 @@ fn decide<const PREDICTED: bool>(t: &Tcb, lines: &Lines) -> Decision {
     let may_send = unsent && !t.has(PACE_WAIT) && (repairs() || planned());
     if may_send || t.has(ACK_NOW) {
         Decision::Send
-    } else if t.has(ACK_OWED) && !t.has(DELAYED) {
+    } else if !t.has(DELAYED) && t.has(ACK_OWED) {
         Decision::Delay
     } else {
         Decision::Nothing
@@ -138,7 +141,11 @@ pub(super) fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
 /// used again: the application's view, which is read after this, shows both FINs.
 #[inline(always)]
 pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
-    if t.has(REMOVING) && !t.any(SCHEDULED | BYPASSING | DELAYED) && !t.any(EVENTS) {
+    if !t.has(REMOVING) {
+        return;
+    }
+    cold_path();
+    if !t.any(SCHEDULED | BYPASSING | DELAYED) && !t.any(EVENTS) {
         t.clear(by, REMOVING);
         outbox.messages.push_back(ToSlow::Removed(flow));
     }

@@ -1,6 +1,6 @@
 //! First stage: parse, verify the checksum, find the flow. Touches no flow's state.
 
-use super::batch::{Batch, Copy, Item};
+use super::batch::{Batch, Item};
 use super::context::Outbox;
 use super::lookup::Lookup;
 use super::segment::Segment;
@@ -26,25 +26,30 @@ pub(super) struct Intake<'a> {
 
 /// The flags that begin and end a connection.
 const CONTROL: u8 = flags::SYN | flags::FIN | flags::RST;
+/// The flags of segments that are parsed wholly.
+const UNUSUAL: u8 = CONTROL | flags::URG;
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
 #[inline]
 pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
     intake.counters.stage(Stage::Pre, frames.len());
+    let (places, mut used) = (batch.places(frames.len()), 0);
     for i in 0..frames.len() {
+        let Some(place) = places.get_mut(used) else { break };
         let (frame, checksum) = (frames.bytes(i), frames.checksum(i));
-        let usual = UsualSegment::check(frame).filter(|s| s.flags() & CONTROL == 0 && s.checksum_ok(frame, checksum));
-        if let Some(s) = usual
-            && let Some(flow) = intake.lookup.find(&tuple(&s.read()))
+        if let Some(s) = UsualSegment::check(frame)
+            && s.flags() & UNUSUAL == 0
+            && s.checksum_ok(frame, checksum)
+            && let Some(flow) = intake.lookup.find_v4(s.ends())
         {
             // Read here, where they are at once written again. What the state machine does not read is never written.
-            let place = batch.place();
-            let segment = Segment::of(&s.read(), intake.sacks);
-            *place = Item { flow, frame: i as u32, segment, copy: Copy::default() };
+            (place.flow, place.frame, place.segment) = (flow, i as u32, Segment::usual(&s));
+            used += 1;
         } else {
-            intake.any(port, i, (frame, checksum), batch);
+            used += usize::from(intake.any(port, i, (frame, checksum), place));
         }
     }
+    batch.set_used(used);
     probes::stage::<{ probes::Stage::Pre as u32 }>(frames.len());
 }
 
@@ -82,20 +87,25 @@ fn check(frame: &[u8], segment: &segment::Segment, checksum: RxChecksum) -> Opti
 }
 
 impl Intake<'_> {
-    /// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch.
+    /// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch. True: it has made an
+    /// item in this place.
     #[inline(never)]
-    fn any(&mut self, port: PortId, i: usize, (frame, checksum): (&[u8], RxChecksum), batch: &mut Batch) {
-        let s = match parse(frame) {
-            Ok(s) => s,
-            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => return self.pass_to_slow(port, frame),
-            Err(error) => return self.counters.drop(reason(error)),
-        };
-        if let Some(reason) = check(frame, &s, checksum) {
-            return self.counters.drop(reason);
+    fn any(&mut self, port: PortId, i: usize, (frame, checksum): (&[u8], RxChecksum), place: &mut Item) -> bool {
+        match parse(frame) {
+            Ok(s) => {
+                if let Some(reason) = check(frame, &s, checksum) {
+                    self.counters.drop(reason);
+                } else if let Some(flow) = self.lookup.find(&tuple(&s)) {
+                    (place.flow, place.frame, place.segment) = (flow, i as u32, Segment::of(&s, self.sacks));
+                    return true;
+                } else {
+                    self.pass_to_slow(port, frame);
+                }
+            }
+            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => self.pass_to_slow(port, frame),
+            Err(error) => self.counters.drop(reason(error)),
         }
-        let Some(flow) = self.lookup.find(&tuple(&s)) else { return self.pass_to_slow(port, frame) };
-        let segment = Segment::of(&s, self.sacks);
-        *batch.place() = Item { flow, frame: i as u32, segment, copy: Copy::default() };
+        false
     }
 
     /// A copy for the slow path: only segments without an installed flow.

@@ -9,14 +9,13 @@ use super::plan::{self, Plan};
 use super::segment::Segment;
 use crate::messages::AppUpdate;
 use crate::table::bits::{
-    ABORTING, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED, FIN_RECEIVED,
-    FIN_WANTED, FlagSet, HELD, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE, QUICKACK,
-    QueueFlags, RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL, TRACKED, TRIMMED,
-    UNDO, URGENT_OUT, V6, VLAN,
+    ABORTING, ACTIVE, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED,
+    FIN_RECEIVED, FIN_WANTED, FlagSet, HELD, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE,
+    QUICKACK, QueueFlags, RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL,
+    TIMESTAMPS, TRACKED, TRIMMED, UNDO, URGENT_OUT, V6, VLAN,
 };
 use crate::table::tcb::{Marks, Tcb};
 use crate::table::{Lines, ProtocolLine, word};
-use towpath_wire::segment::flags;
 
 /// Nothing of this is set on a flow that receives the predicted segment.
 const RECEIVES: Marks = Marks::mask(DEAD.and(ECN), QueueFlags::EMPTY, DSACK.and(ECN_EDGES), LOST.and(TAIL).and(RESEND))
@@ -31,16 +30,9 @@ const REPAIRS: LossFlags = RECOVERY.and(RECOVER_SET).and(TRACKED).and(SCORED).an
 
 /// The words that the predicted receiving path reads.
 pub(super) const RECEIVE_READS: u16 = !(word::SND_WL1 | word::RCV_LIMIT);
-/// The words that it may change.
-pub(super) const RECEIVE_WRITES: u16 = word::SND_UNA
-    | word::SND_WND
-    | word::SND_WL1
-    | word::RCV_NXT
-    | word::TS_RECENT
-    | word::RCV_MSS
-    | word::CWND
-    | word::MSS
-    | word::MARKS;
+/// The words that it changes. Those that it seldom changes are stored when that happens
+/// ([`FlowTurn::seldom`](super::context::FlowTurn::seldom)).
+pub(super) const RECEIVE_WRITES: u16 = word::SND_UNA | word::SND_WL1 | word::RCV_NXT | word::MARKS;
 
 /// The flow, if this is the segment that is expected next: data in order, within the window, that acknowledge data which
 /// are out. It has no losses, marks or end: without a FIN nothing beyond what is queued has been sent.
@@ -49,9 +41,9 @@ pub(super) fn expected(line: &ProtocolLine, s: &Segment) -> Option<Tcb> {
     const FLAGS: u16 = word::MARKS | word::MSS;
     const HERE: u16 = word::RCV_NXT | word::RCV_ADV | word::TS_RECENT | word::RCV_MSS;
     const THERE: u16 = word::SND_UNA | word::SND_NXT | word::SND_MAX;
-    let usual = s.stamped && !s.reports() && s.flags & !flags::PSH == flags::ACK && s.payload_len != 0;
+    let usual = s.is_plain() && s.payload_len != 0;
     let mut t = line.load_words::<FLAGS>();
-    if !usual || t.marked(RECEIVES) || t.any(REPAIRS) {
+    if !usual || t.marked(RECEIVES) || t.any(REPAIRS) || t.in_a_row() != 0 {
         return None;
     }
     line.load_more::<HERE>(&mut t);
@@ -112,8 +104,7 @@ const UNEVEN: LossFlags = RECOVERY.and(TRACKED).and(SCORED).and(MARKED);
 /// The words that the predicted turn to send reads.
 pub(super) const SEND_READS: u16 = !(word::SND_WL1 | word::LAST_ACK);
 /// The words that it may change.
-pub(super) const SEND_WRITES: u16 =
-    word::SND_MAX | word::LAST_ACK | word::SND_NXT | word::RCV_ADV | word::MSS | word::MARKS;
+pub(super) const SEND_WRITES: u16 = word::SND_MAX | word::LAST_ACK | word::SND_NXT | word::RCV_ADV | word::MARKS;
 
 /// The flow and the plan of its turn to send, if nothing is in flight and one new segment carries all that is queued.
 #[inline(always)]
@@ -121,7 +112,9 @@ pub(super) fn all_unsent(lines: &Lines) -> Option<(Tcb, Plan)> {
     const FLAGS: u16 = word::MARKS | word::MSS | word::RCV_MSS;
     const PLAN: u16 = word::SND_UNA | word::SND_NXT | word::SND_MAX | word::SND_QUEUED | word::SND_WND | word::CWND;
     let mut t = lines.protocol.load_words::<FLAGS>();
-    if t.marked(SENDS) || t.any(UNEVEN) || t.out_of_order() != 0 {
+    // A flow that sends is on the slow path's list, and nearly always since long.
+    let known = t.has(TIMESTAMPS) && t.has(ACTIVE);
+    if t.marked(SENDS) || !known || t.any(UNEVEN) || t.in_a_row() != 0 || t.out_of_order() != 0 {
         return None;
     }
     lines.protocol.load_more::<PLAN>(&mut t);

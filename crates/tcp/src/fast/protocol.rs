@@ -16,6 +16,7 @@ use crate::table::bits::{
     SHUT_RD, TIMESTAMPS, TRIMMED, URGENT_IN,
 };
 use crate::table::stages::{Close, Receive};
+use crate::table::word;
 use std::hint::cold_path;
 use towpath_wire::segment::flags;
 
@@ -29,15 +30,31 @@ const TS_STALE: u32 = 24 * 86_400_000_000u64.div_ceil(1 << 20) as u32;
 /// Runs the state machine over neighbouring segments of a flow. One acknowledgement is for all of them (MUST-58). It is
 /// sent when the whole batch has been processed (RFC 9293 §3.10.7.4, MUST-59).
 #[inline(always)]
-pub(super) fn run<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
-    turn.lines.measures.segments_in.add(by, items.len() as u32);
+pub(super) fn run(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
     for item in items {
-        match turn.segment::<PREDICTED>(by, &item.segment) {
-            Ok(copy) => item.copy = copy,
-            Err(Drop::Held) => turn.state.held.push(item.frame),
-            Err(reason) => turn.state.counters.drop(reason),
-        }
+        one::<false>(by, turn, &item.segment, (item.frame, &mut item.copy));
     }
+}
+
+/// One segment. `frame`: its frame's number; `copy`: the place for what is to be copied of it.
+#[inline(always)]
+pub(super) fn one<const PREDICTED: bool>(
+    by: Receive,
+    turn: &mut FlowTurn<'_>,
+    segment: &Segment,
+    (frame, copy): (u32, &mut Copy),
+) {
+    turn.lines.measures.segments_in.add(by, 1);
+    *copy = match turn.segment::<PREDICTED>(by, segment) {
+        Ok(copy) => copy,
+        Err(reason) => {
+            match reason {
+                Drop::Held => turn.state.held.push(frame),
+                reason => turn.state.counters.drop(reason),
+            }
+            Copy::default()
+        }
+    };
 }
 
 impl FlowTurn<'_> {
@@ -48,17 +65,17 @@ impl FlowTurn<'_> {
         if rare::<PREDICTED>(|| self.t.has(DEAD)) {
             return Err(if self.t.has(RESTING) { Drop::Held } else { Drop::NoSocket });
         }
-        if rare::<PREDICTED>(|| s.flags & flags::RST != 0) {
+        if rare::<PREDICTED>(|| s.flags() & flags::RST != 0) {
             return self.reset(by, s);
         }
         if let Err(reason) = self.acceptable::<PREDICTED>(by, s) {
             self.lines.seldom.unheard.add(by, 1);
             return Err(reason);
         }
-        if rare::<PREDICTED>(|| s.flags & flags::URG != 0) {
+        if rare::<PREDICTED>(|| s.flags() & flags::URG != 0) {
             self.urgent(by, s);
         }
-        if rare::<PREDICTED>(|| s.payload_len == 0 && s.flags & flags::FIN == 0) {
+        if rare::<PREDICTED>(|| s.payload_len == 0 && s.flags() & flags::FIN == 0) {
             self.lines.measures.empty_in.add(by, 1);
             return Ok(Copy::default());
         }
@@ -72,13 +89,13 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn acceptable<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
         self.paws::<PREDICTED>(by, s)?;
-        if rare::<PREDICTED>(|| s.flags & flags::SYN != 0) {
+        if rare::<PREDICTED>(|| s.flags() & flags::SYN != 0) {
             // RFC 5961 §4: whatever its sequence number.
             self.challenge(by);
             return Err(Drop::BadFlags);
         }
         self.in_window::<PREDICTED>(by, s)?;
-        if rare::<PREDICTED>(|| s.flags & flags::ACK == 0) {
+        if rare::<PREDICTED>(|| s.flags() & flags::ACK == 0) {
             return Err(Drop::NoAck);
         }
         self.acknowledgement::<PREDICTED>(by, s)
@@ -93,7 +110,7 @@ impl FlowTurn<'_> {
         if !self.t.has(TIMESTAMPS) {
             return Ok(());
         }
-        if rare::<PREDICTED>(|| !s.stamped) {
+        if rare::<PREDICTED>(|| !s.stamped()) {
             return Ok(());
         }
         let old = || (s.stamp.wrapping_sub(self.t.ts_recent()) as i32) < 0;
@@ -114,7 +131,7 @@ impl FlowTurn<'_> {
     /// then on.
     #[inline(always)]
     fn take_timestamp<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) {
-        if rare::<PREDICTED>(|| !s.stamped) {
+        if rare::<PREDICTED>(|| !s.stamped()) {
             return;
         }
         if s.stamp == self.t.ts_recent() {
@@ -124,6 +141,7 @@ impl FlowTurn<'_> {
         cold_path();
         if self.t.has(TIMESTAMPS) && !Seq(s.seq).after(self.t.last_ack()) {
             self.t.received(by).ts_recent = s.stamp;
+            self.seldom::<_, PREDICTED, { word::TS_RECENT }>(by);
             self.lines.identity.ts_recent_at.set(by, (self.now.0 >> 20) as u32);
         }
     }
@@ -131,7 +149,7 @@ impl FlowTurn<'_> {
     /// An ACK in reply to an unacceptable segment. One with data comes from a peer that needs to know where we are. One
     /// without may come from anybody, so it gets a challenge ACK.
     fn answer(&mut self, by: Receive, s: &Segment) {
-        if s.payload_len != 0 || s.flags & flags::FIN != 0 {
+        if s.payload_len != 0 || s.flags() & flags::FIN != 0 {
             self.t.set(by, ACK_NOW);
         } else {
             self.challenge(by);
@@ -165,7 +183,7 @@ impl FlowTurn<'_> {
     /// - Data that we have not yet acknowledged may come again, with a valid ACK.
     #[inline(always)]
     fn in_window<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
-        let length = s.payload_len + u32::from(s.flags & flags::FIN);
+        let length = s.payload_len + u32::from(s.flags() & flags::FIN);
         let offset = Seq(s.seq).distance(self.t.rcv_nxt());
         let window = self.t.rcv_wnd() as i32;
         if rare::<PREDICTED>(|| offset > window || (offset == window && offset > 0 && length > 0)) {
@@ -204,7 +222,7 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn text<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         let t = &mut self.t;
-        let has_fin = rare::<PREDICTED>(|| s.flags & flags::FIN != 0);
+        let has_fin = rare::<PREDICTED>(|| s.flags() & flags::FIN != 0);
         let offset = Seq(s.seq).distance(t.rcv_nxt());
         let old = if rare::<PREDICTED>(|| offset < 0) { offset.unsigned_abs() } else { 0 };
         if old > 0 {
@@ -239,7 +257,7 @@ impl FlowTurn<'_> {
     #[inline(always)]
     fn take<const PREDICTED: bool>(&mut self, by: Receive, s: &Segment, old: u32, most: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
-        let has_fin = rare::<PREDICTED>(|| s.flags & flags::FIN != 0);
+        let has_fin = rare::<PREDICTED>(|| s.flags() & flags::FIN != 0);
         let offset = Seq(s.seq).distance(t.rcv_nxt());
         if rare::<PREDICTED>(|| t.has(APP_CLOSED) && s.payload_len > old) {
             return Err(self.closed(by));
@@ -251,7 +269,7 @@ impl FlowTurn<'_> {
         let len = if rare::<PREDICTED>(|| whole > room) { room } else { whole };
         // A FIN at a closed window is taken: it needs no room.
         let fin = has_fin && len == whole;
-        let from = s.payload_offset + old;
+        let from = u32::from(s.payload_offset) + old;
         if rare::<PREDICTED>(|| len < whole) {
             t.set(by, ACK_NOW);
             if len == 0 {
@@ -261,7 +279,9 @@ impl FlowTurn<'_> {
         if s.payload_len > u32::from(t.rcv_mss()) {
             let largest = t.rcv_mss().max(s.payload_len.min(u32::from(t.mss())) as u16);
             t.segment(by).rcv_mss = largest;
+            self.seldom::<_, PREDICTED, { word::RCV_MSS }>(by);
         }
+        let t = &mut self.t;
         if rare::<PREDICTED>(|| offset > 0) {
             return self.ahead(by, start, len, fin, from);
         }

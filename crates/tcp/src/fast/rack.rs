@@ -172,7 +172,7 @@ pub(super) fn duplicate(blocks: &[(u32, u32)], ack: Seq) -> Option<(Seq, Seq)> {
 
 /// ms since the segment was sent whose timestamp the peer echoes.
 fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> {
-    (s.stamped && t.has(TIMESTAMPS)).then(|| recovery::timestamp(lines, now.ms()).wrapping_sub(s.echo))
+    (s.stamped() && t.has(TIMESTAMPS)).then(|| recovery::timestamp(lines, now.ms()).wrapping_sub(s.echo))
 }
 
 /// A segment was sent twice and arrived twice, so the reordering window was too small (RFC 8985 §6.2, step 4). True =

@@ -115,7 +115,7 @@ pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Se
     if !t.has(UNDO) || !t.has(TIMESTAMPS) || line.undo_bytes.get() == 0 || una.after(from) || !ack.after(from) {
         return false;
     }
-    s.stamped && (s.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0
+    s.stamped() && (s.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0
 }
 
 /// Nothing was lost: everything as it was before (RFC 4015 §3.2).

@@ -83,6 +83,10 @@ pub(super) struct Scheduler {
     /// Classes with a rate limit.
     limited: usize,
     next: usize,
+    /// The queue of a class that is alone on its port, while its flows are served.
+    served: Fifo<FlowId>,
+    /// Whose queue that is.
+    serving: Option<(PortId, u16)>,
 }
 
 impl Scheduler {
@@ -113,6 +117,9 @@ impl Scheduler {
 
     /// Puts a flow back at the front, as its port had no room.
     pub fn push_front(&mut self, port: PortId, class: u16, flow: FlowId) {
+        if self.serving == Some((port, class)) {
+            return self.served.push_front(flow);
+        }
         self.join(port, class).flows.push_front(flow);
     }
 
@@ -122,23 +129,51 @@ impl Scheduler {
         self.ready += 1;
     }
 
-    /// The class that alone has something to send on a port, if no class has a rate limit. It stays alone until a flow of
-    /// another class is queued.
-    #[inline(always)]
-    pub fn alone(&self, port: PortId) -> Option<u16> {
-        let port = self.ports.get(usize::from(port.0))?;
-        if self.limited != 0 || !port.bypass.is_empty() {
-            return None;
+    /// If one class alone has something to send on a port, and none has a rate limit, its flows are served from now on: they are
+    /// taken by [`Scheduler::pop_served`], until [`Scheduler::end_serving`]. No flow of another class may be queued meanwhile.
+    pub fn serve(&mut self, port: PortId) -> bool {
+        let Some(of) = self.ports.get_mut(usize::from(port.0)) else { return false };
+        if self.limited != 0 || !of.bypass.is_empty() {
+            return false;
         }
-        port.round.only()
+        let Some(class) = of.round.only() else { return false };
+        let Some(queue) = of.queues.get_mut(usize::from(class)).filter(|queue| !queue.flows.is_empty()) else {
+            return false;
+        };
+        // A queue that is looked for once costs each flow nothing. Those that are queued again meanwhile come behind.
+        std::mem::swap(&mut self.served, &mut queue.flows);
+        self.ready -= self.served.len();
+        self.serving = Some((port, class));
+        true
     }
 
-    /// The next flow of a class that is [alone](Self::alone) on a port.
+    /// The next of the flows that are served.
     #[inline(always)]
-    pub fn pop_of(&mut self, port: PortId, class: u16) -> Option<FlowId> {
-        let flow = self.ports.get_mut(usize::from(port.0))?.queues.get_mut(usize::from(class))?.flows.pop()?;
-        self.ready -= 1;
-        Some(flow)
+    pub fn pop_served(&mut self) -> Option<FlowId> {
+        self.served.next()
+    }
+
+    /// Those that have not been served stay in front of those that have been queued meanwhile.
+    #[inline(always)]
+    pub fn end_serving(&mut self) {
+        let Some((port, class)) = self.serving.take() else { return };
+        self.served.tidy();
+        if !self.served.is_empty() {
+            self.put_back(port, class);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_back(&mut self, port: PortId, class: u16) {
+        self.ready += self.served.len();
+        let queues = self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.queues);
+        if let Some(queue) = queues.and_then(|queues| queues.get_mut(usize::from(class))) {
+            while let Some(flow) = queue.flows.pop() {
+                self.served.push(flow);
+            }
+            std::mem::swap(&mut self.served, &mut queue.flows);
+        }
     }
 
     /// The next flow of a port.
@@ -182,6 +217,12 @@ impl Scheduler {
         if let Some(queue) = queues.and_then(|queues| queues.get_mut(usize::from(class))) {
             queue.deficit -= bytes as i64;
         }
+    }
+
+    /// True if some class waits for credit.
+    #[inline(always)]
+    pub fn any_waits(&self) -> bool {
+        self.waiting != 0
     }
 
     /// True if this class waits for credit.
@@ -365,6 +406,33 @@ mod tests {
         queue.deficit -= 1;
         queue.enter(&mut round, 3, 4);
         assert_eq!((queue.deficit, round.len()), (4 * QUANTUM - 1, 1), "it has its share of this round");
+    }
+
+    #[test]
+    fn flows_that_are_served_keep_their_places_whatever_is_queued_meanwhile() {
+        const PORT: PortId = PortId(0);
+        let mut scheduler = Scheduler::default();
+        assert!(!scheduler.serve(PORT), "there is no such port yet");
+        (0..4).for_each(|flow| scheduler.push(PORT, 7, FlowId(flow)));
+        assert!(scheduler.serve(PORT));
+        assert_eq!(scheduler.pop_served(), Some(FlowId(0)));
+        scheduler.push(PORT, 7, FlowId(0));
+        assert_eq!(scheduler.pop_served(), Some(FlowId(1)));
+        // The port has no room for it.
+        scheduler.push_front(PORT, 7, FlowId(1));
+        scheduler.end_serving();
+        // In between all is as if nobody had begun.
+        assert_eq!(scheduler.pop(PORT), Some(Next { flow: FlowId(1), share: i64::MAX, bypass: false }));
+        assert!(scheduler.serve(PORT));
+        let rest: Vec<_> = std::iter::from_fn(|| scheduler.pop_served()).collect();
+        scheduler.end_serving();
+        assert_eq!((rest, scheduler.is_empty()), (vec![FlowId(2), FlowId(3), FlowId(0)], true));
+        assert!(!scheduler.serve(PORT) && scheduler.pop(PORT).is_none(), "there is nothing left");
+        scheduler.push(PORT, 7, FlowId(5));
+        scheduler.push(PORT, 8, FlowId(6));
+        assert!(!scheduler.serve(PORT), "two classes share the port");
+        scheduler.bypass(PortId(1), FlowId(9));
+        assert!(!scheduler.serve(PortId(1)));
     }
 
     #[test]

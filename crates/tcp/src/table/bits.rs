@@ -147,7 +147,7 @@ flags! {
 impl Reports {
     /// These events.
     #[inline(always)]
-    pub(crate) fn of(events: u32) -> Self {
+    pub(crate) const fn of(events: u32) -> Self {
         Self(events as u8 & EVENTS.0)
     }
     /// The events in it.
@@ -222,6 +222,14 @@ flags! {
 }
 
 flags! {
+    /// The measurement of the round trip: four bits. Nearly every segment changes it, so it stands in the word that nearly every
+    /// segment changes.
+    Timing in MARKS =>
+    /// A segment is being timed (`Measures::rtt_seq`).
+    TIMING = 1;
+}
+
+flags! {
     /// The state of loss recovery.
     LossFlags in 1 << 13 =>
     /// In loss recovery.
@@ -234,8 +242,6 @@ flags! {
     SCORED = 8;
     /// The last reduction can be undone.
     UNDO = 16;
-    /// A segment is being timed (`Measures::rtt_seq`).
-    TIMING = 32;
     /// `Rate::ecn_recover` is valid.
     ECN_REDUCED = 64;
     /// `Seldom` has marks of the application ahead: `PUSHED`, or ends of records. It stands here beside `SCORED`, so

@@ -38,7 +38,7 @@ const UNREAD: u32 = if cfg!(debug_assertions) { 0x9e37_79b9 } else { 0 };
 /// | 8, 9 | `Next`, `Advertised` | shared by both |
 /// | 10, 11 | `Written`, `Room` | application; `Room` also receiving stage |
 /// | 12, 13 | `Congestion`, `SegmentSize`, `DuplicateAcks`, `LossFlags` | loss recovery; the size by the slow path's messages |
-/// | 14, 15 | the other flags, as one word | a byte for each owner |
+/// | 14, 15 | the other flags, as one word | a byte, or half of one, for each owner |
 ///
 /// Each field that is read or written often has a word of its own, or lies in the one word of flags. So a stage keeps
 /// the fields in registers, and takes none apart.
@@ -82,13 +82,24 @@ impl ProtocolLine {
     }
     #[inline(always)]
     fn get(&self, which: u16) -> Tcb {
-        let words = std::array::from_fn(|n| if which >> n & 1 != 0 { self.words[n].get() } else { UNREAD });
+        let mut words = [UNREAD; 14];
+        for (n, word) in words.iter_mut().enumerate() {
+            if which >> n & 1 != 0 {
+                *word = self.words[n].get();
+            }
+        }
         Block { words, marks: if which & MARKS != 0 { self.marks.get() } else { 0 } }.into()
     }
     /// Stores the words that the stage, or one that it has handed the flow to, may have written.
     #[inline(always)]
     pub(crate) fn store<S: Permit>(&self, _: S, t: &Tcb) {
         self.set(S::WORDS, t);
+    }
+    /// Stores these words alone.
+    #[inline(always)]
+    pub(crate) fn store_only<S: Permit, const WORDS: u16>(&self, _: S, t: &Tcb) {
+        debug_assert_eq!(WORDS & !S::WORDS, 0, "the stage may write all of them");
+        self.set(WORDS, t);
     }
     /// Stores `STORED` of a block that `load_words` has made with `LOADED`; no other word has been changed.
     #[inline(always)]

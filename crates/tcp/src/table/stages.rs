@@ -68,7 +68,7 @@
 //! let forged = towpath_tcp::table::stages::Receive(());
 //! ```
 
-use super::bits::{AckDebt, Agreed, AppFlags, LossFlags, QueueFlags, ReceiveFlags, Reports, Requests};
+use super::bits::{AckDebt, Agreed, AppFlags, LossFlags, QueueFlags, ReceiveFlags, Reports, Requests, Timing};
 use super::permit::{Part, Permit, Writes};
 use super::tcb::{
     Advertised, Ahead, Congestion, DuplicateAcks, DuplicatesOwed, Next, PeerSegment, PeerWindow, Received, Room,
@@ -102,7 +102,7 @@ stage! {
 }
 stage! {
     /// The congestion window, and what is lost: `recovery`, `rack`, `hystart`.
-    Loss writes [Congestion DuplicateAcks LossFlags Next Requests Reports], hands to []
+    Loss writes [Congestion DuplicateAcks LossFlags Timing Next Requests Reports], hands to []
 }
 stage! {
     /// When a flow gets a turn to send: `post`, `pace`, and the scheduler.

@@ -2,7 +2,7 @@
 
 use super::bits::{
     AckDebt, Agreed, AppFlags, FIN_WANTED, FlagSet, LIMIT_WAIT, LossFlags, MARKS, PACE_WAIT, QueueFlags, ReceiveFlags,
-    Reports, Requests,
+    Reports, Requests, Timing,
 };
 use super::permit::{Part, Writes};
 use crate::seq::Seq;
@@ -127,8 +127,10 @@ pub struct PeerWindow;
 
 /// Where `DuplicateAcks` stops to count: beyond the third nothing depends on their number.
 const MANY: u8 = 15;
-/// The most duplicate acknowledgements that are owed.
+/// The most duplicate acknowledgements that are owed: four bits.
 const OWED_MAX: u8 = 15;
+/// Their number in [`Marks`].
+const DUPLICATES_OWED: u64 = (OWED_MAX as u64) << DuplicatesOwed::SHIFT;
 
 impl DuplicateAcks {
     #[inline]
@@ -143,30 +145,31 @@ impl DuplicateAcks {
 #[repr(transparent)]
 pub(crate) struct Marks(u64);
 
-/// A set of flags that is a byte of [`Marks`].
+/// A set of flags that is a byte of [`Marks`], or half a byte.
 trait InMarks {
-    /// The byte's lowest bit.
+    /// Its lowest bit.
     const SHIFT: u32;
 }
 
-/// Says which byte is which set's.
+/// Says where which set begins.
 macro_rules! in_marks {
-    ($($set:ident: $byte:literal;)*) => {
+    ($($set:ident: $bit:literal;)*) => {
         $(impl InMarks for $set {
-            const SHIFT: u32 = 8 * $byte;
+            const SHIFT: u32 = $bit;
         })*
     };
 }
 
 in_marks! {
     AppFlags: 0;
-    QueueFlags: 1;
-    Reports: 2;
-    ReceiveFlags: 3;
-    AckDebt: 4;
-    Agreed: 5;
-    Requests: 6;
-    DuplicatesOwed: 7;
+    QueueFlags: 8;
+    Reports: 16;
+    ReceiveFlags: 24;
+    AckDebt: 32;
+    Agreed: 40;
+    Requests: 48;
+    DuplicatesOwed: 56;
+    Timing: 60;
 }
 
 impl Marks {
@@ -183,9 +186,13 @@ impl Marks {
     pub(crate) const fn and(self, receive: ReceiveFlags, app: AppFlags) -> Self {
         Self(self.0 | (receive.0 as u64) << ReceiveFlags::SHIFT | (app.0 as u64) << AppFlags::SHIFT)
     }
+    /// These too.
+    pub(crate) const fn and_reports(self, reports: Reports) -> Self {
+        Self(self.0 | (reports.0 as u64) << Reports::SHIFT)
+    }
     /// Any number of duplicate acknowledgements too.
     pub(crate) const fn and_duplicates(self) -> Self {
-        Self(self.0 | 0xff << DuplicatesOwed::SHIFT)
+        Self(self.0 | DUPLICATES_OWED)
     }
 }
 
@@ -262,7 +269,7 @@ macro_rules! in_tcb {
     };
 }
 
-in_tcb! { ReceiveFlags AppFlags QueueFlags Reports Agreed AckDebt Requests }
+in_tcb! { ReceiveFlags AppFlags QueueFlags Reports Agreed AckDebt Requests Timing }
 
 impl InTcb for LossFlags {
     #[inline(always)]
@@ -339,13 +346,13 @@ impl Tcb {
     /// Duplicate acknowledgements that are to be sent.
     #[inline(always)]
     pub(crate) fn duplicates_owed(&self) -> u8 {
-        (self.marks.0 >> DuplicatesOwed::SHIFT) as u8
+        ((self.marks.0 & DUPLICATES_OWED) >> DuplicatesOwed::SHIFT) as u8
     }
     /// So many are to be sent; no more than 15 are kept.
     #[inline(always)]
     pub(crate) fn owe_duplicates<S: Writes<DuplicatesOwed>>(&mut self, _: S, count: u8) {
         let count = u64::from(count.min(OWED_MAX));
-        self.marks.0 = self.marks.0 & !(0xff << DuplicatesOwed::SHIFT) | count << DuplicatesOwed::SHIFT;
+        self.marks.0 = self.marks.0 & !DUPLICATES_OWED | count << DuplicatesOwed::SHIFT;
     }
 
     /// All these flags are set.

@@ -2,6 +2,7 @@
 
 use super::{SendTurn, Sent};
 use crate::buffers::{Rings, TxPorts};
+use crate::fast::context::FlowTurn;
 use crate::fast::rare::rare;
 use crate::fast::{app, recovery, report};
 use crate::seq::Seq;
@@ -30,27 +31,43 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         if t.snd_max().after(edge) { edge } else { t.snd_max() }
     }
 
-    /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
+    /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards. `then`: what else changes of the flow
+    /// if the frame goes.
     #[inline(always)]
-    pub(super) fn send(&mut self, by: Egress, seq: Seq, flags: u8, len: u32) -> Sent {
+    pub(super) fn send(
+        &mut self,
+        by: Egress,
+        (seq, len): (Seq, u32),
+        flags: u8,
+        then: impl FnOnce(&mut FlowTurn<'_>),
+    ) -> Sent {
         let present = Acknowledged { up_to: self.turn.t.rcv_nxt(), marked: self.turn.t.has(ECN_ECHO) };
-        self.send_as(by, seq, flags, len, present)
+        if PREDICTED {
+            // A call would keep the predicted path's control block out of registers. So the copy comes after all that changes it.
+            return self.frame(by, (seq, len), flags, present, then);
+        }
+        let sent = self.send_as(by, (seq, len), flags, present);
+        if sent == Sent::Yes {
+            then(&mut self.turn);
+        }
+        sent
     }
 
     /// Builds and sends one frame with this acknowledgement.
-    #[inline(always)]
-    pub(super) fn send_as(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
-        // A call would keep the predicted path's control block out of registers.
-        if PREDICTED { self.frame(by, seq, flags, len, ack) } else { self.frame_apart(by, seq, flags, len, ack) }
-    }
-
     #[inline(never)]
-    fn frame_apart(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
-        self.frame(by, seq, flags, len, ack)
+    pub(super) fn send_as(&mut self, by: Egress, place: (Seq, u32), flags: u8, ack: Acknowledged) -> Sent {
+        self.frame(by, place, flags, ack, |_| {})
     }
 
     #[inline(always)]
-    fn frame(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
+    fn frame(
+        &mut self,
+        by: Egress,
+        (seq, len): (Seq, u32),
+        flags: u8,
+        ack: Acknowledged,
+        then: impl FnOnce(&mut FlowTurn<'_>),
+    ) -> Sent {
         let (t, lines) = (&self.turn.t, self.turn.lines);
         let (window, edge) = advertise(t, lines, ack.up_to);
         let reports = rare::<PREDICTED>(|| t.out_of_order() != 0 || t.has(DSACK));
@@ -69,7 +86,7 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         let buffer = if segments == 1 { self.ports.reserve(port) } else { self.ports.reserve_super(port) };
         let Some(buffer) = buffer else { return Sent::NoRoom };
         let (t, ms) = (&self.turn.t, self.turn.state.sending.ms);
-        let stamps = t.has(TIMESTAMPS).then(|| {
+        let stamps = (!rare::<PREDICTED>(|| !t.has(TIMESTAMPS))).then(|| {
             let value = recovery::timestamp(lines, ms);
             Timestamps { value, echo: t.ts_recent() }
         });
@@ -82,31 +99,14 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         };
         let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
-        let bytes = frame.len();
+        let large = rare::<PREDICTED>(|| segments != 1);
+        let offload = if unsummed || large { made.partial_checksum(frame) } else { TxOffload::default() };
+        let (flow, bytes) = (self.turn.flow, frame.len());
         let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
-        if rare::<PREDICTED>(|| segments != 1) {
-            let lies = self.rings.payload(self.turn.flow, position, len);
-            if lies.is_none() {
-                self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
-            }
+        if !rare::<PREDICTED>(|| len == 0) {
             lines.measures.data_out.add(by, segments);
-            let (header, payload) = lies.map_or((bytes, [&[][..]; 3]), |payload| (made.payload_offset, payload));
-            let offload = TxOffload { gso_bytes: mss, ..made.partial_checksum(frame) };
-            self.ports.commit_gathered(port, header, payload, offload);
         } else {
-            if !rare::<PREDICTED>(|| len == 0) {
-                self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
-                lines.measures.data_out.add(by, segments);
-            } else {
-                lines.measures.empty_out.add(by, 1);
-            }
-            let offload = if unsummed {
-                made.partial_checksum(frame)
-            } else {
-                made.fill_checksum(frame);
-                TxOffload::default()
-            };
-            self.ports.commit(port, bytes, offload);
+            lines.measures.empty_out.add(by, 1);
         }
         self.bytes += bytes;
         self.turn.state.sending.by(by).ident = ident.wrapping_add(segments as u16);
@@ -127,6 +127,23 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
                 t.set(by, ACK_NOW);
             }
         }
+        then(&mut self.turn);
+        if large {
+            let lies = self.rings.payload(flow, position, len);
+            if lies.is_none() {
+                self.rings.fetch(flow, position, &mut frame[made.payload_offset..]);
+            }
+            let (header, payload) = lies.map_or((bytes, [&[][..]; 3]), |payload| (made.payload_offset, payload));
+            self.ports.commit_gathered(port, header, payload, TxOffload { gso_bytes: mss, ..offload });
+            return Sent::Yes;
+        }
+        if !rare::<PREDICTED>(|| len == 0) {
+            self.rings.fetch(flow, position, &mut frame[made.payload_offset..]);
+        }
+        if !unsummed {
+            made.fill_checksum(frame);
+        }
+        self.ports.commit(port, bytes, offload);
         Sent::Yes
     }
 

@@ -87,6 +87,6 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
             return result;
         }
         self.held = data || plan::next(&self.turn.t, lines).is_some();
-        self.turn.t.has(ACK_NOW).then(|| self.send(by, self.empty_seq(), flags::ACK, 0))
+        self.turn.t.has(ACK_NOW).then(|| self.send_empty(by, flags::ACK))
     }
 }

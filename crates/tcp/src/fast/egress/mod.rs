@@ -18,9 +18,9 @@ use crate::messages::event;
 use crate::seq::Seq;
 use crate::table::bits::FlagSet;
 use crate::table::bits::{
-    ABORTING, ACK_NOW, ACK_OWED, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES, FIN_SENT,
-    KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, REMOVING, RESEND, RESET, SACK, SCHEDULED, TAIL, TIMING,
-    TRACKED,
+    ABORTING, ACK_NOW, ACK_OWED, ACTIVE, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES,
+    FIN_SENT, KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, REMOVING, RESEND, RESET, SACK, SCHEDULED, TAIL,
+    TIMING, TRACKED,
 };
 use crate::table::stages::{Close, Egress, Loss, Post};
 use crate::table::tcb::Marks;
@@ -44,20 +44,38 @@ pub(super) fn run(
 ) -> usize {
     let post = Post::from(by);
     let mut sent = frames(by, state, budget, ports);
+    // After a turn that ended by a panic there may be some left.
+    state.scheduler.by(post).end_serving();
     state.sending.by(by).ms = now.ms();
     for _ in 0..state.scheduler.ports() {
         let port = state.scheduler.by(post).next_port();
-        'port: while sent < budget {
-            if let Some(class) = state.scheduler.alone(port) {
+        while sent < budget {
+            if state.scheduler.by(post).serve(port) {
                 // A turn to send queues no flow but its own, so the class stays alone.
-                while let Some(flow) = state.scheduler.by(post).pop_of(port, class) {
+                let mut full = false;
+                while let Some(flow) = state.scheduler.by(post).pop_served() {
                     let Some(lines) = table.get(flow) else { continue };
-                    let (frames, end) = single(by, (&mut *state, lines), (now, flow), budget - sent, rings, ports);
+                    if state.config.prediction && predicted(by, (&mut *state, lines), (now, flow), rings, ports) {
+                        sent += 1;
+                        if sent >= budget {
+                            break;
+                        }
+                        continue;
+                    }
+                    // Or the port has not taken the segment, and nothing has changed.
+                    let left = (i64::MAX, false, budget - sent);
+                    let (frames, end) = any(by, (&mut *state, lines), (now, flow), left, rings, ports);
                     sent += frames;
-                    if sent >= budget || (end == End::NoRoom && lines.identity.port() == port) {
-                        break 'port;
+                    full = end == End::NoRoom && lines.identity.port() == port;
+                    if sent >= budget || full {
+                        break;
                     }
                 }
+                state.scheduler.by(post).end_serving();
+                if full || state.scheduler.is_empty() {
+                    break;
+                }
+                continue;
             }
             let Some(Next { flow, share, bypass }) = state.scheduler.by(post).pop(port) else { break };
             let Some(lines) = table.get(flow) else { continue };
@@ -106,38 +124,32 @@ fn any<R: Rings, P: TxPorts>(
         if metered {
             end = meter.end(post, &mut send, end);
         }
-        send.end(by, end);
+        end_turn::<false>(by, &mut send.turn, end);
     }
     send.turn.store(by);
     (frames, end)
 }
 
-/// A turn to send of a flow that no limit or other class holds back. The predicted turn is one segment. It is all that the
-/// flow has to send, and carries the acknowledgement that it owes. It is a function of its own, so that it has all
-/// registers.
+/// The predicted turn to send of a flow that no limit or other class holds back. It is one segment. It is all that the flow has
+/// to send, and carries the acknowledgement that it owes. False: this is another turn, or the port has no room.
 #[inline(always)]
-fn single<R: Rings, P: TxPorts>(
+fn predicted<R: Rings, P: TxPorts>(
     by: Egress,
     (state, lines): (&mut FastState, &Lines),
     (now, flow): (Micros, FlowId),
-    most: usize,
     rings: &R,
     ports: &mut P,
-) -> (usize, End) {
-    if state.config.prediction
-        && let Some((t, plan)) = prediction::all_unsent(lines)
-    {
-        let turn = FlowTurn { t, state: &mut *state, lines, flow, now };
-        let mut send = SendTurn::<_, _, true>::new(turn, rings, &mut *ports);
-        send.turn.t.clear(Post::from(by), BYPASSING | LIMIT_WAIT);
-        if send.new_data(by, &plan) == Sent::Yes {
-            send.end(by, End::Done);
-            send.turn.store_words::<_, { prediction::SEND_READS }, { prediction::SEND_WRITES }>(by);
-            return (1, End::Done);
-        }
-    }
-    // Or the port has not taken it, and nothing has changed.
-    any(by, (state, lines), (now, flow), (i64::MAX, false, most), rings, ports)
+) -> bool {
+    let Some((t, plan)) = prediction::all_unsent(lines) else { return false };
+    let turn = FlowTurn { t, state, lines, flow, now };
+    let mut send = SendTurn::<_, _, true>::new(turn, rings, ports);
+    send.turn.t.clear(Post::from(by), BYPASSING | LIMIT_WAIT);
+    let sent = send.segment(by, &plan, |turn| {
+        go_on::<true>(by, turn, &plan);
+        end_turn::<true>(by, turn, End::Done);
+        turn.store_words::<_, { prediction::SEND_READS }, { prediction::SEND_WRITES }>(by);
+    });
+    sent == Sent::Yes
 }
 
 /// The slow path's frames, in order per port.
@@ -221,32 +233,32 @@ impl<'a, R, P, const PREDICTED: bool> SendTurn<'a, R, P, PREDICTED> {
     fn new(turn: FlowTurn<'a>, rings: &'a R, ports: &'a mut P) -> Self {
         Self { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, super_bytes: 0, rings, ports }
     }
+}
 
-    #[inline(always)]
-    fn end(&mut self, by: Egress, end: End) {
-        let post = Post::from(by);
-        let turn = &mut self.turn;
-        let (flow, id) = (turn.flow, &turn.lines.identity);
-        if !rare::<PREDICTED>(|| turn.t.has(DEAD)) {
-            turn.activate(by);
-        }
-        if end == End::Done {
-            turn.t.clear(post, SCHEDULED);
-        }
-        let aborts = rare::<PREDICTED>(|| turn.t.has(ABORTING) && !turn.t.has(DEAD));
-        if aborts && matches!(end, End::Done | End::NoCredit) {
-            close::abort(Close::from(by), turn);
-        }
-        match end {
-            End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(id.port(), id.class(), flow),
-            End::NoRoom => turn.state.scheduler.by(post).push_front(id.port(), id.class(), flow),
-            End::Done => {
-                if rare::<PREDICTED>(|| turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD)) {
-                    post::delay(post, turn, turn.state.config.delayed_ack_us);
-                }
-                if !PREDICTED || rare::<PREDICTED>(|| turn.t.has(REMOVING)) {
-                    post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
-                }
+/// The end of a turn to send.
+#[inline(always)]
+fn end_turn<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, end: End) {
+    let post = Post::from(by);
+    let (flow, id) = (turn.flow, &turn.lines.identity);
+    if rare::<PREDICTED>(|| !turn.t.has(DEAD) && !turn.t.has(ACTIVE)) {
+        turn.activate(by);
+    }
+    if end == End::Done {
+        turn.t.clear(post, SCHEDULED);
+    }
+    let aborts = rare::<PREDICTED>(|| turn.t.has(ABORTING) && !turn.t.has(DEAD));
+    if aborts && matches!(end, End::Done | End::NoCredit) {
+        close::abort(Close::from(by), turn);
+    }
+    match end {
+        End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(id.port(), id.class(), flow),
+        End::NoRoom => turn.state.scheduler.by(post).push_front(id.port(), id.class(), flow),
+        End::Done => {
+            if rare::<PREDICTED>(|| turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD)) {
+                post::delay(post, turn, turn.state.config.delayed_ack_us);
+            }
+            if !PREDICTED || rare::<PREDICTED>(|| turn.t.has(REMOVING)) {
+                post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
             }
         }
     }
@@ -281,16 +293,21 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
             return result;
         }
         if let Some(plan) = plan::largest::<false>(&self.turn.t, self.turn.lines, self.super_bytes) {
-            return Some(self.new_data(by, &plan));
+            return Some(self.segment(by, &plan, |turn| go_on::<false>(by, turn, &plan)));
         }
-        self.turn.t.has(ACK_NOW).then(|| self.send(by, self.empty_seq(), flags::ACK, 0))
+        self.turn.t.has(ACK_NOW).then(|| self.send_empty(by, flags::ACK))
+    }
+
+    /// Sends a segment without data, as high as the peer's window lets it pass.
+    fn send_empty(&mut self, by: Egress, flags: u8) -> Sent {
+        self.send(by, (self.empty_seq(), 0), flags, |_| {})
     }
 
     /// Sends a RST, a repeated segment or a window probe. `None` = nothing of that is due.
     #[cold]
     fn rare(&mut self, by: Egress) -> Option<Option<Sent>> {
         if self.turn.t.has(RESET) {
-            let sent = self.send(by, self.empty_seq(), flags::RST | flags::ACK, 0);
+            let sent = self.send_empty(by, flags::RST | flags::ACK);
             if sent != Sent::NoRoom {
                 self.turn.t.clear(by, RESET);
                 self.turn.state.counters.resets += 1;
@@ -300,7 +317,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
         if self.turn.t.has(DEAD) {
             if self.turn.t.has(ACK_NOW) {
                 // Removed (an abort would have cleared it) before the peer's FIN was answered.
-                return Some(Some(self.send(by, self.empty_seq(), flags::ACK, 0)));
+                return Some(Some(self.send_empty(by, flags::ACK)));
             }
             self.turn.t.clear(by, ACK_NOW | ACK_OWED);
             self.turn.t.clear(by, RESEND | PROBE | KEEPALIVE);
@@ -348,7 +365,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
 
     /// DCTCP's acknowledgement of the data that came before marks began or ended (RFC 8257 §3.2).
     fn acknowledge_edge(&mut self, by: Egress, edge: Seq, marked: bool) -> Sent {
-        let sent = self.send_as(by, self.empty_seq(), flags::ACK, 0, Acknowledged { up_to: edge, marked });
+        let sent = self.send_as(by, (self.empty_seq(), 0), flags::ACK, Acknowledged { up_to: edge, marked });
         if sent == Sent::Yes {
             ecn::acknowledged(by, &mut self.turn.t, self.turn.lines);
         }
@@ -363,7 +380,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
             self.turn.t.clear(by, KEEPALIVE);
             return None;
         }
-        let sent = self.send(by, self.turn.t.snd_max().sub(1), flags::ACK, 0);
+        let sent = self.send(by, (self.turn.t.snd_max().sub(1), 0), flags::ACK, |_| {});
         if sent != Sent::NoRoom {
             self.turn.t.clear(by, KEEPALIVE);
         }
@@ -372,62 +389,28 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
 }
 
 impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
-    /// Sends the segment at SND.NXT.
-    #[inline(always)]
-    fn new_data(&mut self, by: Egress, plan: &Plan) -> Sent {
-        let sent = self.data(by, plan);
-        if sent == Sent::Yes {
-            let t = &mut self.turn.t;
-            if !rare::<PREDICTED>(|| plan.end().before(t.snd_nxt())) {
-                t.next(by).snd_nxt = plan.end();
-            }
-        }
-        sent
-    }
-
     /// Sends a segment with data or FIN and records it; SND.NXT is the caller's.
     #[inline(always)]
     fn data(&mut self, by: Egress, plan: &Plan) -> Sent {
-        let loss = Loss::from(by);
+        self.segment(by, plan, |_| {})
+    }
+
+    /// [`SendTurn::data`]. `then`: what else changes of the flow if it goes.
+    #[inline(always)]
+    fn segment(&mut self, by: Egress, plan: &Plan, then: impl FnOnce(&mut FlowTurn<'_>)) -> Sent {
         let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
         let fin = if rare::<PREDICTED>(|| plan.fin) { flags::FIN } else { 0 };
         let cwr = if rare::<PREDICTED>(|| self.turn.t.has(ECN)) { self.capable(plan) } else { 0 };
-        let sent = self.send(by, plan.seq, flags::ACK | push | fin | cwr, plan.len);
+        let sent = self.send(by, (plan.seq, plan.len), flags::ACK | push | fin | cwr, |turn| {
+            if cwr != 0 {
+                turn.t.clear(by, ECN_CWR);
+            }
+            record::<PREDICTED>(by, turn, plan);
+            then(turn);
+        });
         self.ect = 0;
-        if sent != Sent::Yes {
-            return sent;
-        }
-        if cwr != 0 {
-            self.turn.t.clear(by, ECN_CWR);
-        }
-        self.credit -= credit::cost(plan.len);
-        let end = plan.end();
-        let t = &self.turn.t;
-        // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
-        let alone = t.idle() && plan.len <= u32::from(t.mss());
-        if rare::<PREDICTED>(|| t.has(TRACKED) || (!alone && t.has(SACK))) {
-            self.track(loss, plan.seq, end);
-        }
-        let turn = &mut self.turn;
-        if rare::<PREDICTED>(|| plan.seq.before(turn.t.snd_max())) {
-            turn.lines.recovery.retransmits.add(by, 1);
-            turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
-            turn.state.counters.retransmits += 1;
-            repair::resent(turn, plan.seq, end.bytes_since(plan.seq));
-            recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
-            // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
-            turn.t.clear(loss, TIMING);
-        } else if !turn.t.has(TIMING) {
-            turn.t.set(loss, TIMING);
-            turn.lines.measures.rtt_seq.set(by, end.0);
-            turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
-        }
-        if !rare::<PREDICTED>(|| end.before(turn.t.snd_max())) {
-            turn.t.sent(by).snd_max = end;
-        }
-        if rare::<PREDICTED>(|| plan.fin && !turn.t.has(FIN_SENT)) {
-            turn.t.set(by, FIN_SENT);
-            turn.raise(by, event::TX_CLOSED);
+        if sent == Sent::Yes {
+            self.credit -= credit::cost(plan.len);
         }
         sent
     }
@@ -444,5 +427,45 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         self.ect = ecn::ECT0;
         let lone = t.has(ECN_DCTCP) && t.cwnd() < 2 * u32::from(t.mss());
         if t.has(ECN_CWR) || lone { flags::CWR } else { 0 }
+    }
+}
+
+/// The segment at SND.NXT has been sent.
+#[inline(always)]
+fn go_on<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, plan: &Plan) {
+    let t = &mut turn.t;
+    if !rare::<PREDICTED>(|| plan.end().before(t.snd_nxt())) {
+        t.next(by).snd_nxt = plan.end();
+    }
+}
+
+/// A segment with data or FIN goes.
+#[inline(always)]
+fn record<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, plan: &Plan) {
+    let (loss, end, t) = (Loss::from(by), plan.end(), &turn.t);
+    // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
+    let alone = t.idle() && plan.len <= u32::from(t.mss());
+    if rare::<PREDICTED>(|| t.has(TRACKED) || (!alone && t.has(SACK))) {
+        repair::track(loss, turn, plan.seq, end);
+    }
+    if rare::<PREDICTED>(|| plan.seq.before(turn.t.snd_max())) {
+        turn.lines.recovery.retransmits.add(by, 1);
+        turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
+        turn.state.counters.retransmits += 1;
+        repair::resent(turn, plan.seq, end.bytes_since(plan.seq));
+        recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
+        // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
+        turn.t.clear(loss, TIMING);
+    } else if !turn.t.has(TIMING) {
+        turn.t.set(loss, TIMING);
+        turn.lines.measures.rtt_seq.set(by, end.0);
+        turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
+    }
+    if !rare::<PREDICTED>(|| end.before(turn.t.snd_max())) {
+        turn.t.sent(by).snd_max = end;
+    }
+    if rare::<PREDICTED>(|| plan.fin && !turn.t.has(FIN_SENT)) {
+        turn.t.set(by, FIN_SENT);
+        turn.raise(by, event::TX_CLOSED);
     }
 }

@@ -9,7 +9,7 @@ use crate::table::bits::{LOST, RECOVERY, TAIL, TRACKED};
 use crate::table::stages::{Egress, Loss};
 use towpath_probes::{self as probes, Again};
 
-impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> {
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
     /// Sends a segment that the scoreboard counts as lost, if the window lets it go; else the tail probe. `None` =
     /// neither is due.
     #[cold]
@@ -46,40 +46,39 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         }
         Some(Some(sent))
     }
+}
 
-    /// Notes on the scoreboard that `seq..end` goes out now; SND.MAX has not moved yet.
-    #[inline(never)]
-    pub(super) fn track(&mut self, by: Loss, seq: Seq, end: Seq) {
-        let turn = &mut self.turn;
-        let now = turn.now.0 as u32;
-        if !turn.t.has(TRACKED) {
-            if turn.t.has(RECOVERY) || !end.after(turn.t.snd_max()) {
-                return;
-            }
-            if !recovery::track(by, turn) {
-                return;
-            }
-        }
-        let (entry, grain_us) = (turn.lines.recovery.scoreboard.get(), turn.lines.measures.srtt_us.get() / 32);
-        let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry) else { return };
-        if turn.t.has(RECOVERY) {
-            scoreboard.reduction.out = scoreboard.reduction.out.saturating_add(end.bytes_since(seq));
-        }
-        let snd_max = turn.t.snd_max();
-        if seq.before(snd_max) {
-            let last = if end.after(snd_max) { snd_max } else { end };
-            scoreboard.resent(seq, last, now);
-            recovery::count(by, &mut turn.state.scoreboards, &mut turn.t, turn.lines);
-        } else if scoreboard.clean {
-            scoreboard.sent(end, now, grain_us);
-            rack::arm_probe(by, turn, end);
+/// Notes on the scoreboard that `seq..end` goes out now; SND.MAX has not moved yet.
+#[inline(never)]
+pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>, seq: Seq, end: Seq) {
+    let now = turn.now.0 as u32;
+    if !turn.t.has(TRACKED) {
+        if turn.t.has(RECOVERY) || !end.after(turn.t.snd_max()) {
             return;
         }
-        if end.after(snd_max)
-            && let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry)
-        {
-            scoreboard.sent(end, now, grain_us);
+        if !recovery::track(by, turn) {
+            return;
         }
+    }
+    let (entry, grain_us) = (turn.lines.recovery.scoreboard.get(), turn.lines.measures.srtt_us.get() / 32);
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry) else { return };
+    if turn.t.has(RECOVERY) {
+        scoreboard.reduction.out = scoreboard.reduction.out.saturating_add(end.bytes_since(seq));
+    }
+    let snd_max = turn.t.snd_max();
+    if seq.before(snd_max) {
+        let last = if end.after(snd_max) { snd_max } else { end };
+        scoreboard.resent(seq, last, now);
+        recovery::count(by, &mut turn.state.scoreboards, &mut turn.t, turn.lines);
+    } else if scoreboard.clean {
+        scoreboard.sent(end, now, grain_us);
+        rack::arm_probe(by, turn, end);
+        return;
+    }
+    if end.after(snd_max)
+        && let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry)
+    {
+        scoreboard.sent(end, now, grain_us);
     }
 }
 
