@@ -103,6 +103,20 @@ impl Lookup {
         }
     }
 
+    /// [`Lookup::find`], of a hash that was made apart.
+    #[inline]
+    pub fn find_hashed(&self, hashed: &Hashed) -> Option<FlowId> {
+        match &hashed.key {
+            Family::V4(key) => self.v4.find_from(hashed.hash as usize, key),
+            Family::V6(key) => self.v6.find_from(hashed.hash as usize, key),
+        }
+    }
+
+    /// Makes hashes for these tables, on any thread.
+    pub fn hasher(&self) -> Hasher {
+        Hasher { keys: self.v4.keys }
+    }
+
     #[inline(never)]
     fn find_v6(&self, tuple: FourTuple) -> Option<FlowId> {
         self.v6.find(&V6::of(&tuple))
@@ -125,9 +139,41 @@ impl Lookup {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
 enum Family {
     V4(V4),
     V6(V6),
+}
+
+/// The addresses of a segment with their hash. Both depend on the segment alone, whatever the tables hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashed {
+    key: Family,
+    hash: u64,
+}
+
+impl Default for Hashed {
+    fn default() -> Self {
+        Self { key: Family::V4(V4::default()), hash: 0 }
+    }
+}
+
+/// The keys of a [`Lookup`].
+#[derive(Clone, Debug)]
+pub(super) struct Hasher {
+    keys: [u64; 4],
+}
+
+impl Hasher {
+    #[inline]
+    pub fn hash(&self, tuple: &FourTuple) -> Hashed {
+        let key = key(tuple);
+        let hash = match &key {
+            Family::V4(key) => key.hash(&self.keys),
+            Family::V6(key) => key.hash(&self.keys),
+        };
+        Hashed { key, hash }
+    }
 }
 
 fn key(tuple: &FourTuple) -> Family {
@@ -165,7 +211,13 @@ impl<K: Key> Table<K> {
 
     #[inline]
     fn find(&self, key: &K) -> Option<FlowId> {
-        let mut i = self.home(key);
+        self.find_from(self.home(key), key)
+    }
+
+    /// [`Table::find`], with the key's [home](Table::home).
+    #[inline(always)]
+    fn find_from(&self, home: usize, key: &K) -> Option<FlowId> {
+        let mut i = home;
         loop {
             let bucket = &self.buckets[i & self.mask];
             if bucket.flow == 0 {

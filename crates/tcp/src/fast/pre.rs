@@ -6,19 +6,32 @@ use super::lookup::Lookup;
 use super::segment::Segment;
 use crate::buffers::RxBatch;
 use crate::counters::{Counters, Drop, Stage};
-use crate::flow::{FourTuple, PortId};
+use crate::flow::{FlowId, FourTuple, PortId};
 use towpath_probes as probes;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::{self, SackBlocks, UsualSegment, checksum_ok, flags, parse};
 
+/// What the stage asks for, and where it puts what is not for the next stage. The
+/// [pipeline](super::pipeline) has another one than [`Intake`].
+pub(super) trait Around {
+    /// What is known of a flow when the addresses of its segment have been looked at.
+    type Flow: Clone + Default;
+    /// The flow with these addresses, if there may be one.
+    fn find(&self, tuple: &FourTuple) -> Option<Self::Flow>;
+    /// The SACK options of the batch.
+    fn sacks(&mut self) -> &mut Vec<SackBlocks>;
+    fn counters(&mut self) -> &mut Counters;
+    /// A frame that is the slow path's: one without an installed flow.
+    fn pass_to_slow(&mut self, port: PortId, frame: &[u8]);
+}
+
 /// The tables in which the stage looks, and the queue for segments that are not for the next stage.
 pub(super) struct Intake<'a> {
     pub lookup: &'a Lookup,
     pub outbox: &'a mut Outbox,
     pub counters: &'a mut Counters,
-    /// The SACK options of the batch.
     pub sacks: &'a mut Vec<SackBlocks>,
     /// Segments that may wait for the slow path.
     pub slow_segments: usize,
@@ -29,20 +42,20 @@ const CONTROL: u8 = flags::SYN | flags::FIN | flags::RST;
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
 #[inline]
-pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
-    intake.counters.stage(Stage::Pre, frames.len());
+pub(super) fn run<A: Around>(mut intake: A, port: PortId, frames: &impl RxBatch, batch: &mut Batch<A::Flow>) {
+    intake.counters().stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let (frame, checksum) = (frames.bytes(i), frames.checksum(i));
         let usual = UsualSegment::check(frame).filter(|s| s.flags() & CONTROL == 0 && s.checksum_ok(frame, checksum));
         if let Some(s) = usual
-            && let Some(flow) = intake.lookup.find(&tuple(&s.read()))
+            && let Some(flow) = intake.find(&tuple(&s.read()))
         {
             // Read here, where they are at once written again. What the state machine does not read is never written.
             let place = batch.place();
-            let segment = Segment::of(&s.read(), intake.sacks);
+            let segment = Segment::of(&s.read(), intake.sacks());
             *place = Item { flow, frame: i as u32, segment, copy: Copy::default() };
         } else {
-            intake.any(port, i, (frame, checksum), batch);
+            any(&mut intake, port, i, (frame, checksum), batch);
         }
     }
     probes::stage::<{ probes::Stage::Pre as u32 }>(frames.len());
@@ -81,23 +94,42 @@ fn check(frame: &[u8], segment: &segment::Segment, checksum: RxChecksum) -> Opti
     (control & control.wrapping_sub(1) != 0).then_some(Drop::BadFlags)
 }
 
-impl Intake<'_> {
-    /// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch.
-    #[inline(never)]
-    fn any(&mut self, port: PortId, i: usize, (frame, checksum): (&[u8], RxChecksum), batch: &mut Batch) {
-        let s = match parse(frame) {
-            Ok(s) => s,
-            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => return self.pass_to_slow(port, frame),
-            Err(error) => return self.counters.drop(reason(error)),
-        };
-        if let Some(reason) = check(frame, &s, checksum) {
-            return self.counters.drop(reason);
-        }
-        let Some(flow) = self.lookup.find(&tuple(&s)) else { return self.pass_to_slow(port, frame) };
-        let segment = Segment::of(&s, self.sacks);
-        *batch.place() = Item { flow, frame: i as u32, segment, copy: Copy::default() };
+/// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch.
+#[inline(never)]
+fn any<A: Around>(
+    intake: &mut A,
+    port: PortId,
+    i: usize,
+    (frame, checksum): (&[u8], RxChecksum),
+    batch: &mut Batch<A::Flow>,
+) {
+    let s = match parse(frame) {
+        Ok(s) => s,
+        Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => return intake.pass_to_slow(port, frame),
+        Err(error) => return intake.counters().drop(reason(error)),
+    };
+    if let Some(reason) = check(frame, &s, checksum) {
+        return intake.counters().drop(reason);
     }
+    let Some(flow) = intake.find(&tuple(&s)) else { return intake.pass_to_slow(port, frame) };
+    let segment = Segment::of(&s, intake.sacks());
+    *batch.place() = Item { flow, frame: i as u32, segment, copy: Copy::default() };
+}
 
+impl Around for Intake<'_> {
+    type Flow = FlowId;
+    #[inline(always)]
+    fn find(&self, tuple: &FourTuple) -> Option<FlowId> {
+        self.lookup.find(tuple)
+    }
+    #[inline(always)]
+    fn sacks(&mut self) -> &mut Vec<SackBlocks> {
+        self.sacks
+    }
+    #[inline(always)]
+    fn counters(&mut self) -> &mut Counters {
+        self.counters
+    }
     /// A copy for the slow path: only segments without an installed flow.
     #[cold]
     fn pass_to_slow(&mut self, port: PortId, frame: &[u8]) {

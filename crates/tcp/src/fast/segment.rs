@@ -67,6 +67,15 @@ impl Segment {
         self.sack != 0
     }
 
+    /// Its SACK blocks, if it has any, stand at the end of this list from now on.
+    #[inline]
+    pub fn put_sack(&mut self, blocks: &SackBlocks, sacks: &mut Vec<SackBlocks>) {
+        if self.reports() {
+            sacks.push(*blocks);
+            self.sack = sacks.len() as u32;
+        }
+    }
+
     /// Its SACK blocks.
     pub fn sack(&self, state: &FastState) -> SackBlocks {
         let number = (self.sack as usize).checked_sub(1);
