@@ -30,6 +30,7 @@ mod service_cores;
 mod service_memory;
 mod side_by_side;
 mod spliced_proxy;
+mod stages;
 mod syn_flood;
 mod throughput;
 mod veth_pair;
@@ -92,6 +93,9 @@ enum Benchmark {
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
+    /// What each stage takes of one connection's frames, the price of a hand-over between two CPUs, what more CPUs could
+    /// have, and two threads beside one. Needs two idle CPUs and valgrind, not root.
+    Stages(stages::Options),
     /// What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program
     /// (root; needs valgrind and clang). What the module that splices gains a proxy, as `splice` measures it.
     Modules(modules::Options),
@@ -152,6 +156,7 @@ fn run(benchmark: &Benchmark) -> io::Result<()> {
         Benchmark::Latency(options) => return latency::run(options),
         Benchmark::Offload(options) => return offload::run(options),
         Benchmark::Instructions(options) => return instructions::run(options),
+        Benchmark::Stages(options) => return stages::run(options),
         Benchmark::Modules(options) => return modules::run(options),
         Benchmark::Loss(options) => return loss::run(options),
         Benchmark::Fairness(options) => return fairness::run(options),

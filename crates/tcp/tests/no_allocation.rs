@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use towpath_tcp::buffers::{Rings, RxBatch, TxPorts};
+use towpath_tcp::fast::pipeline::{Abilities, Output, Parts, Shape};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window};
 use towpath_tcp::messages::{AppUpdate, ToFast};
@@ -98,15 +99,20 @@ impl TxPorts for Out {
         Some(&mut self.buffer)
     }
     fn commit(&mut self, _: PortId, len: usize, _: TxOffload) {
-        let segment = parse(&self.buffer[..len]).unwrap();
-        let flow = usize::from(segment.destination_port - 4000);
-        let end = Seq(segment.seq).bytes_since(SND_START) + segment.payload_len;
-        self.end[flow] = self.end[flow].max(end);
-        self.segments += 1;
+        let (end, segments) = (&mut self.end, &mut self.segments);
+        sent(&self.buffer[..len], end, segments);
     }
     fn tx_checksum(&self, _: PortId) -> bool {
         false
     }
+}
+
+fn sent(frame: &[u8], ends: &mut [u32], segments: &mut u64) {
+    let segment = parse(frame).unwrap();
+    let flow = usize::from(segment.destination_port - 4000);
+    let end = Seq(segment.seq).bytes_since(SND_START) + segment.payload_len;
+    ends[flow] = ends[flow].max(end);
+    *segments += 1;
 }
 
 fn setup(flow: u32) -> FlowSetup {
@@ -175,7 +181,31 @@ fn frame(flow: u32, position: u32, ack: u32, len: u32, now: Micros) -> Vec<u8> {
     frame
 }
 
-/// A fast path with all its flows. Each flow receives three segments and sends two in every round.
+/// A fast path with all its flows.
+fn fast_path() -> FastPath {
+    let config = FastConfig { seed: 1, ..FastConfig::default() };
+    let mut fast = FastPath::new(0, config, Arc::new(FlowTable::new(64)));
+    for flow in 0..FLOWS {
+        fast.message(Micros(1_000_000), ToFast::Install(Box::new(setup(flow))), &mut Sink);
+    }
+    fast
+}
+
+/// What comes in a round: of each flow two segments ahead of a hole, the one that fills it, one of them again, and a damaged one.
+fn batch(received: u32, ends: &[u32], now: Micros) -> Vec<Vec<u8>> {
+    let mut batch = Vec::new();
+    for flow in 0..FLOWS {
+        for step in [1, 2, 0, 1] {
+            batch.push(frame(flow, received + step * SIZE, ends[flow as usize], SIZE, now));
+        }
+        let mut damaged = batch[batch.len() - 1].clone();
+        damaged[60] ^= 1;
+        batch.push(damaged);
+    }
+    batch
+}
+
+/// A fast path. Each flow receives three segments and sends two in every round.
 struct World {
     fast: FastPath,
     out: Out,
@@ -186,29 +216,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let config = FastConfig { seed: 1, ..FastConfig::default() };
-        let mut fast = FastPath::new(0, config, Arc::new(FlowTable::new(64)));
-        for flow in 0..FLOWS {
-            fast.message(Micros(1_000_000), ToFast::Install(Box::new(setup(flow))), &mut Sink);
-        }
         let out = Out { buffer: vec![0; 2000], end: vec![0; FLOWS as usize], segments: 0 };
-        Self { fast, out, now: Micros(1_000_000), received: 0, sent: 0 }
+        Self { fast: fast_path(), out, now: Micros(1_000_000), received: 0, sent: 0 }
     }
 
     /// Returns the allocations of the fast path.
     fn round(&mut self) -> u64 {
         let mut allocations = 0;
         self.now = self.now.after(50);
-        let mut batch = Vec::new();
-        for flow in 0..FLOWS {
-            // Two segments ahead of a hole, the one that fills it, one of them again, and a damaged one.
-            for step in [1, 2, 0, 1] {
-                batch.push(frame(flow, self.received + step * SIZE, self.out.end[flow as usize], SIZE, self.now));
-            }
-            let mut damaged = batch[batch.len() - 1].clone();
-            damaged[60] ^= 1;
-            batch.push(damaged);
-        }
+        let batch = batch(self.received, &self.out.end, self.now);
         let Self { fast, out, now, .. } = self;
         for frames in batch.chunks(64) {
             watched(&mut allocations, || {
@@ -258,6 +274,62 @@ fn no_allocation_per_packet() {
     assert!(world.out.segments - segments >= u64::from(FLOWS) * 500 * 2);
     let counters = world.fast.counters();
     assert!(counters.drops.iter().sum::<u64>() >= u64::from(FLOWS) * 550, "the damaged ones were counted");
+}
+
+/// The pipeline's stages, one after the other. Returns their allocations in a round.
+fn pipelined_round(parts: &mut Parts<Vec<u8>>, (ends, segments): (&mut [u32], &mut u64), round: u32) -> u64 {
+    let now = Micros(1_000_000 + u64::from(round) * 50);
+    let (mut allocations, received) = (0, (round - 1) * 3 * SIZE);
+    let mut frames = batch(received, ends, now);
+    while !frames.is_empty() {
+        let some: Vec<_> = frames.drain(..frames.len().min(64)).map(|frame| (frame, RxChecksum::Unknown)).collect();
+        watched(&mut allocations, || {
+            assert!(parts.sequencer.receive(PORT, some.into_iter()).is_ok());
+            while parts.pre.iter_mut().any(|stage| stage.step()) {}
+            while parts.group.receive(now) {}
+            while parts.deliver.iter_mut().any(|stage| stage.step(&mut Sink)) {}
+            assert!(parts.commit.next_output().is_none() && parts.group.is_quiet());
+            while parts.sequencer.spent().is_some() {}
+        });
+    }
+    let update =
+        AppUpdate { tx_tail: round * 1300, rx_head: received + 3 * SIZE, nodelay: true, ..AppUpdate::default() };
+    watched(&mut allocations, || {
+        for flow in 0..FLOWS {
+            parts.group.app_update(now, FlowId(flow), update).unwrap();
+        }
+        for at in [now, Micros(now.0 + 20), Micros(now.0 + 40)] {
+            while parts.group.transmit(at, 64) > 0 || !parts.group.publish() || !parts.group.report() {
+                while parts.build.iter_mut().any(|stage| stage.step(&Sink)) {}
+                while let Some(output) = parts.commit.next_output() {
+                    if let Output::Frame { frame, len, .. } = output {
+                        sent(&frame[..len], ends, segments);
+                        parts.commit.give_back(frame);
+                    }
+                }
+            }
+        }
+    });
+    allocations
+}
+
+#[test]
+fn no_allocation_per_packet_in_the_pipeline() {
+    let shape = Shape { pre: 2, deliver: 2, build: 2, run: 4, frames: 256, events: 16 };
+    let frames = vec![vec![0; 2000]; 256];
+    let mut parts = Parts::new(fast_path(), shape, Abilities::default(), frames).unwrap();
+    let (mut ends, mut segments, mut allocations) = (vec![0; FLOWS as usize], 0, 0);
+    for round in 1..=300 {
+        let some = pipelined_round(&mut parts, (&mut ends, &mut segments), round);
+        allocations += if round > 50 { some } else { 0 };
+    }
+    assert_eq!(allocations, 0);
+    assert!(segments >= u64::from(FLOWS) * 300 * 2);
+    for flow in 0..FLOWS {
+        let now = parts.group.measures(FlowId(flow));
+        assert_eq!(now.rcv_nxt.bytes_since(RCV_START), 300 * 3 * SIZE, "all was received");
+        assert_eq!(ends[flow as usize], 300 * 1300, "all was sent");
+    }
 }
 
 #[test]

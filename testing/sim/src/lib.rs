@@ -5,6 +5,7 @@
 pub mod adversary;
 pub mod cut;
 pub mod differential;
+mod engine;
 pub mod errno;
 pub mod faults;
 pub mod frame;
@@ -14,6 +15,7 @@ pub mod model;
 pub mod node;
 pub mod node_config;
 pub mod pcap;
+mod pipelined;
 pub mod smoltcp_host;
 pub mod smoltcp_stall;
 pub mod sockets;
@@ -35,7 +37,11 @@ pub use transfer::{Endpoint, TransferEnd, TransferPlan, Transfers};
 pub use world::{Outcome, Program, World};
 
 use towpath_ports::Port;
+use towpath_tcp::flow::PortId;
 use towpath_tcp::time::Micros;
+
+/// The one port of a node.
+pub(crate) const PORT: PortId = PortId(0);
 
 /// A port in virtual time.
 pub trait TimedPort: Port {

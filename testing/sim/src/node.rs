@@ -1,70 +1,34 @@
 //! One host in the simulator: the real slow path and one fast path, with a socket-like interface for tests.
 
+use crate::engine::Engine;
 use crate::errno::ENOTCONN;
 use crate::invariants::CheckedPort;
 use crate::node_config::NodeConfig;
+use crate::pipelined::Pipelined;
 use crate::sockets::{Phase, SocketId, Sockets};
 use crate::{TimedPort, earlier};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use towpath_ports::{Payload, RxChecksum, RxFrame, TxOffload};
-use towpath_tcp::buffers::{RxBatch, TxPorts};
+use towpath_ports::RxFrame;
 use towpath_tcp::counters::{Counters, Drop};
 use towpath_tcp::fast::{FastPath, FlowTable};
-use towpath_tcp::flow::{FlowId, FlowSnapshot, PortId, SocketOptions};
-use towpath_tcp::messages::{AppUpdate, AppView, FlowEvent, ToSlow};
+use towpath_tcp::flow::{FlowId, FlowSnapshot, SocketOptions};
+use towpath_tcp::messages::{AppUpdate, AppView, FlowEvent};
 use towpath_tcp::slow::{ConnectError, ConnectionInfo, SlowPath};
 use towpath_tcp::time::Micros;
 
 /// A host: one flow group's fast path, the slow path, sockets and one port.
 pub struct Node {
-    fast: FastPath,
+    fast: Engine,
     slow: SlowPath,
     table: Arc<FlowTable>,
     sockets: Sockets,
     port: Box<dyn TimedPort>,
     frames: Vec<RxFrame>,
-    events: Vec<FlowEvent>,
+    events: Vec<(FlowEvent, AppView)>,
     dirty: VecDeque<SocketId>,
     now: Micros,
-}
-
-struct Batch<'a> {
-    port: &'a dyn TimedPort,
-    frames: &'a [RxFrame],
-}
-
-impl RxBatch for Batch<'_> {
-    fn len(&self) -> usize {
-        self.frames.len()
-    }
-    fn bytes(&self, i: usize) -> &[u8] {
-        self.port.bytes(&self.frames[i])
-    }
-    fn checksum(&self, i: usize) -> RxChecksum {
-        self.frames[i].checksum
-    }
-}
-
-struct Out<'a>(&'a mut dyn TimedPort);
-
-impl TxPorts for Out<'_> {
-    fn reserve(&mut self, _: PortId) -> Option<&mut [u8]> {
-        self.0.reserve()
-    }
-    fn commit(&mut self, _: PortId, len: usize, offload: TxOffload) {
-        self.0.commit(len, offload);
-    }
-    fn commit_gathered(&mut self, _: PortId, header: usize, payload: Payload<'_>, offload: TxOffload) {
-        self.0.commit_gathered(header, payload, offload);
-    }
-    fn tx_checksum(&self, _: PortId) -> bool {
-        self.0.capabilities().tx_checksum
-    }
-    fn gso_max_bytes(&self, _: PortId) -> u32 {
-        self.0.capabilities().gso_max_bytes
-    }
 }
 
 /// Frames received and segments sent per step.
@@ -73,10 +37,15 @@ const BATCH: usize = 64;
 impl Node {
     /// A host on `port`.
     pub fn new(config: NodeConfig, port: Box<dyn TimedPort>) -> Self {
-        let port = if config.check_invariants { Box::new(CheckedPort::new(port)) } else { port };
+        let mut port = if config.check_invariants { Box::new(CheckedPort::new(port)) } else { port };
         let table = Arc::new(FlowTable::new(config.max_flows));
+        let fast = FastPath::new(0, config.fast.clone(), table.clone());
+        let fast = match config.pipeline {
+            None => Engine::Whole(Box::new(fast)),
+            Some(seed) => Engine::Pipelined(Box::new(Pipelined::new(fast, &mut *port, seed))),
+        };
         Self {
-            fast: FastPath::new(0, config.fast.clone(), table.clone()),
+            fast,
             slow: SlowPath::new(config.slow.clone()),
             table,
             sockets: Sockets::new(&config),
@@ -232,12 +201,10 @@ impl Node {
         let mut busy = self.receive();
         busy |= self.app_updates();
         busy |= self.messages();
-        busy |= self.fast.transmit(now, BATCH, &self.sockets, &mut Out(&mut *self.port)) > 0;
+        busy |= self.fast.transmit(now, BATCH, &mut self.sockets, &mut *self.port) > 0;
         self.port.flush();
-        while let Some(message) = self.fast.pop_to_slow() {
-            self.tell_slow_path(message);
-            busy = true;
-        }
+        let Self { fast, slow, sockets, .. } = &mut *self;
+        busy |= fast.messages(sockets, |message, sockets| slow.on_message(now, 0, message, sockets));
         if self.slow.next_deadline().is_some_and(|due| due <= now) {
             self.slow.poll(now, &self.table, &mut self.sockets);
         }
@@ -258,8 +225,7 @@ impl Node {
         if self.frames.is_empty() {
             return false;
         }
-        let batch = Batch { port: &*self.port, frames: &self.frames };
-        self.fast.receive(self.now, PortId(0), &batch, &mut self.sockets);
+        self.fast.receive(self.now, &*self.port, &self.frames, &mut self.sockets);
         self.port.release(&self.frames);
         true
     }
@@ -286,15 +252,11 @@ impl Node {
         busy
     }
 
-    fn tell_slow_path(&mut self, message: ToSlow) {
-        self.slow.on_message(self.now, 0, message, &mut self.sockets);
-    }
-
     fn publish(&mut self) -> bool {
         self.events.clear();
-        self.events.extend(self.fast.events());
-        for event in &self.events {
-            self.sockets.show(event.flow, self.fast.view(event.flow));
+        self.fast.events(&mut self.sockets, &mut self.events);
+        for (event, view) in &self.events {
+            self.sockets.show(event.flow, *view);
         }
         self.dirty.extend(self.sockets.newly_installed.drain(..));
         !self.events.is_empty() || !self.dirty.is_empty()
@@ -307,7 +269,7 @@ impl Node {
 
     /// Counters of the fast and of the slow path.
     pub fn counters(&self) -> [Counters; 2] {
-        [*self.fast.counters(), *self.slow.counters()]
+        [self.fast.counters(), *self.slow.counters()]
     }
 
     /// Flows installed now.

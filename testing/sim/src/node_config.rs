@@ -21,6 +21,8 @@ pub struct NodeConfig {
     pub max_flows: u32,
     /// Check every frame that it sends against TCP's rules ([`crate::invariants`])? Off where only speed matters.
     pub check_invariants: bool,
+    /// Does its fast path run as a pipeline, and with which order of steps (a seed)? `None`: to completion.
+    pub pipeline: Option<u64>,
     /// The slow path's settings.
     pub slow: SlowConfig,
     /// The fast path's settings.
@@ -39,8 +41,14 @@ impl NodeConfig {
             rings: (64 << 10, 64 << 10),
             max_flows,
             check_invariants: true,
+            pipeline: pipeline_from_environment(),
             slow: SlowConfig { max_flows, ..SlowConfig::default() },
             fast: FastConfig { seed, ..FastConfig::default() },
         }
     }
+}
+
+/// `TOWPATH_PIPELINE` puts the hosts of all tests into the pipeline: it is the seed of the order of steps.
+fn pipeline_from_environment() -> Option<u64> {
+    std::env::var("TOWPATH_PIPELINE").ok()?.parse().ok()
 }

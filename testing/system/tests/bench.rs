@@ -44,6 +44,30 @@ fn every_arm_has_its_row_or_says_why_not() {
 }
 
 #[test]
+fn stages_have_their_times_and_instructions_and_what_more_cpus_could_have() {
+    bin("towpath-stages");
+    require_program("valgrind", "valgrind");
+    let answer = rows("stages --rounds 2 --milliseconds 20 --payload 64", 300);
+    let measured = &answer[0]["measured"][0];
+    let names: Vec<&str> =
+        measured["stages"].as_array().expect("stages").iter().filter_map(|s| s["stage"].as_str()).collect();
+    assert_eq!(names, ["sequence", "pre", "protocol", "deliver", "build", "commit"]);
+    for stage in measured["stages"].as_array().expect("stages") {
+        assert!(
+            stage["nanoseconds"]["median"].as_f64() > Some(0.0) && stage["instructions"].as_f64() > Some(0.0),
+            "{stage}"
+        );
+    }
+    for way in ["two_stage_threads", "two_flow_groups"] {
+        assert!(measured[way]["frames_per_s"]["least"].as_f64() > Some(0.0), "{measured}");
+    }
+    assert!(measured["one_instructions"].as_f64() > Some(0.0), "{measured}");
+    let bounds = measured["bounds"].as_array().expect("bounds");
+    assert!(bounds.iter().all(|bound| bound["frames_per_s"].as_f64() > Some(0.0)), "{measured}");
+    assert!(answer[0]["machine"].as_array().is_some_and(|facts| !facts.is_empty()), "{answer:?}");
+}
+
+#[test]
 fn modules_are_counted_and_timed_beside_the_kernel() {
     bin("towpath-instructions");
     require_program("clang", "clang libbpf-dev");

@@ -1,7 +1,7 @@
 //! All benchmarks, one after the other without anybody: their rows, the machine and its noise in one file, and the
 //! report of it.
 
-mod machine;
+pub mod machine;
 mod plan;
 
 use crate::report;

@@ -5,9 +5,9 @@ use crate::flow::FlowId;
 
 /// One received segment of an installed flow on its way through the stages.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Item {
-    /// Its flow.
-    pub flow: FlowId,
+pub(super) struct Item<Flow = FlowId> {
+    /// Its flow, or what is known of it.
+    pub flow: Flow,
     /// Its frame's number in the received batch.
     pub frame: u32,
     /// Its variables.
@@ -29,19 +29,19 @@ pub(super) struct Copy {
 
 /// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch.
 #[derive(Debug)]
-pub(super) struct Batch {
-    places: Vec<Item>,
+pub(super) struct Batch<Flow = FlowId> {
+    places: Vec<Item<Flow>>,
     used: usize,
 }
 
-impl Batch {
+impl<Flow: Clone + Default> Batch<Flow> {
     /// Room for this many items without an allocation.
     pub fn with_capacity(items: usize) -> Self {
         Self { places: vec![Item::default(); items], used: 0 }
     }
     /// Places for this many items, whose old contents mean nothing. Items are made in them, field by field.
     #[inline(always)]
-    pub fn places(&mut self, most: usize) -> &mut [Item] {
+    pub fn places(&mut self, most: usize) -> &mut [Item<Flow>] {
         if most > self.places.len() {
             self.grow(most);
         }
@@ -59,7 +59,7 @@ impl Batch {
     }
     /// All items.
     #[inline]
-    pub fn items(&mut self) -> &mut [Item] {
+    pub fn items(&mut self) -> &mut [Item<Flow>] {
         &mut self.places[..self.used]
     }
 }

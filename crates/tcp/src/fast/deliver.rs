@@ -1,6 +1,6 @@
 //! Fourth stage: payload from the frame straight into the application's ring, the only copy. Touches no flow's state.
 
-use super::batch::Item;
+use super::batch::{Copy, Item};
 use crate::buffers::{Rings, RxBatch};
 use crate::counters::{Counters, Stage};
 
@@ -12,12 +12,17 @@ pub(super) fn run(counters: &mut Counters, frames: &impl RxBatch, rings: &mut im
         if item.copy.len == 0 {
             continue;
         }
-        let from = item.copy.offset as usize;
-        // The range comes from `parse` of this frame.
-        if let Some(bytes) = frames.bytes(item.frame as usize).get(from..from + item.copy.len as usize) {
+        if let Some(bytes) = piece(frames.bytes(item.frame as usize), &item.copy) {
             rings.deliver(item.flow, item.copy.position, bytes);
             copied += 1;
         }
     }
     counters.stage(Stage::Deliver, copied);
+}
+
+/// The bytes of a frame that are to be copied.
+#[inline(always)]
+pub(super) fn piece<'a>(frame: &'a [u8], copy: &Copy) -> Option<&'a [u8]> {
+    // The range comes from `parse` of this frame.
+    frame.get(copy.offset as usize..(copy.offset + copy.len) as usize)
 }

@@ -28,6 +28,14 @@ impl V4 {
     }
 }
 
+impl V4 {
+    /// The addresses (the peer's, then ours) and ports, as they lie in a received frame.
+    #[inline(always)]
+    fn lying((addresses, ports): ([u8; 8], [u8; 4])) -> Self {
+        Self { addresses: u64::from_ne_bytes(addresses), ports: u32::from_ne_bytes(ports) }
+    }
+}
+
 impl Key for V4 {
     #[inline]
     fn hash(&self, keys: &[u64; 4]) -> u64 {
@@ -105,8 +113,22 @@ impl Lookup {
 
     /// The flow with these IPv4 addresses (the peer's, then ours) and ports, as they lie in a received frame.
     #[inline(always)]
-    pub fn find_v4(&self, (addresses, ports): ([u8; 8], [u8; 4])) -> Option<FlowId> {
-        self.v4.find(&V4 { addresses: u64::from_ne_bytes(addresses), ports: u32::from_ne_bytes(ports) })
+    pub fn find_v4(&self, ends: ([u8; 8], [u8; 4])) -> Option<FlowId> {
+        self.v4.find(&V4::lying(ends))
+    }
+
+    /// [`Lookup::find`], of a hash that was made apart.
+    #[inline]
+    pub fn find_hashed(&self, hashed: &Hashed) -> Option<FlowId> {
+        match &hashed.key {
+            Family::V4(key) => self.v4.find_from(hashed.hash as usize, key),
+            Family::V6(key) => self.v6.find_from(hashed.hash as usize, key),
+        }
+    }
+
+    /// Makes hashes for these tables, on any thread.
+    pub fn hasher(&self) -> Hasher {
+        Hasher { keys: self.v4.keys }
     }
 
     #[inline(never)]
@@ -131,9 +153,47 @@ impl Lookup {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
 enum Family {
     V4(V4),
     V6(V6),
+}
+
+/// The addresses of a segment with their hash. Both depend on the segment alone, whatever the tables hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashed {
+    key: Family,
+    hash: u64,
+}
+
+impl Default for Hashed {
+    fn default() -> Self {
+        Self { key: Family::V4(V4::default()), hash: 0 }
+    }
+}
+
+/// The keys of a [`Lookup`].
+#[derive(Clone, Debug)]
+pub(super) struct Hasher {
+    keys: [u64; 4],
+}
+
+impl Hasher {
+    #[inline]
+    pub fn hash(&self, tuple: &FourTuple) -> Hashed {
+        let key = key(tuple);
+        let hash = match &key {
+            Family::V4(key) => key.hash(&self.keys),
+            Family::V6(key) => key.hash(&self.keys),
+        };
+        Hashed { key, hash }
+    }
+    /// The same of IPv4 addresses (the peer's, then ours) and ports, as they lie in a received frame.
+    #[inline]
+    pub fn hash_v4(&self, ends: ([u8; 8], [u8; 4])) -> Hashed {
+        let key = V4::lying(ends);
+        Hashed { hash: key.hash(&self.keys), key: Family::V4(key) }
+    }
 }
 
 fn key(tuple: &FourTuple) -> Family {
@@ -169,10 +229,15 @@ impl<K: Key> Table<K> {
         Self { buckets: vec![Bucket::default(); buckets], mask: buckets - 1, len: 0, keys }
     }
 
-    /// Nearly always the first bucket decides.
     #[inline(always)]
     fn find(&self, key: &K) -> Option<FlowId> {
-        let home = self.home(key) & self.mask;
+        self.find_from(self.home(key), key)
+    }
+
+    /// [`Table::find`], with the key's [home](Table::home). Nearly always the first bucket decides.
+    #[inline(always)]
+    fn find_from(&self, home: usize, key: &K) -> Option<FlowId> {
+        let home = home & self.mask;
         let bucket = self.buckets.get(home)?;
         if bucket.key == *key && bucket.flow != 0 {
             return Some(FlowId(bucket.flow - 1));

@@ -34,6 +34,7 @@ mod lookup;
 mod marks;
 mod out_of_order;
 mod pace;
+pub mod pipeline;
 mod plan;
 mod post;
 mod pre;

@@ -6,19 +6,34 @@ use super::lookup::Lookup;
 use super::segment::Segment;
 use crate::buffers::RxBatch;
 use crate::counters::{Counters, Drop, Stage};
-use crate::flow::{FourTuple, PortId};
+use crate::flow::{FlowId, FourTuple, PortId};
 use towpath_probes as probes;
 use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::{self, SackBlocks, UsualSegment, checksum_ok, flags, parse};
 
+/// What the stage asks for, and where it puts what is not for the next stage. The
+/// [pipeline](super::pipeline) has another one than [`Intake`].
+pub(super) trait Around {
+    /// What is known of a flow when the addresses of its segment have been looked at.
+    type Flow: Clone + Default;
+    /// The flow with these addresses, if there may be one.
+    fn find(&self, tuple: &FourTuple) -> Option<Self::Flow>;
+    /// The same of IPv4 addresses (the peer's, then ours) and ports, as they lie in a received frame.
+    fn find_v4(&self, ends: ([u8; 8], [u8; 4])) -> Option<Self::Flow>;
+    /// The SACK options of the batch.
+    fn sacks(&mut self) -> &mut Vec<SackBlocks>;
+    fn counters(&mut self) -> &mut Counters;
+    /// A frame that is the slow path's: one without an installed flow.
+    fn pass_to_slow(&mut self, port: PortId, frame: &[u8]);
+}
+
 /// The tables in which the stage looks, and the queue for segments that are not for the next stage.
 pub(super) struct Intake<'a> {
     pub lookup: &'a Lookup,
     pub outbox: &'a mut Outbox,
     pub counters: &'a mut Counters,
-    /// The SACK options of the batch.
     pub sacks: &'a mut Vec<SackBlocks>,
     /// Segments that may wait for the slow path.
     pub slow_segments: usize,
@@ -31,8 +46,8 @@ const UNUSUAL: u8 = CONTROL | flags::URG;
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
 #[inline]
-pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
-    intake.counters.stage(Stage::Pre, frames.len());
+pub(super) fn run<A: Around>(mut intake: A, port: PortId, frames: &impl RxBatch, batch: &mut Batch<A::Flow>) {
+    intake.counters().stage(Stage::Pre, frames.len());
     let (places, mut used) = (batch.places(frames.len()), 0);
     for i in 0..frames.len() {
         let Some(place) = places.get_mut(used) else { break };
@@ -40,13 +55,13 @@ pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, b
         if let Some(s) = UsualSegment::check(frame)
             && s.flags() & UNUSUAL == 0
             && s.checksum_ok(frame, checksum)
-            && let Some(flow) = intake.lookup.find_v4(s.ends())
+            && let Some(flow) = intake.find_v4(s.ends())
         {
             // Read here, where they are at once written again. What the state machine does not read is never written.
             (place.flow, place.frame, place.segment) = (flow, i as u32, Segment::usual(&s));
             used += 1;
         } else {
-            used += usize::from(intake.any(port, i, (frame, checksum), place));
+            used += usize::from(any(&mut intake, port, i, (frame, checksum), place));
         }
     }
     batch.set_used(used);
@@ -86,28 +101,51 @@ fn check(frame: &[u8], segment: &segment::Segment, checksum: RxChecksum) -> Opti
     (control & control.wrapping_sub(1) != 0).then_some(Drop::BadFlags)
 }
 
-impl Intake<'_> {
-    /// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch. True: it has made an
-    /// item in this place.
-    #[inline(never)]
-    fn any(&mut self, port: PortId, i: usize, (frame, checksum): (&[u8], RxChecksum), place: &mut Item) -> bool {
-        match parse(frame) {
-            Ok(s) => {
-                if let Some(reason) = check(frame, &s, checksum) {
-                    self.counters.drop(reason);
-                } else if let Some(flow) = self.lookup.find(&tuple(&s)) {
-                    (place.flow, place.frame, place.segment) = (flow, i as u32, Segment::of(&s, self.sacks));
-                    return true;
-                } else {
-                    self.pass_to_slow(port, frame);
-                }
+/// A frame of any layout, with or without a fault or a flow. `i`: its number in the received batch. True: it has made an
+/// item in this place.
+#[inline(never)]
+fn any<A: Around>(
+    intake: &mut A,
+    port: PortId,
+    i: usize,
+    (frame, checksum): (&[u8], RxChecksum),
+    place: &mut Item<A::Flow>,
+) -> bool {
+    match parse(frame) {
+        Ok(s) => {
+            if let Some(reason) = check(frame, &s, checksum) {
+                intake.counters().drop(reason);
+            } else if let Some(flow) = intake.find(&tuple(&s)) {
+                (place.flow, place.frame, place.segment) = (flow, i as u32, Segment::of(&s, intake.sacks()));
+                return true;
+            } else {
+                intake.pass_to_slow(port, frame);
             }
-            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => self.pass_to_slow(port, frame),
-            Err(error) => self.counters.drop(reason(error)),
         }
-        false
+        Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => intake.pass_to_slow(port, frame),
+        Err(error) => intake.counters().drop(reason(error)),
     }
+    false
+}
 
+impl Around for Intake<'_> {
+    type Flow = FlowId;
+    #[inline(always)]
+    fn find(&self, tuple: &FourTuple) -> Option<FlowId> {
+        self.lookup.find(tuple)
+    }
+    #[inline(always)]
+    fn find_v4(&self, ends: ([u8; 8], [u8; 4])) -> Option<FlowId> {
+        self.lookup.find_v4(ends)
+    }
+    #[inline(always)]
+    fn sacks(&mut self) -> &mut Vec<SackBlocks> {
+        self.sacks
+    }
+    #[inline(always)]
+    fn counters(&mut self) -> &mut Counters {
+        self.counters
+    }
     /// A copy for the slow path: only segments without an installed flow.
     #[cold]
     fn pass_to_slow(&mut self, port: PortId, frame: &[u8]) {

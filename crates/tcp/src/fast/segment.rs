@@ -109,6 +109,15 @@ impl Segment {
         self.shape & !u32::from(flags::PSH) == u32::from(flags::ACK) | STAMPED
     }
 
+    /// Its SACK blocks, if it has any, stand at the end of this list from now on.
+    #[inline]
+    pub fn put_sack(&mut self, blocks: &SackBlocks, sacks: &mut Vec<SackBlocks>) {
+        if self.reports() {
+            sacks.push(*blocks);
+            self.shape = self.shape & ((1 << SACK_SHIFT) - 1) | (sacks.len() as u32) << SACK_SHIFT;
+        }
+    }
+
     /// Its SACK blocks.
     pub fn sack(&self, state: &FastState) -> SackBlocks {
         let number = ((self.shape >> SACK_SHIFT) as usize).checked_sub(1);

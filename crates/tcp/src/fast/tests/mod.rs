@@ -14,7 +14,7 @@ mod marks;
 mod messages;
 mod pacing;
 mod planning;
-mod prediction;
+pub(in crate::fast) mod prediction;
 mod receive;
 mod recovery;
 mod rules;

@@ -20,8 +20,8 @@ fn lines(h: &Harness) -> &Lines {
 }
 
 /// A peer and an application that mostly behave, with all that is rare now and then.
-struct Trace {
-    rng: Rng,
+pub(in crate::fast) struct Trace {
+    pub rng: Rng,
     /// Bytes that the peer has sent.
     sent: u32,
     clock: u32,
@@ -29,12 +29,16 @@ struct Trace {
 }
 
 impl Trace {
+    pub fn new(rng: Rng) -> Self {
+        Self { rng, sent: 0, clock: 1, ended: false }
+    }
+
     fn now_and_then(&mut self) -> bool {
         self.rng.chance(40_000)
     }
 
     /// The peer's next segment: in order, acknowledging what is out, and sometimes not.
-    fn segment(&mut self, h: &Harness) -> Seg {
+    pub fn segment(&mut self, h: &Harness) -> Seg {
         let now = h.snapshot();
         let out = now.snd_max.bytes_since(h.setup.snd_start);
         // What was not taken comes again.
@@ -76,7 +80,7 @@ impl Trace {
     }
 
     /// What the application writes and asks for next.
-    fn update(&mut self, h: &Harness) -> AppUpdate {
+    pub fn update(&mut self, h: &Harness) -> AppUpdate {
         let (view, mut app) = (h.view(), h.app);
         app.rx_head = if self.rng.chance(800_000) { view.rx_tail } else { app.rx_head };
         let room = h.setup.tx_bytes - app.tx_tail.wrapping_sub(view.tx_head);
@@ -100,7 +104,7 @@ impl Trace {
         app
     }
 
-    fn message(&mut self, h: &Harness) -> ToFast {
+    pub fn message(&mut self, h: &Harness) -> ToFast {
         let mss = self.rng.between(500, 1000);
         let now = h.snapshot();
         let window = Window { cwnd: now.cwnd.max(1000), ssthresh: 5000, growth: 256, beta: 512, pacing: 0 };
@@ -136,7 +140,7 @@ fn trace(seed: u64, found: &mut Predicted) {
     };
     let config = |prediction| FastConfig { seed: 1, prediction, ..FastConfig::default() };
     let mut both = [true, false].map(|on| Harness::configured(setup.clone(), config(on)));
-    let mut trace = Trace { rng, sent: 0, clock: 1, ended: false };
+    let mut trace = Trace::new(rng);
     for step in 0..300 {
         let act = trace.rng.below(20);
         let count = if trace.rng.chance(800_000) { 1 } else { 2 };

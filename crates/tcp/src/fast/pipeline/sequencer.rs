@@ -1,0 +1,67 @@
+//! Ingress: numbers for received frames, and the replicas that parse them.
+
+use super::items::Arrival;
+use super::order::{Numbered, put};
+use crate::flow::PortId;
+use rtrb::{Consumer, Producer};
+use towpath_wire::offload::RxChecksum;
+
+/// The beginning of the pipeline. It belongs to the thread that receives from the ports.
+#[derive(Debug)]
+pub struct Sequencer<F> {
+    lanes: Vec<Producer<Numbered<Arrival<F>>>>,
+    /// Frames that have done their work.
+    spent: [Consumer<F>; 2],
+    next: u64,
+    /// The lane of the next frame, and how many more it gets before the next lane.
+    at: usize,
+    left: usize,
+    run: usize,
+    /// Frames that may still be received.
+    room: usize,
+}
+
+impl<F> Sequencer<F> {
+    /// `run`: neighbours that go to one replica.
+    pub(super) fn new(
+        lanes: Vec<Producer<Numbered<Arrival<F>>>>,
+        spent: [Consumer<F>; 2],
+        (run, frames): (usize, usize),
+    ) -> Self {
+        Self { lanes, spent, next: 0, at: 0, left: run, run, room: frames }
+    }
+
+    /// How many frames may be received now. It grows with [`Sequencer::spent`].
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Receives a batch. If there is no room for all of it, nothing is taken.
+    pub fn receive<I>(&mut self, port: PortId, frames: I) -> Result<(), I>
+    where
+        I: ExactSizeIterator<Item = (F, RxChecksum)>,
+    {
+        let count = frames.len();
+        if count > self.room {
+            return Err(frames);
+        }
+        for (i, (frame, checksum)) in frames.enumerate().take(count) {
+            let what = Arrival { frame, checksum, port, last: i + 1 == count };
+            put(&mut self.lanes[self.at], Numbered { number: self.next, what });
+            self.next += 1;
+            self.room -= 1;
+            self.left -= 1;
+            if self.left == 0 {
+                (self.at, self.left) = ((self.at + 1) % self.lanes.len(), self.run);
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame that nothing in the pipeline needs any more.
+    pub fn spent(&mut self) -> Option<F> {
+        let frame = self.spent.iter_mut().find_map(|ring| ring.pop().ok())?;
+        self.room += 1;
+        Some(frame)
+    }
+}
