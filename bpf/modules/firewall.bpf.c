@@ -225,8 +225,10 @@ static __always_inline int take(struct number *number, struct ends *ends, __u64 
         if (counts(bpf_map_lookup_elem(&connections, &copy), now))
             return 0;
     }
+    // A map of this kind always has room. With another way on, the verifier would follow each of them.
     struct holder holder = {.ends = *ends};
-    return !bpf_map_update_elem(&numbers, number, &holder, BPF_ANY);
+    bpf_map_update_elem(&numbers, number, &holder, BPF_ANY);
+    return 1;
 }
 
 // Finds a free number of its client's for a connection. 0: all are taken, as far as was looked.
@@ -249,12 +251,10 @@ static __always_inline int take_number(struct number *number, struct ends *ends,
         // It counts again, so the others may do so, too.
         hint->freed = 0;
     }
-    if (now - hint->none_ns < REST_NS)
+    if (!most || now - hint->none_ns < REST_NS)
         return 0;
     for (int i = 0; i < TRIED; i++) {
-        number->number = hint->next < most ? hint->next : 0;
-        if (number->number >= most)
-            break;
+        number->number = hint->next % most;
         hint->next = number->number + 1;
         if (take(number, ends, now))
             return 1;
