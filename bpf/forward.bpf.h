@@ -71,7 +71,7 @@ static __always_inline int send_on(struct __sk_buff *skb, const int v6)
     name(&from, eth + 1, tcp, v6);
     struct towpath_splice *splice = bpf_map_lookup_elem(&splices, &from);
     length = ETH_HLEN + ip_bytes + tcp->doff * 4;
-    if (!splice || length > room || translate(eth, v6, headers + 1, skb->len, splice, &gains))
+    if (!splice || length > room || translate(eth, ETH_HLEN, v6, headers + 1, skb->len, splice, &gains))
         return DROP;
     asm volatile("" : "+r"(length));
     if (length > most || length < ETH_HLEN || bpf_skb_store_bytes(skb, 0, eth, length, 0))

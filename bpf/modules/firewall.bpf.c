@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Firewall: drops TCP segments by the local and the remote end, limits the connections of each IPv4 address, and counts what it drops.
+// Firewall: drops TCP segments by the local and the remote end, limits the connections of each client, and counts what it drops.
 //
 //   towpath module add firewall firewall.bpf.o
 //   towpath module maps firewall blocked_ports set 5001 1        no segment from or for port 5001
-//   towpath module maps firewall blocked_nets set 10.9.0.0/16 1  nor from or for this network
+//   towpath module maps firewall blocked_nets set 10.9.0.0/16 1  nor from or for this network (blocked_nets6: of IPv6)
 //   towpath module maps firewall dropped dump                    how many
 //
 // Limits need the module at both hooks (docs/guide/modules.md):
 //
 //   towpath module maps firewall counting set 0 1
 //   towpath module maps firewall limits set 10.9.0.0/16 5        connections begun by each address of this network
+//   towpath module maps firewall limits6 set 2001:db8::/32 5     and by each /64 of this one
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -29,10 +30,14 @@ struct {
     __type(value, __u32);
 } blocked_ports SEC(".maps");
 
-// IPv4 networks: bits of the prefix, and the address.
+// Networks: bits of the prefix, and the address.
 struct net {
     __u32 bits;
-    __u32 address;
+    __be32 address;
+};
+struct net6 {
+    __u32 bits;
+    __be32 address[4];
 };
 struct {
     __uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -41,8 +46,15 @@ struct {
     __type(key, struct net);
     __type(value, __u32);
 } blocked_nets SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, 1024);
+    __type(key, struct net6);
+    __type(value, __u32);
+} blocked_nets6 SEC(".maps");
 
-// 1: connections are counted. The modules at both hooks have this map, and those of connections.
+// 1: connections are counted. The modules at both hooks have this map, and those of connections and numbers.
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
@@ -50,7 +62,7 @@ struct {
     __type(value, __u32);
 } counting SEC(".maps");
 
-// Most connections that each address of a network may have begun.
+// Most connections that each client of a network may have begun.
 struct {
     __uint(type, BPF_MAP_TYPE_LPM_TRIE);
     __uint(map_flags, BPF_F_NO_PREALLOC);
@@ -58,13 +70,21 @@ struct {
     __type(key, struct net);
     __type(value, __u32);
 } limits SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, 1024);
+    __type(key, struct net6);
+    __type(value, __u32);
+} limits6 SEC(".maps");
 
-// A connection: who has begun it, and with whom.
+// A connection: who has begun it, and with whom. An address of IPv4 stands in the first word, and the others are 0.
 struct ends {
-    __be32 client;
-    __be32 server;
+    __be32 client[4];
+    __be32 server[4];
     __be16 client_port;
     __be16 server_port;
+    __u32 version; // 4 or 6: of IP.
 };
 
 // The sequence number of each SYN that was answered. Forged SYNs push others out of this map, and out of no other one.
@@ -83,6 +103,8 @@ struct connection {
     __u64 seen_ns; // Last segment.
     __u32 acked;   // The server's last acknowledgement.
     __u32 state;
+    __u32 number; // See below.
+    __u32 unused;
 };
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -91,20 +113,48 @@ struct {
     __type(value, struct connection);
 } connections SEC(".maps");
 
-// The connections of an address, by numbers from 0 on, as far as it has a limit. A number is free if its connection is not there, or not any more: so nothing
+// Who is counted: an address of IPv4, or a network of IPv6, all of whose 2^64 addresses one host may have.
+struct client {
+    __be32 network[2];
+    __u32 version;
+};
+
+// The connections of a client, by numbers from 0 on, as far as it has a limit. A number is free if its connection is not there, or not any more: so nothing
 // that is pushed out of a map counts for ever.
-#define MOST 256
+#define MOST 16384
 #define IDLE_NS (600ull * 1000000000)
 struct number {
-    __be32 client;
+    struct client client;
     __u32 number;
+};
+struct holder {
+    struct ends ends;
+    __u32 before; // Once its connection has ended: 1 + the number that became free before it. 0: none.
 };
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, 65536);
     __type(key, struct number);
-    __type(value, struct ends);
+    __type(value, struct holder);
 } numbers SEC(".maps");
+
+// Where to look for a free number. It may be wrong: whether a number is free its connection says.
+struct hint {
+    __u32 next;  // What is tried next of all numbers.
+    __u32 freed; // 1 + the number that became free last. 0: none.
+    __u64 none_ns; // When none was found last.
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 65536);
+    __type(key, struct client);
+    __type(value, struct hint);
+} hints SEC(".maps");
+
+// So many numbers are looked at once in this time, for a client that may have none left, and the next ones the next time. So it
+// cannot have us look for each of its segments.
+#define TRIED 128
+#define REST_NS 5000000
 
 // Dropped for their port, for their network, and for a limit.
 struct {
@@ -122,10 +172,14 @@ static __always_inline int drop(__u32 why)
     return XDP_DROP;
 }
 
-static __always_inline int blocked_net(__u32 address)
+static __always_inline int blocked_net(const __be32 *address, const int v6)
 {
-    struct net net = {.bits = 32, .address = address};
-    return bpf_map_lookup_elem(&blocked_nets, &net) != NULL;
+    struct net6 net6 = {.bits = 128};
+    struct net net = {.bits = 32, .address = *address};
+    if (!v6)
+        return bpf_map_lookup_elem(&blocked_nets, &net) != NULL;
+    __builtin_memcpy(net6.address, address, sizeof(net6.address));
+    return bpf_map_lookup_elem(&blocked_nets6, &net6) != NULL;
 }
 
 static __always_inline int blocked_port(__be16 port)
@@ -135,10 +189,17 @@ static __always_inline int blocked_port(__be16 port)
 }
 
 // More than MOST: there is no limit.
-static __always_inline __u32 most_of(__be32 client)
+static __always_inline __u32 most_of(const struct ends *ends, const int v6)
 {
-    struct net net = {.bits = 32, .address = client};
-    __u32 *most = bpf_map_lookup_elem(&limits, &net);
+    struct net6 net6 = {.bits = 128};
+    struct net net = {.bits = 32, .address = ends->client[0]};
+    __u32 *most;
+    if (v6) {
+        __builtin_memcpy(net6.address, ends->client, sizeof(net6.address));
+        most = bpf_map_lookup_elem(&limits6, &net6);
+    } else {
+        most = bpf_map_lookup_elem(&limits, &net);
+    }
     return most ? *most : MOST + 1;
 }
 
@@ -147,65 +208,123 @@ static __always_inline int counts(struct connection *one, __u64 now)
     return one && !(one->state & ENDED) && now - one->seen_ns < IDLE_NS;
 }
 
-// Gives a connection a number of its address's. 0: all are taken.
-static __always_inline int take_number(struct ends *ends, __u32 most, __u64 now)
+static __always_inline void name_client(struct client *client, const struct ends *ends, const int v6)
 {
-    struct number number = {.client = ends->client};
-    for (__u32 at = 0; at < MOST; at++) {
-        if (at >= most)
+    client->network[0] = ends->client[0];
+    client->network[1] = v6 ? ends->client[1] : 0;
+    client->version = ends->version;
+}
+
+// Gives a connection this number, if it is free.
+static __always_inline int take(struct number *number, struct ends *ends, __u64 now)
+{
+    struct holder *other = bpf_map_lookup_elem(&numbers, number);
+    if (other) {
+        // The map's element may change meanwhile.
+        struct ends copy = other->ends;
+        if (counts(bpf_map_lookup_elem(&connections, &copy), now))
             return 0;
-        number.number = at;
-        struct ends *other = bpf_map_lookup_elem(&numbers, &number);
-        if (other) {
-            // The map's element may change meanwhile.
-            struct ends copy = *other;
-            if (counts(bpf_map_lookup_elem(&connections, &copy), now))
-                continue;
-        }
-        return !bpf_map_update_elem(&numbers, &number, ends, BPF_ANY);
     }
+    // A map of this kind always has room. With another way on, the verifier would follow each of them.
+    struct holder holder = {.ends = *ends};
+    bpf_map_update_elem(&numbers, number, &holder, BPF_ANY);
+    return 1;
+}
+
+// Finds a free number of its client's for a connection. 0: all are taken, as far as was looked.
+static __always_inline int take_number(struct number *number, struct ends *ends, const int v6, __u32 most, __u64 now)
+{
+    name_client(&number->client, ends, v6);
+    struct hint *hint = bpf_map_lookup_elem(&hints, &number->client), none = {};
+    if (!hint) {
+        bpf_map_update_elem(&hints, &number->client, &none, BPF_ANY);
+        hint = bpf_map_lookup_elem(&hints, &number->client);
+        if (!hint)
+            return 0;
+    }
+    if (hint->freed) {
+        number->number = hint->freed - 1;
+        struct holder *last = bpf_map_lookup_elem(&numbers, number);
+        hint->freed = last ? last->before : 0;
+        if (number->number < most && take(number, ends, now))
+            return 1;
+        // It counts again, so the others may do so, too.
+        hint->freed = 0;
+    }
+    if (!most || now - hint->none_ns < REST_NS)
+        return 0;
+    for (int i = 0; i < TRIED; i++) {
+        number->number = hint->next % most;
+        hint->next = number->number + 1;
+        if (take(number, ends, now))
+            return 1;
+    }
+    hint->none_ns = now;
     return 0;
 }
 
+// A connection has ended: the next one of its client's finds its number at once.
+static __always_inline void ended(struct ends *ends, const int v6, struct connection *one)
+{
+    if (one->state & ENDED)
+        return;
+    one->state |= ENDED;
+    struct number number = {.number = one->number};
+    name_client(&number.client, ends, v6);
+    struct holder *holder = bpf_map_lookup_elem(&numbers, &number);
+    struct hint *hint = bpf_map_lookup_elem(&hints, &number.client);
+    if (!holder || !hint || holder->ends.client_port != ends->client_port || holder->ends.server_port != ends->server_port)
+        return;
+    holder->before = hint->freed;
+    hint->freed = number.number + 1;
+}
+
 // A segment of whoever has begun the connection. 0: it is dropped.
-static __always_inline int from_client(struct ends *ends, struct tcphdr *tcp, int has_payload, __u64 now)
+static __always_inline int from_client(struct ends *ends, const int v6, struct tcphdr *tcp, int has_payload, __u64 now)
 {
     struct connection *one = bpf_map_lookup_elem(&connections, ends);
+    struct number number = {};
     if (one) {
         // It ends when the server has said so, too, or by a reset that the server must believe. Whoever goes on all the same needs
         // a number again.
         if (one->state & ENDED) {
-            __u32 most = most_of(ends->client);
+            __u32 most = most_of(ends, v6);
             if (!has_payload || most > MOST)
                 return 1;
-            if (!take_number(ends, most, now))
+            if (!take_number(&number, ends, v6, most, now))
                 return 0;
+            one->number = number.number;
             one->state = 0;
         }
         one->seen_ns = now;
-        if (tcp->fin)
-            one->state |= CLIENT_FIN | (one->state & SERVER_FIN ? ENDED : 0);
-        if (tcp->rst && bpf_ntohl(tcp->seq) == one->acked)
-            one->state |= ENDED | CLIENT_RST;
+        if (tcp->fin) {
+            one->state |= CLIENT_FIN;
+            if (one->state & SERVER_FIN)
+                ended(ends, v6, one);
+        }
+        if (tcp->rst && bpf_ntohl(tcp->seq) == one->acked) {
+            one->state |= CLIENT_RST;
+            ended(ends, v6, one);
+        }
         return 1;
     }
     // Who acknowledges what was sent to it is there: a forger would have to guess the number.
     __u32 *sent = bpf_map_lookup_elem(&opening, ends);
     if (!sent || !tcp->ack || tcp->rst || bpf_ntohl(tcp->ack_seq) != *sent + 1)
         return 1;
-    __u32 most = most_of(ends->client);
+    __u32 most = most_of(ends, v6);
     if (most > MOST)
         return 1;
-    if (!take_number(ends, most, now))
+    if (!take_number(&number, ends, v6, most, now))
         return 0;
-    struct connection begun = {.seen_ns = now, .acked = bpf_ntohl(tcp->seq)};
+    struct connection begun = {.seen_ns = now, .acked = bpf_ntohl(tcp->seq), .number = number.number};
     bpf_map_update_elem(&connections, ends, &begun, BPF_ANY);
     bpf_map_delete_elem(&opening, ends);
     return 1;
 }
 
 // A segment of the other end. It is believed, as the stack has made it, or its peer's.
-static __always_inline void from_server(struct connection *one, struct tcphdr *tcp, __u64 now)
+static __always_inline void from_server(struct ends *ends, const int v6, struct connection *one, struct tcphdr *tcp, __u64 now)
 {
     one->seen_ns = now;
     // The server has not believed the client's reset: data before it may have made it old. So the connection goes on, and counts.
@@ -214,20 +333,24 @@ static __always_inline void from_server(struct connection *one, struct tcphdr *t
     if (tcp->ack)
         one->acked = bpf_ntohl(tcp->ack_seq);
     if (tcp->fin)
-        one->state |= SERVER_FIN | (one->state & CLIENT_FIN ? ENDED : 0);
-    if (tcp->rst)
-        one->state |= ENDED;
+        one->state |= SERVER_FIN;
+    if (tcp->rst || (tcp->fin && one->state & CLIENT_FIN))
+        ended(ends, v6, one);
 }
 
-// Is the segment within the limit of whoever has begun its connection?
-static __always_inline int within_limit(struct iphdr *ip, struct tcphdr *tcp)
+// Is the segment within the limit of whoever has begun its connection? `has_payload`: it may be that it has.
+static __always_inline int within_limit(const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp, int has_payload)
 {
     __u32 zero = 0, *is_on = bpf_map_lookup_elem(&counting, &zero);
     if (!is_on || !*is_on)
         return 1;
     __u64 now = bpf_ktime_get_ns();
-    struct ends sent = {ip->saddr, ip->daddr, tcp->source, tcp->dest};
-    struct ends answered = {ip->daddr, ip->saddr, tcp->dest, tcp->source};
+    struct ends sent = {.client_port = tcp->source, .server_port = tcp->dest, .version = v6 ? 6 : 4};
+    struct ends answered = {.client_port = tcp->dest, .server_port = tcp->source, .version = v6 ? 6 : 4};
+    for (int i = 0; i < (v6 ? 4 : 1); i++) {
+        sent.client[i] = answered.server[i] = from[i];
+        sent.server[i] = answered.client[i] = to[i];
+    }
     if (tcp->syn) {
         __u32 number = bpf_ntohl(tcp->seq);
         if (tcp->ack)
@@ -236,12 +359,23 @@ static __always_inline int within_limit(struct iphdr *ip, struct tcphdr *tcp)
     }
     struct connection *one = bpf_map_lookup_elem(&connections, &answered);
     if (one) {
-        from_server(one, tcp, now);
+        from_server(&answered, v6, one, tcp, now);
         return 1;
     }
-    __u32 headers = ip->ihl * 4 + tcp->doff * 4, length = bpf_ntohs(ip->tot_len);
-    // A super-segment may say 0.
-    return from_client(&sent, tcp, length > headers || !length, now);
+    return from_client(&sent, v6, tcp, has_payload, now);
+}
+
+// What becomes of a packet whose addresses stand at these places. A super-segment may say 0 of its length.
+static __always_inline int judge(const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp, void *end, __u32 headers,
+                                 __u32 length)
+{
+    if (blocked_net(from, v6) || blocked_net(to, v6))
+        return drop(1);
+    if ((void *)(tcp + 1) > end)
+        return XDP_PASS;
+    if (blocked_port(tcp->source) || blocked_port(tcp->dest))
+        return drop(0);
+    return within_limit(from, to, v6, tcp, length > headers + tcp->doff * 4 || !length) ? XDP_PASS : drop(2);
 }
 
 SEC("xdp")
@@ -249,8 +383,6 @@ int firewall(struct xdp_md *ctx)
 {
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     struct ethhdr *eth = data;
-    struct iphdr *ipv4 = NULL;
-    struct tcphdr *tcp;
 
     if ((void *)(eth + 1) > end)
         return XDP_PASS;
@@ -258,24 +390,14 @@ int firewall(struct xdp_md *ctx)
         struct iphdr *ip = (void *)(eth + 1);
         if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl < 5)
             return XDP_PASS;
-        if (blocked_net(ip->saddr) || blocked_net(ip->daddr))
-            return drop(1);
-        ipv4 = ip;
-        tcp = (void *)ip + ip->ihl * 4;
-    } else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+        return judge(&ip->saddr, &ip->daddr, 0, (void *)ip + ip->ihl * 4, end, ip->ihl * 4, bpf_ntohs(ip->tot_len));
+    }
+    if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
         struct ipv6hdr *ip = (void *)(eth + 1);
         if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
             return XDP_PASS;
-        tcp = (void *)(ip + 1);
-    } else {
-        return XDP_PASS;
+        return judge(ip->saddr.s6_addr32, ip->daddr.s6_addr32, 1, (void *)(ip + 1), end, 0, bpf_ntohs(ip->payload_len));
     }
-    if ((void *)(tcp + 1) > end)
-        return XDP_PASS;
-    if (blocked_port(tcp->source) || blocked_port(tcp->dest))
-        return drop(0);
-    if (ipv4 && !within_limit(ipv4, tcp))
-        return drop(2);
     return XDP_PASS;
 }
 

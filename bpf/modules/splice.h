@@ -123,12 +123,12 @@ static __always_inline int options(struct tcphdr *tcp, void *end, struct towpath
     return 0;
 }
 
-// Translates a segment without IP options or extension headers but for its checksum, and counts it. `bytes`: of the frame. Fails
-// if the segment is malformed, or has been sent on too often.
-static __always_inline int translate(struct ethhdr *eth, const int v6, void *end, __u32 bytes,
+// Translates a segment without IP options or extension headers but for its checksum, and counts it. `link`: where its IP header
+// begins. `bytes`: of the frame. Fails if the segment is malformed, or has been sent on too often.
+static __always_inline int translate(struct ethhdr *eth, const __u64 link, const int v6, void *end, __u32 bytes,
                                      struct towpath_splice *splice, struct gains *gains)
 {
-    struct iphdr *ip = (void *)(eth + 1);
+    struct iphdr *ip = (void *)eth + link;
     struct ipv6hdr *ip6 = (void *)ip;
     const __u32 ip_bytes = v6 ? sizeof(*ip6) : sizeof(*ip);
     struct tcphdr *tcp = (void *)ip + ip_bytes;
@@ -136,7 +136,7 @@ static __always_inline int translate(struct ethhdr *eth, const int v6, void *end
     __u32 length = v6 ? ip_bytes + bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip->tot_len);
 
     // As a router: a segment that goes round in circles comes to an end.
-    if (tcp->doff < 5 || length < headers || sizeof(*eth) + length > bytes || (v6 ? ip6->hop_limit : ip->ttl) <= 1)
+    if (tcp->doff < 5 || length < headers || link + length > bytes || (v6 ? ip6->hop_limit : ip->ttl) <= 1)
         return -1;
     gains->segment = 0;
     if (options(tcp, end, splice, &gains->segment))

@@ -39,7 +39,7 @@ struct towpath_connection {
 };
 
 struct towpath_splice {
-    struct towpath_connection to; // The connection that the segment goes on, over the same version of IP.
+    struct towpath_connection to; // The connection that the segment goes on, over the same version of IP and in the same VLAN.
     __u8 dmac[6];                 // Ethernet addresses of the next hop, and of the port.
     __u8 smac[6];
     __u32 seq;   // What is added to the sequence number,
@@ -49,7 +49,7 @@ struct towpath_splice {
     __u8 left;   // By how much the window's field is shifted to the left,
     __u8 right;  // then to the right. One of them is 0.
     __u8 ended;  // The module sets bit 0 when a FIN has gone on, and bit 1 when a RST has.
-    __u8 unused;
+    __u8 tagged; // 1: segments have the tag of a VLAN, and keep it.
     __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
     __u32 fin;      // the sequence number after the last FIN
     __u32 rst;      // and that of the last RST.

@@ -1,5 +1,6 @@
 //! Programs for callgrind: `stages BATCH REQUESTS`, `engine BATCH REQUESTS`, `flood BATCH SYNS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS`,
-//! `sends ADDRESS PORT SENDS SERVICE` and `module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES`.
+//! `sends ADDRESS PORT SENDS SERVICE`, `module|capture
+//! ingress|egress none|null|removed|all|OBJECT CODE FRAME FRAMES` and `writer FRAME FRAMES`.
 //!
 //! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
 //! not.
@@ -50,6 +51,10 @@ fn main() {
                 Err(_) => None,
             }
         }
+        ["writer", frame, frames] => match frames.parse() {
+            Ok(frames) => Some(modules::write(frame.as_ref(), frames).map(|cost| cost.frames)),
+            Err(_) => None,
+        },
         _ => None,
     };
     match done {
@@ -62,7 +67,7 @@ fn main() {
         }
         None => {
             eprintln!(
-                "usage: towpath-instructions stages|engine BATCH REQUESTS | flood BATCH SYNS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|removed|OBJECT CODE FRAME FRAMES"
+                "usage: towpath-instructions stages|engine BATCH REQUESTS | flood BATCH SYNS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE | module|capture ingress|egress none|null|removed|all|OBJECT CODE FRAME FRAMES | writer FRAME FRAMES"
             );
             std::process::exit(2);
         }

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_capture::{Memory, Reader, Tap, Wish};
+use towpath_capture::memory::LEAST_RING;
+use towpath_capture::{Memory, Reader, Sheet, Tap, Wish, pcapng};
 use towpath_fast::filter::Filter;
 use towpath_fast::portset::PortSet;
 use towpath_modules::code::Code;
@@ -35,9 +36,14 @@ pub enum Side {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Module,
-    /// The filter of a capture.
+    /// The filter of a capture. Without one (`all`) the capture keeps all frames.
     Capture,
 }
+
+/// A capture of all frames.
+const ALL: &str = "all";
+/// Bytes of a frame that it keeps.
+const SNAP: u32 = 96;
 
 /// What a run took.
 pub struct Cost {
@@ -152,7 +158,7 @@ fn chains(module: Arc<Module>, side: Side) -> Chains {
 }
 
 /// Takes turns until at least `frames` frames have come or gone, each as in the file `frame`. `object` is `none`, `null`,
-/// [`REMOVED`] or an object file.
+/// [`REMOVED`], [`ALL`] or an object file.
 pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, frames: u64) -> io::Result<Cost> {
     let frame = std::fs::read(frame)?;
     let frame = frame.try_into().map_err(|_| io::Error::other(format!("a frame has {FRAME_BYTES} bytes")))?;
@@ -160,10 +166,9 @@ pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, fram
     let mut ports = PortSet::new(vec![port(), port()]);
     let mut reader = None;
     if object != "none" {
-        let module = module(object, code)?;
         match role {
             Role::Module => {
-                let chains = chains(module, side);
+                let chains = chains(module(object, code)?, side);
                 ports.filter(Some((0..2).map(|port| Filter::new(&chains, 0, port)).collect()));
                 if object == REMOVED {
                     ports.filter(None);
@@ -172,16 +177,20 @@ pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, fram
             Role::Capture => {
                 let (memory, writers) = Memory::new(2, 0)?;
                 reader = Some(Reader::new(memory.as_fd())?);
-                let filter = Some(towpath_capture::Filter::Module(module));
-                let wish = Wish { filter, snap: FRAME_BYTES as u32, bytes: 0 };
+                let filter = if object == ALL { None } else { Some(module(object, code)?) };
+                let wish = Wish { filter: filter.map(towpath_capture::Filter::Module), snap: SNAP, bytes: 0 };
                 ports.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
             }
         }
     }
     let (turns, mut received) = (frames.div_ceil(TURN as u64), Vec::with_capacity(TURN));
+    let (mut read, mut to) = (0, vec![0; LEAST_RING as usize]);
     let begin = Instant::now();
-    for _ in 0..turns {
+    for turn in 0..turns {
         modules_turn(&mut ports, &mut received, side);
+        if turn % READ == 0 {
+            read += reader.as_mut().map_or(0, |reader| taken(reader, &mut to));
+        }
     }
     let nanoseconds = begin.elapsed().as_nanos();
     let frames = turns * TURN as u64;
@@ -189,11 +198,70 @@ pub fn run(role: Role, side: Side, object: &str, code: &Path, frame: &Path, fram
     if side == Side::Egress && sent != frames {
         return Err(io::Error::other(format!("{sent} of {frames} frames were sent")));
     }
-    let kept = reader.map_or(0, |reader| reader.counts().0);
-    if kept != 0 {
-        return Err(io::Error::other(format!("the filter has found {kept} frames")));
+    let (kept, dropped) = reader.as_ref().map_or((0, 0), Reader::counts);
+    read += reader.as_mut().map_or(0, |reader| taken(reader, &mut to));
+    let expected = if object == ALL { frames } else { 0 };
+    if (kept, dropped, read) != (expected, 0, expected) {
+        return Err(io::Error::other(format!(
+            "the filter has found {kept} frames, {dropped} were dropped, {read} read"
+        )));
     }
     Ok(Cost { frames, nanoseconds })
+}
+
+/// A capture is read after so many turns.
+const READ: u64 = 16;
+
+/// Takes what a capture has left.
+fn taken(reader: &mut Reader, to: &mut [u8]) -> u64 {
+    let mut frames = 0;
+    for ring in 0..reader.rings() {
+        while reader.take(ring, to, |_, _, _| frames += 1) > 0 {}
+    }
+    frames
+}
+
+/// Connections whose frames are written.
+const CONNECTIONS: u64 = 64;
+
+/// The command's part of a capture: it takes so many frames out of the memory, and writes them. A turn's frames are those of all
+/// connections, and go both ways.
+pub fn write(frame: &Path, frames: u64) -> io::Result<Cost> {
+    let frame = std::fs::read(frame)?;
+    let (memory, mut writers) = Memory::new(2, 1 << 20)?;
+    let mut reader = Reader::new(memory.as_fd())?;
+    let mut file = pcapng::Writer::new(io::empty(), "counted")?;
+    file.interface(&pcapng::Interface::default())?;
+    let mut sheet = Sheet::new(file, 2, None);
+    let wish = Wish { filter: None, snap: SNAP, bytes: 0 };
+    let mut tap = Tap::new(writers.remove(0), &wish);
+    let turns = frames.div_ceil(2 * CONNECTIONS);
+    let begin = Instant::now();
+    for turn in 0..turns {
+        for number in 0..2 * CONNECTIONS {
+            let (mut frame, outgoing) = (frame.clone(), number % 2 == 1);
+            frame[35] = number as u8 / 2;
+            if outgoing {
+                frame.splice(26..38, [10, 0, 0, 1, 10, 0, 0, 2, 27, 88, 156, number as u8 / 2]);
+            }
+            tap.frame(USED.0.into(), outgoing, turn, &frame);
+        }
+        writer_turn(&mut sheet, &mut reader)?;
+    }
+    let nanoseconds = begin.elapsed().as_nanos();
+    let frames = turns * 2 * CONNECTIONS;
+    if sheet.written().0 != frames {
+        return Err(io::Error::other(format!("{} of {frames} frames were written", sheet.written().0)));
+    }
+    Ok(Cost { frames, nanoseconds })
+}
+
+/// The counted function: the command looks once.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "Rust" fn writer_turn(sheet: &mut Sheet<io::Empty>, reader: &mut Reader) -> io::Result<()> {
+    sheet.take(reader);
+    sheet.write(u64::MAX)
 }
 
 /// The counted function: 64 frames are received and read, or sent.

@@ -63,13 +63,21 @@ struct Counts {
     capture_ingress: f64,
     /// The same for a sent frame.
     capture_egress: f64,
+    /// That a capture of all frames adds to a received frame, of which it keeps 96 bytes.
+    capture_all_ingress: f64,
+    /// The same for a sent frame.
+    capture_all_egress: f64,
+    /// What the command that captures does for a frame: it takes it out of the memory, and writes it to the file.
+    capture_written: f64,
 }
 
 /// Counts all and prints them.
 pub fn run(options: &Options) -> io::Result<()> {
     let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
     let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
-    let [[module_ingress, module_egress], [capture_ingress, capture_egress]] = modules::guarded(&program, &scratch.0)?;
+    let [[module_ingress, module_egress], [capture_ingress, capture_egress], [capture_all_ingress, capture_all_egress]] =
+        modules::guarded(&program, &scratch.0)?;
+    let capture_written = modules::written(&program, &scratch.0)?;
     let stepped = |what, batch| stepped(what, &program, &scratch.0, batch, options.requests);
     let (stages_64, engine_64, library) = (stepped("stages", 64)?, stepped("engine", 64)?, server("library", false)?);
     let counts = Counts {
@@ -88,6 +96,9 @@ pub fn run(options: &Options) -> io::Result<()> {
         module_egress,
         capture_ingress,
         capture_egress,
+        capture_all_ingress,
+        capture_all_egress,
+        capture_written,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
@@ -112,6 +123,10 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("instructions that a capture adds to a frame that its filter does not match");
         println!("  received             {:>8.1}", counts.capture_ingress);
         println!("  sent                 {:>8.1}", counts.capture_egress);
+        println!("instructions of a capture of all frames, 96 bytes of each");
+        println!("  received             {:>8.1}", counts.capture_all_ingress);
+        println!("  sent                 {:>8.1}", counts.capture_all_egress);
+        println!("  written to the file  {:>8.1}", counts.capture_written);
     }
     Ok(())
 }

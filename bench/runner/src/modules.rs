@@ -211,15 +211,29 @@ fn times(rounds: Vec<f64>) -> Times {
     Times { median: sorted[sorted.len() / 2], least: sorted[0], most: sorted[sorted.len() - 1], rounds }
 }
 
-/// Instructions for each frame, at ingress and at egress: of the null module, and of a capture whose filter matches nothing. They
-/// need no privileges.
-pub fn guarded(program: &Path, dir: &Path) -> io::Result<[[f64; 2]; 2]> {
+/// Instructions for each frame, at ingress and at egress: of the null module, of a capture whose filter matches nothing, and of one
+/// of all frames. They need no privileges.
+pub fn guarded(program: &Path, dir: &Path) -> io::Result<[[f64; 2]; 3]> {
     let code = compiled(&Object::null(), "null", dir)?;
     let null = |side| counted(program, dir, ["module", side], "null", &code);
     let object = clang(FILTER.name, FILTER.source, dir)?;
     let code = compiled(&Object::parse(&std::fs::read(&object)?).map_err(io::Error::other)?, FILTER.name, dir)?;
     let filter = |side| counted(program, dir, [FILTER.role, side], &object.display().to_string(), &code);
-    Ok([[null("ingress")?, null("egress")?], [filter("ingress")?, filter("egress")?]])
+    let all = |side| counted(program, dir, ["capture", side], "all", &code);
+    Ok([
+        [null("ingress")?, null("egress")?],
+        [filter("ingress")?, filter("egress")?],
+        [all("ingress")?, all("egress")?],
+    ])
+}
+
+/// Instructions for each frame of the command that captures: from the memory to the file.
+pub fn written(program: &Path, dir: &Path) -> io::Result<f64> {
+    let out = dir.join("writer.out");
+    let mut command = callgrind("writer_turn", &out);
+    // So many that what is made once for each connection hardly counts.
+    command.arg(program).arg("writer").arg(frame_file(dir)?).arg((10 * COUNTED).to_string());
+    per_request(&out, &command.output().map_err(absent)?)
 }
 
 fn removed(program: &Path, dir: &Path) -> io::Result<Removed> {

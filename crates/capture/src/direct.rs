@@ -35,6 +35,8 @@ pub trait Sink {
     fn has_room(&self) -> bool {
         true
     }
+    /// There is a first connection.
+    fn has_first(&mut self) {}
 }
 
 /// A capture.
@@ -44,6 +46,9 @@ impl Sink for Tap {
     }
     fn lost(&mut self, _: u32, frames: u64, like: &[u8]) {
         Tap::lost(self, frames, like);
+    }
+    fn has_first(&mut self) {
+        self.call();
     }
 }
 
@@ -139,7 +144,7 @@ impl<S: Sink> Watch<S> {
         let Some(region) = self.region(place) else { return };
         let (sink, time) = (&mut self.sink, now_ns());
         let talk = Conversation::opens(ends, |frame| sink.frame(place.selectors, time, frame));
-        self.open.insert((place.pair, place.slot), Watched::new(region, place, [0; 2], talk));
+        self.insert(place, Watched::new(region, place, [0; 2], talk));
     }
 
     /// A connection is there already. It may be named from either end. If it is known, these selectors choose it from now on.
@@ -152,7 +157,14 @@ impl<S: Sink> Watch<S> {
         let sent = |side: usize| region.lines(place.slot, side).line.tx_tail.load(Ordering::Acquire);
         let taken = [sent(place.side), sent(1 - place.side)];
         let talk = Conversation::open(ends, taken);
-        self.open.insert((place.pair, place.slot), Watched::new(region, place, taken, talk));
+        self.insert(place, Watched::new(region, place, taken, talk));
+    }
+
+    fn insert(&mut self, place: &Place<'_>, watched: Watched) {
+        if self.open.is_empty() {
+            self.sink.has_first();
+        }
+        self.open.insert((place.pair, place.slot), watched);
     }
 
     /// A side of a connection is done with it. Call it before the slot can be used again.

@@ -53,6 +53,11 @@ impl ThreadFilter {
         }
     }
 
+    /// Does it keep all frames?
+    pub fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
     /// Can [`ThreadFilter::search`] be asked?
     pub fn searches(&self) -> bool {
         matches!(self, Self::Module(copies) if copies.only_looks)

@@ -8,20 +8,25 @@
 //! - [`conversation`]: frames made for a connection that has none;
 //! - [`direct`]: looks at direct connections, and makes such frames of their bytes;
 //! - [`ends`]: whose a frame is;
-//! - [`pcapng`]: the file.
+//! - [`pcapng`]: the file;
+//! - [`sheet`]: what is written to it, with what waits (`held`) and the comments (`names`).
 
 pub mod cbpf;
 pub mod conversation;
 pub mod direct;
 pub mod ends;
 pub mod filter;
+mod held;
 pub mod memory;
+mod names;
 pub mod pcapng;
 pub mod record;
+pub mod sheet;
 pub mod tap;
 
 pub use cbpf::Program;
 pub use filter::Filter;
 pub use memory::{Memory, Reader, Writer};
-pub use record::{Name, Record};
+pub use record::Name;
+pub use sheet::Sheet;
 pub use tap::{Tap, Wish};

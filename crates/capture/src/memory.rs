@@ -3,7 +3,7 @@
 //!
 //! The reader writes one word of each ring, how far it has read. The writer stays inside its ring with any value there.
 
-use crate::record::{self, HEADER_BYTES, Header, Record};
+use crate::record::{self, HEADER_BYTES, Header};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -139,31 +139,19 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Leaves a frame there, or counts it as dropped. `bytes` follow its header.
-    pub fn leave(&mut self, header: Header, bytes: &[u8]) {
-        self.seen += 1;
-        self.mapping.words(self.ring).seen.store(self.seen, Ordering::Relaxed);
-        if !self.tell(header, bytes) {
-            self.lose(1);
-        }
+    /// Begins to leave frames there that the reader sees together, when the batch is dropped.
+    pub fn batch(&mut self) -> Batch<'_> {
+        let Self { mapping, ring, tail, seen, dropped } = self;
+        let words = mapping.words(*ring);
+        // A head that is no position of this ring leaves no room.
+        let used = tail.wrapping_sub(words.head.load(Ordering::Acquire));
+        let room = u64::from(mapping.ring_bytes).saturating_sub(used);
+        Batch { words, bytes: mapping.ring(*ring), room, tail, seen, dropped }
     }
 
     /// Leaves a record there that is no frame. False = there is no room.
     pub fn tell(&mut self, header: Header, bytes: &[u8]) -> bool {
-        let words = self.mapping.words(self.ring);
-        let room = (HEADER_BYTES + bytes.len()).next_multiple_of(8) as u64;
-        // A head that is no position of this ring leaves no room.
-        let used = self.tail.wrapping_sub(words.head.load(Ordering::Acquire));
-        let size = u64::from(self.mapping.ring_bytes);
-        if used > size || size - used < room {
-            return false;
-        }
-        let ring = self.mapping.ring(self.ring);
-        ring.write(self.tail as u32, &header.encode(bytes.len()));
-        ring.write((self.tail as u32).wrapping_add(HEADER_BYTES as u32), bytes);
-        self.tail += room;
-        words.tail.store(self.tail, Ordering::Release);
-        true
+        self.batch().put(header, bytes)
     }
 
     /// Counts frames that the filter would have let through, but were lost before they came here.
@@ -177,6 +165,51 @@ impl Writer {
     pub fn lose(&mut self, frames: u64) {
         self.dropped += frames;
         self.mapping.words(self.ring).dropped.store(self.dropped, Ordering::Relaxed);
+    }
+}
+
+/// Frames that are left in a ring together. What the reader has taken is looked at once, and so are the reader's words written.
+pub struct Batch<'a> {
+    words: &'a Words,
+    bytes: ByteRing<'a>,
+    /// Bytes that are free.
+    room: u64,
+    tail: &'a mut u64,
+    seen: &'a mut u64,
+    dropped: &'a mut u64,
+}
+
+impl Batch<'_> {
+    /// Leaves a frame there, or counts it as dropped. `bytes` follow its header.
+    #[inline(always)]
+    pub fn leave(&mut self, header: Header, bytes: &[u8]) {
+        *self.seen += 1;
+        if !self.put(header, bytes) {
+            *self.dropped += 1;
+        }
+    }
+
+    // A call would cost nearly as much as what is in it.
+    #[inline(always)]
+    fn put(&mut self, header: Header, bytes: &[u8]) -> bool {
+        let taken = (HEADER_BYTES + bytes.len()).next_multiple_of(8) as u64;
+        if taken > self.room {
+            return false;
+        }
+        self.bytes.write(*self.tail as u32, &header.encode(bytes.len()));
+        self.bytes.write((*self.tail as u32).wrapping_add(HEADER_BYTES as u32), bytes);
+        self.room -= taken;
+        *self.tail += taken;
+        true
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.words.seen.store(*self.seen, Ordering::Relaxed);
+        self.words.dropped.store(*self.dropped, Ordering::Relaxed);
+        // The reader finds what was left before.
+        self.words.tail.store(*self.tail, Ordering::Release);
     }
 }
 
@@ -213,27 +246,29 @@ impl Reader {
         self.heads.len()
     }
 
-    /// Takes the next record of a ring. A ring whose words contradict themselves is read no further.
-    pub fn next(&mut self, ring: usize) -> Option<Record> {
+    /// Copies the records of a ring to `to`, as many as have room there, and calls `each` with the place, the header and the
+    /// bytes of each. Returns how many bytes they take. A ring whose words contradict themselves is read no further.
+    pub fn take(&mut self, ring: usize, to: &mut [u8], mut each: impl FnMut(usize, Header, &[u8])) -> usize {
         let words = self.mapping.words(ring);
         let head = self.heads[ring];
-        let left = words.tail.load(Ordering::Acquire).wrapping_sub(head);
-        if !(HEADER_BYTES as u64..=u64::from(self.mapping.ring_bytes)).contains(&left) {
-            return None;
+        let there = words.tail.load(Ordering::Acquire).wrapping_sub(head);
+        if there == 0 || there > u64::from(self.mapping.ring_bytes) {
+            return 0;
         }
-        let bytes = self.mapping.ring(ring);
-        let mut header = [0; HEADER_BYTES];
-        bytes.read(head as u32, &mut header);
-        let (header, length) = Header::decode(&header);
-        let room = (HEADER_BYTES as u64 + u64::from(length)).next_multiple_of(8);
-        if room > left {
-            return None;
+        // Records begin at multiples of eight.
+        let count = (to.len() & !7).min(there as usize);
+        let copied = &mut to[..count];
+        self.mapping.ring(ring).read(head as u32, copied);
+        let mut at = 0;
+        while let Some((header, bytes)) = record::at(copied, at) {
+            each(at, header, bytes);
+            at += (HEADER_BYTES + bytes.len()).next_multiple_of(8);
         }
-        let mut data = vec![0; length as usize];
-        bytes.read((head as u32).wrapping_add(HEADER_BYTES as u32), &mut data);
-        self.heads[ring] = head + room;
-        words.head.store(head + room, Ordering::Release);
-        Some(record::Record { header, bytes: data })
+        // More than there is if the writer's tail is none of its own.
+        let taken = at.min(count);
+        self.heads[ring] = head + taken as u64;
+        words.head.store(self.heads[ring], Ordering::Release);
+        taken
     }
 
     /// Of all rings: frames that the filter has let through, and those of them that were lost.

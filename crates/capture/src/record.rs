@@ -34,13 +34,11 @@ pub struct Header {
     pub length: u32,
 }
 
-/// A record that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Its header.
-    pub header: Header,
-    /// The frame's first bytes, or a name.
-    pub bytes: Vec<u8>,
+/// The record at this place of some bytes: its header, and what follows. `None`: it is not whole.
+pub fn at(bytes: &[u8], place: usize) -> Option<(Header, &[u8])> {
+    let (header, behind) = bytes.get(place..)?.split_first_chunk()?;
+    let (header, length) = Header::decode(header);
+    Some((header, behind.get(..length as usize)?))
 }
 
 impl Header {

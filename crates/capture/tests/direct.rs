@@ -1,6 +1,9 @@
 //! A direct connection as a capture shows it.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::records;
 use rustix::fd::{AsFd, OwnedFd};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Release;
@@ -54,11 +57,12 @@ impl Bench {
     }
     /// Source port, flags, sequence number, payload.
     fn frames(&mut self) -> Vec<(u16, u8, u32, Vec<u8>)> {
-        std::iter::from_fn(|| self.reader.next(0))
-            .map(|record| {
-                assert_eq!(record.header.place, DIRECT);
-                let segment = parse(&record.bytes).unwrap();
-                let payload = record.bytes[segment.payload_offset as usize..].to_vec();
+        records(&mut self.reader, 0)
+            .into_iter()
+            .map(|(header, bytes)| {
+                assert_eq!(header.place, DIRECT);
+                let segment = parse(&bytes).unwrap();
+                let payload = bytes[segment.payload_offset as usize..].to_vec();
                 (segment.source_port, segment.flags, segment.seq, payload)
             })
             .collect()

@@ -1,9 +1,10 @@
 //! A file is read as it was written, by our reader and by tshark.
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write;
 use std::process::Command;
 use towpath_capture::pcapng::read::{Wrong, read};
-use towpath_capture::pcapng::{Interface, Packet, Writer};
+use towpath_capture::pcapng::{Interface, Packet, Writer, packet_options};
 
 fn frame(length: usize) -> Vec<u8> {
     let mut frame = vec![0; length.max(14)];
@@ -18,9 +19,11 @@ fn written(packets: &[Packet]) -> Vec<u8> {
             Interface { name: name.into(), description: "for a test".into(), filter: "tcp".into(), snap: 96 };
         writer.interface(&interface).unwrap();
     }
-    packets.iter().for_each(|packet| writer.packet(packet).unwrap());
+    for Packet { interface, time_ns, outgoing, length, bytes, comment } in packets {
+        writer.frame(*interface, *time_ns, *length, bytes, &packet_options(comment, *outgoing)).unwrap();
+    }
     writer.statistics(1, 7, 100, 3).unwrap();
-    writer.into_inner()
+    writer.into_inner().unwrap()
 }
 
 fn packets() -> Vec<Packet> {
@@ -47,6 +50,37 @@ fn a_file_is_read_as_it_was_written() {
     assert_eq!(file.application, "towpath 1.2");
     assert_eq!((file.interfaces[1].name.as_str(), file.interfaces[1].filter.as_str()), ("direct", "tcp"));
     assert_eq!((file.interfaces[0].snap, &file.statistics), (96, &vec![(1, 100, 3)]));
+}
+
+/// Takes a part of what is written at a time.
+#[derive(Default)]
+struct Slow(Vec<u8>);
+
+impl Write for Slow {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let some = bytes.len().min(70_001);
+        self.0.extend(&bytes[..some]);
+        Ok(some)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_of_many_frames_is_whole_also_before_its_end() {
+    let mut writer = Writer::new(Slow::default(), "towpath").unwrap();
+    writer.interface(&Interface::default()).unwrap();
+    // More than is written together.
+    let bytes = frame(60_000);
+    for number in 1..=20 {
+        writer.frame(0, number, 60_000, &bytes, &packet_options("", None)).unwrap();
+    }
+    writer.flush().unwrap();
+    writer.frame(0, 21, 60_000, &bytes, &packet_options("the last", None)).unwrap();
+    let file = read(&writer.into_inner().unwrap().0).unwrap();
+    assert!(file.packets.iter().map(|packet| packet.time_ns).eq(1..=21));
+    assert!(file.packets.iter().all(|packet| packet.bytes == bytes));
 }
 
 #[test]

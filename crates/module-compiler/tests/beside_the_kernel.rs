@@ -115,6 +115,77 @@ fn the_modules_of_this_repository_do_what_they_do_in_the_kernel() {
     say_compared();
 }
 
+/// A segment of one of a few connections, with numbers near this one, which goes round.
+fn near(rng: &mut Rng, round: u64) -> Vec<u8> {
+    let v6 = rng.chance(300_000);
+    let mut bytes = vec![2; 12];
+    let ends = [10, 10, 10, 9].repeat(if v6 { 8 } else { 2 });
+    let payload = [0, 0, 1, 100, 1400][rng.below(5) as usize];
+    let length = 20 + payload as u16;
+    if v6 {
+        bytes.extend([&[0x86, 0xdd, 0x60, 0, 0, 0], &length.to_be_bytes()[..], &[6, 64]].concat());
+    } else {
+        bytes.extend([&[8, 0, 0x45, 0], &(20 + length).to_be_bytes()[..], &[0, 0, 0, 0, 64, 6, 0, 0]].concat());
+    }
+    bytes.extend(ends);
+    bytes.extend([0, rng.below(4) as u8, 0, rng.below(2) as u8]);
+    for most in [8, 30] {
+        bytes.extend((u32::MAX - 5000).wrapping_add(100 * (round + rng.below(most)) as u32).to_be_bytes());
+    }
+    bytes.extend([5 << 4, [16, 24, 2, 0][rng.below(4) as usize], 1, 0, 0, 0, 0, 0]);
+    bytes.resize(bytes.len() + payload, 7);
+    bytes
+}
+
+/// What `rtt.bpf.c` notes has the time in it. It is the same but for that, and each acknowledgement that is counted is counted in all.
+#[test]
+fn round_trips_are_timed_as_in_the_kernel() {
+    let Some(file) = object_file("bpf/modules/rtt.bpf.c").filter(|_| may_verify()) else { return };
+    one_cpu();
+    let object = Object::parse(&file).unwrap();
+    let number = |name: &str| object.maps.iter().position(|map| map.name == name).unwrap();
+    let (waiting, rtts) = (number("waiting"), number("rtts"));
+    // `struct timed`: is one sent, its end, and what is next.
+    let timed = |elements: Vec<Element>| -> Vec<(Vec<u8>, bool, Vec<u8>)> {
+        let of = |value: &[u8]| (value[..8] != [0; 8], value[8..].to_vec());
+        let all = elements.into_iter().map(|(key, values)| (key, of(&values[0])));
+        all.map(|(key, (is_sent, numbers))| (key, is_sent, numbers)).collect()
+    };
+    let counted = |elements: Vec<Element>| -> u64 {
+        elements.iter().map(|(_, values)| u64::from_ne_bytes(values[0][..8].try_into().unwrap())).sum()
+    };
+    let mut rng = Rng::new(12);
+    let mut sent = Three::new(&object, "rtt_sent").unwrap();
+    let mut received = Three::new(&object, "rtt_received").unwrap();
+    let mut least = [0, 0];
+    for round in 0..frames() / 10 {
+        for _ in 0..5 {
+            sent.agree("rtt_sent", &if rng.chance(100_000) { frame(&mut rng) } else { near(&mut rng, round) });
+        }
+        let kernel = kernel_maps::elements(&sent.accepted.maps[waiting], &object.maps[waiting]);
+        for instance in sent.instances() {
+            let ours = kernel_maps::own_elements(&instance.module().maps()[waiting]);
+            assert_eq!(timed(ours), timed(kernel.clone()), "round {round}");
+        }
+        // What was sent waits for what comes.
+        for (key, values) in &kernel {
+            update_map(&received.accepted.maps[waiting], key, &values[0]).unwrap();
+            received.instances().for_each(|one| one.module().maps()[waiting].set(key, &values[0]).unwrap());
+        }
+        for _ in 0..5 {
+            received.agree("rtt_received", &if rng.chance(100_000) { frame(&mut rng) } else { near(&mut rng, round) });
+        }
+        received.maps_agree("rtt_received", &["rtts"]);
+        let all = counted(kernel_maps::elements(&received.accepted.maps[rtts], &object.maps[rtts]));
+        for instance in received.instances() {
+            assert_eq!(counted(kernel_maps::own_elements(&instance.module().maps()[rtts])), all, "round {round}");
+        }
+        least = [all, kernel.len() as u64];
+    }
+    assert!(least[0] > 20 && least[1] > 8, "{least:?}");
+    say_compared();
+}
+
 /// The kernel takes them in pages, of which programs see the first; modules have all in one piece.
 #[test]
 fn programs_for_frames_of_several_parts_do_what_they_do_in_the_kernel() {

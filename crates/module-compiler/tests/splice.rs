@@ -179,10 +179,39 @@ fn each_segment_becomes_one_of_the_other_connection() {
         for number in 0..30 {
             let longest = if number == 0 { 65_400 } else { 1500 };
             let segment = Segment::random(&mut rng, key, longest);
+            let tagged = segment.tagged(7);
+            assert_eq!(everywhere.run(&tagged, by.out), (Action::Pass, tagged), "it is of another network");
             let (action, after) = everywhere.run(&segment.bytes(), by.out);
             assert_eq!(action, goes(&by), "{:02x?}", segment.bytes());
             assert_eq!(after, segment.spliced(&by).bytes(), "{:02x?}", segment.bytes());
             counted.add(&segment);
+        }
+        assert_eq!(everywhere.counted(&key), counted);
+    }
+}
+
+/// It keeps the tag.
+#[test]
+fn each_segment_of_a_vlan_becomes_one_of_the_other_connection_there() {
+    let Some(mut everywhere) = Everywhere::new() else { return };
+    let mut rng = Rng::new(26);
+    for round in 0..frames() / 30 {
+        let (key, by) = spliced(&mut rng, round % 2 == 1);
+        let by = Splice { tagged: true, ..by };
+        everywhere.set(&key, &by);
+        let mut counted = Counted::default();
+        for number in 0..15 {
+            let longest = if number == 0 { 65_400 } else { 1500 };
+            let segment = Segment::random(&mut rng, key, longest);
+            // The priority is a part of the tag, too.
+            let tag = rng.next_u64() as u16;
+            let expected = (goes(&by), segment.spliced(&by).tagged(tag));
+            assert_eq!(everywhere.run(&segment.tagged(tag), by.out), expected, "{:02x?}", segment.bytes());
+            counted.add(&segment);
+            let bare = segment.bytes();
+            assert_eq!(everywhere.run(&bare, by.out), (Action::Pass, bare), "it is of another network");
+            let syn = Segment { flags: SYN, ..segment }.tagged(tag);
+            assert_eq!(everywhere.run(&syn, by.out), (Action::Pass, syn));
         }
         assert_eq!(everywhere.counted(&key), counted);
     }

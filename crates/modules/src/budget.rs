@@ -1,8 +1,9 @@
 //! The time that a tenant's modules may take of a core: over a while, and in one turn of a flow group. Others wait for what is
 //! taken in a turn, so there it is compared with the turn's own work.
 //!
-//! Each run is timed by the clock on the wall, which costs no system call. The thread's own clock is asked once in a turn, and
-//! after a long run, so that time in which another program has the CPU is charged to nobody.
+//! Each run is timed by the clock on the wall, which costs no system call. The thread's own clock is asked once in a turn, before a
+//! run long after the last, and after a long run: time in which another program has the CPU is charged to nobody, and no run is
+//! free because somebody had it before.
 
 mod account;
 mod meter;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use towpath_capture::cbpf::Instruction;
 use towpath_capture::{Filter, Program, Wish};
 use towpath_runtime::Capture;
-use towpath_runtime::capture::LOOK_MS;
+use towpath_runtime::capture::{LOOK_MS, Next};
 
 /// Captures until the other side closes the conversation, or the service ends.
 pub fn serve(state: Arc<ServiceState>, socket: &OwnedFd, request: &CaptureRequest) -> io::Result<()> {
@@ -66,13 +66,24 @@ fn send(socket: &OwnedFd, text: &str, capture: Option<&dyn Capture>) -> io::Resu
     Ok(())
 }
 
+/// While nothing can pass, the service is asked so often whether it ends, ms.
+const REST_MS: u64 = 50;
+
 /// The close of the conversation, which follows, tells the other side that everything is there.
 fn run(state: &Weak<ServiceState>, socket: &OwnedFd, mut capture: Box<dyn Capture>) {
     loop {
-        let rest_ms = if capture.look() { 0 } else { LOOK_MS };
+        let next = capture.look();
+        let rest_ms = match next {
+            Next::Now => 0,
+            Next::Soon => LOOK_MS,
+            Next::Called => REST_MS,
+        };
         let rest = Timespec { tv_sec: 0, tv_nsec: rest_ms as i64 * 1_000_000 };
-        match poll(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)], Some(&rest)) {
-            Ok(0) | Err(Errno::INTR) => {}
+        let call = capture.call().filter(|_| next == Next::Called).unwrap_or(socket.as_fd());
+        let mut ready = [socket.as_fd(), call].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut ready, Some(&rest)) {
+            Ok(_) if ready[0].revents().is_empty() => {}
+            Err(Errno::INTR) => {}
             Ok(_) => match rustix::net::recv(socket, &mut [0; 64][..], RecvFlags::DONTWAIT) {
                 Ok((count, _)) if count > 0 => {}
                 Err(Errno::AGAIN | Errno::INTR) => {}

@@ -121,8 +121,7 @@ fn add(
     if !is_name(name) {
         return Err(format!("{name:?} is no name of a module: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
-    let payer = tenant.as_ref().unwrap_or(name);
-    if !is_name(payer) {
+    if let Some(payer) = tenant.as_ref().filter(|payer| !is_name(payer)) {
         return Err(format!("{payer:?} is no name of a tenant: up to {LONGEST_NAME} letters, digits, -, _ and ."));
     }
     if let Some(budget) = budget.filter(|budget| !(1..=100).contains(budget)) {
@@ -131,13 +130,14 @@ fn add(
     let app = app.as_deref().map(ProcessFilter::from_str).transpose()?;
     let names_program = app.as_ref().is_some_and(|app| app.program.is_some());
     // Looked at again below: a module is judged without the lock, as that takes its time.
-    let is_possible =
-        |entries: &[Entry]| is_free(entries, name).and_then(|()| paid_by(entries, (payer, *budget), rows));
+    let is_possible = |entries: &[Entry]| {
+        is_free(entries, name).and_then(|()| paid_by(entries, (name, tenant.as_deref(), *budget), rows))
+    };
     is_possible(&all.lock().entries)?;
     let judged = Judged::new(object, program.as_deref())?;
     let program = judged.program().to_owned();
     let mut state = all.lock();
-    let tenant = is_possible(&state.entries)?;
+    let payer = is_possible(&state.entries)?;
     let given = match left {
         Some(left) => judged.object.maps.iter().map(|map| left.get(&map.name).cloned()).collect(),
         None => pins::given(&state, &judged.object, (new, rows))?,
@@ -149,10 +149,9 @@ fn add(
     }
     let selector = app.as_ref().map(|_| free_bit(&state.entries));
     let direct = direct.then(Arc::default);
-    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), tenant, selector, direct };
+    let attached = Attached { module: Arc::new(module), counts: Counts::new(rows), tenant: payer, selector, direct };
     // The next worker process adds them in the order in which they run, so each says all.
-    let (payer, budget) = (Some(payer.clone()), Some(attached.tenant.percent()));
-    let added = Arc::new(NewModule { tenant: payer, budget, ..new.clone() });
+    let added = Arc::new(NewModule { budget: Some(attached.tenant.percent()), ..new.clone() });
     let entry = Entry { added, settings: BTreeMap::new(), hook, program, attached, app };
     let line = line(&entry, &changed.shared);
     changed.entries.push(entry);
@@ -219,11 +218,30 @@ fn is_free(modules: &[Entry], name: &str) -> Result<(), String> {
     }
 }
 
-/// Who pays for a module of this tenant with this budget: whoever pays for its other modules, on so many threads.
-fn paid_by(modules: &[Entry], (name, budget): (&str, Option<u8>), threads: usize) -> Result<Arc<Tenant>, String> {
-    let Some(tenant) = modules.iter().map(|module| &module.attached.tenant).find(|one| one.name() == name) else {
-        return Ok(Arc::new(Tenant::new(name, budget.unwrap_or(USUAL_BUDGET), threads)));
+/// Who pays for a module of this name, tenant and budget, on so many threads. Without a tenant it has an account of its own, which no
+/// other module can join: it would be detached for what that one takes.
+fn paid_by(
+    modules: &[Entry],
+    (module, name, budget): (&str, Option<&str>, Option<u8>),
+    threads: usize,
+) -> Result<Arc<Tenant>, String> {
+    let opened = |name: &str| Ok(Arc::new(Tenant::new(name, budget.unwrap_or(USUAL_BUDGET), threads)));
+    let find = |name: &str| modules.iter().find(|one| one.attached.tenant.name() == name);
+    let Some(name) = name else {
+        return match find(module) {
+            Some(_) => Err(format!(
+                "there is a tenant {module}: add --tenant {module} if it is to pay for this module, or give the module another name"
+            )),
+            None => opened(module),
+        };
     };
+    let Some(entry) = find(name) else { return opened(name) };
+    if entry.added.tenant.is_none() {
+        return Err(format!(
+            "module {name} was added without --tenant, and pays for itself alone: name another --tenant"
+        ));
+    }
+    let tenant = &entry.attached.tenant;
     if tenant.overrun().is_some() {
         return Err(format!("the modules of tenant {name} are detached, as they took too much: remove them first"));
     }

@@ -2,7 +2,7 @@
 //! too big (RFC 8201).
 
 use crate::checksum;
-use crate::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_TCP};
+use crate::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_TCP};
 use crate::icmp::{HEADER_BYTES, PROTOCOLS};
 use crate::{IPV4_BYTES, IPV6_BYTES, TCP_BYTES, TTL};
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +15,8 @@ const QUOTED: (usize, usize) = (8, TCP_BYTES);
 pub struct TooBig {
     /// Ethernet addresses of the next hop, and ours.
     pub macs: [[u8; 6]; 2],
+    /// The VLAN of that link.
+    pub vlan: Option<u16>,
     /// Where the packet came from,
     pub from: SocketAddr,
     /// and went to: an end of ours, which says so.
@@ -41,7 +43,8 @@ impl TooBig {
             ),
             _ => return None,
         };
-        Some([&self.macs.concat()[..], &kind.to_be_bytes(), &ip].concat().into())
+        let tag = self.vlan.map(|vlan| [ETHERTYPE_VLAN, vlan].map(u16::to_be_bytes).concat());
+        Some([&self.macs.concat()[..], &tag.unwrap_or_default(), &kind.to_be_bytes(), &ip].concat().into())
     }
 
     /// The packet's first bytes of TCP: the rest is nothing.
@@ -107,7 +110,8 @@ mod tests {
         for (from, to) in [("10.0.0.2:4000", "10.0.0.1:80"), ("[fd00::2]:4000", "[fd00::1]:80")] {
             let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
             let (macs, seq, packet_bytes, mtu) = ([[2; 6], [4; 6]], 77, 1500, 1400);
-            let frame = TooBig { macs, from, to, seq, packet_bytes, mtu }.frame().unwrap();
+            let [frame, tagged] =
+                [None, Some(7)].map(|vlan| TooBig { macs, vlan, from, to, seq, packet_bytes, mtu }.frame().unwrap());
             let expected = IcmpError {
                 kind: IcmpKind::TooBig { mtu: 1400 },
                 // The peer reads it: its own end is the one that the packet came from.
@@ -119,8 +123,11 @@ mod tests {
                 packet_bytes: 1500,
             };
             assert_eq!((parse(&frame), &frame[..6]), (Some(expected), &[2; 6][..]));
+            assert_eq!((parse(&tagged), &tagged[12..16]), (Some(expected), &[0x81, 0, 0, 7][..]));
             let other = if from.is_ipv4() { "[fd00::1]:80" } else { "10.0.0.1:80" };
-            assert!(TooBig { macs, from, to: other.parse().unwrap(), seq, packet_bytes, mtu }.frame().is_none());
+            assert!(
+                TooBig { macs, vlan: None, from, to: other.parse().unwrap(), seq, packet_bytes, mtu }.frame().is_none()
+            );
         }
     }
 }

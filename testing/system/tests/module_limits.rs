@@ -91,7 +91,7 @@ fn add(service: &Service) {
     let firewall = object(&service.scratch, "firewall", None);
     module(service, &format!("add wall {}", firewall.display())).run(60).ok();
     let mut maps = String::new();
-    for map in ["counting", "opening", "connections"] {
+    for map in ["counting", "opening", "connections", "numbers", "hints"] {
         module(service, &format!("maps wall {map} pin")).run(30).ok();
         maps += &format!(" --map {map}={map}");
     }
@@ -129,7 +129,7 @@ fn an_address_has_so_many_connections_and_another_when_one_has_ended() {
     assert_eq!(["open e", "open f", "open g"].map(|line| client.does(line)), ["answer", "answer", "nothing"]);
     assert!(refused(&service) > first);
     // Of so many nobody counts each.
-    limit(&service, &format!("{CLIENT}/32"), 257);
+    limit(&service, &format!("{CLIENT}/32"), 16_385);
     assert_eq!(client.does("open h"), "answer");
     limit(&service, &format!("{CLIENT}/32"), 1);
     module(&service, "maps wall counting set 0 0").run(30).ok();

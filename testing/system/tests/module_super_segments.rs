@@ -201,6 +201,23 @@ fn vlan_modules_have_super_segments_within_the_host() {
     assert!(moved.iter().all(|[pass, aborted]| *pass > 50 && *aborted == 0), "{moved:?}");
 }
 
+/// What a veth has received in one piece has no tag, as the stack has no frames of an interface with a VLAN there. So a module puts one
+/// on, and another takes it off again.
+#[test]
+fn vlan_modules_have_super_segments_that_a_veth_has_received() {
+    let mut stage = Stage::new(Over::Veth);
+    let [vlan, sizes] = [("vlan", None), ("sizes", Some(SIZES))].map(|(name, text)| stage.object(name, text));
+    stage.add(&format!("push {vlan} --program vlan_push --priority 1"));
+    stage.add(&format!("pop {vlan} --program vlan_pop --priority 9"));
+    stage.add(&format!("sizes-bare {sizes} --priority 10"));
+    module(&stage.service, "maps push tag set 0 7").run(30).ok();
+    stage.go();
+    // Between the two, and behind them.
+    stage.expect_whole(&["ingress", "bare"]);
+    let moved = ["push", "pop"].map(|name| ["pass", "aborted"].map(|of| count(&stage.service, name, of)));
+    assert!(moved.iter().all(|[pass, aborted]| *pass > 50 && *aborted == 0), "{moved:?}");
+}
+
 /// Proxy, client and server are programs of the service, or the latter two of the kernel.
 fn splicing_has_super_segments(over: Over) {
     let mut stage = Stage::with(over, true);

@@ -98,21 +98,32 @@ fn modules_of_a_tenant_have_one_budget_and_keep_it_when_the_worker_has_died() {
     add(&service, "one", &null, "--tenant carol --budget 20");
     // It runs first, and is the first that the next worker process adds.
     add(&service, "two", &null, "--tenant carol --priority -1");
-    add(&service, "carol", &null, "");
     add(&service, "own", &null, "--budget 7");
-    let expected = ["two carol 20 false", "one carol 20 false", "carol carol 20 false", "own own 7 false"];
+    add(&service, "carol", &null, "--tenant carol");
+    let expected = ["two carol 20 false", "one carol 20 false", "own own 7 false", "carol carol 20 false"];
     assert_eq!(listed(&service), expected);
-    for (more, why) in [
-        ("--tenant carol --budget 30", "have a budget of 20 % together, and not 30 %"),
-        ("--tenant a/b", "\"a/b\" is no name of a tenant"),
-    ] {
-        let refused = module(&service, &format!("add x {} {more}", null.display())).run(60);
-        assert!(refused.code != 0 && refused.err.contains(why), "{more}: {}", refused.err);
-    }
+    let refuse = || {
+        for (more, why) in [
+            ("--tenant carol --budget 30", "have a budget of 20 % together, and not 30 %"),
+            ("--tenant a/b", "\"a/b\" is no name of a tenant"),
+            // An account that was opened for one module is no other's, and the other way round.
+            ("--tenant own", "module own was added without --tenant, and pays for itself alone"),
+            ("--tenant own --budget 7", "module own was added without --tenant, and pays for itself alone"),
+        ] {
+            let refused = module(&service, &format!("add x {} {more}", null.display())).run(60);
+            assert!(refused.code != 0 && refused.err.contains(why), "{more}: {}", refused.err);
+        }
+        module(&service, "rm carol").run(30).ok();
+        let refused = module(&service, &format!("add carol {}", null.display())).run(60);
+        assert!(refused.code != 0 && refused.err.contains("there is a tenant carol"), "{}", refused.err);
+        add(&service, "carol", &null, "--tenant carol");
+    };
+    refuse();
     let dead = service.running.worker();
     // SAFETY: the call takes integers. It is a child of the service that this test has started.
     assert_eq!(unsafe { libc::kill(dead, libc::SIGKILL) }, 0);
     let answers = || module(&service, "list").run(30).code == 0;
     until("another worker", 30, || service.running.worker() != dead && answers());
     assert_eq!(listed(&service), expected);
+    refuse();
 }

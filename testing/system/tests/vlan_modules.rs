@@ -1,9 +1,9 @@
 //! Modules and VLANs: where a module sees a tag, and what `vlan.bpf.c` makes of it.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::module::{asks, json, module, object};
+use towpath_system_tests::module::{asks, count, json, module, object};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
-use towpath_system_tests::{Lab, Program, Scratch, Service, until};
+use towpath_system_tests::{Lab, Program, Scratch, Service, require_program, until};
 
 /// Counts frames without a tag in one place, and those with one in the place before.
 const TAGS: &str = "
@@ -34,20 +34,34 @@ while True: threading.Thread(target=talk, args=(l.accept()[0],), daemon=True).st
 
 /// Both ends are services with this VLAN, because this machine's kernel may lack VLAN devices. Their neighbours are
 /// permanent, because the kernel's ARP requests have no tag.
+struct Tagged {
+    lab: Lab,
+    server: Service,
+    client: Service,
+    files: Scratch,
+}
+
+impl Tagged {
+    fn new() -> Self {
+        let lab = Lab::new();
+        for (here, there, address) in [(&lab.server, &lab.client, CLIENT), (&lab.client, &lab.server, SERVER)] {
+            let shown = Program::line(&format!("ip -n {there} -br link show dev eth1")).run(10).ok();
+            let mac = shown.split_whitespace().nth(2).expect("a MAC address");
+            let line = format!("ip -n {here} neigh replace {address} lladdr {mac} dev eth1 nud permanent");
+            Program::line(&line).run(10).ok();
+        }
+        let files = Scratch::new("vlan");
+        let file = files.path("vlan.toml");
+        std::fs::write(&file, "interface = [\"eth1\"]\nvlan = 7\nport = \"xdp\"\nadmit = [\"all\"]\n").unwrap();
+        let server = Service::start(|program| lab.on_server(program.arg("--config").arg(&file)));
+        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(&file)));
+        Self { lab, server, client, files }
+    }
+}
+
 #[test]
 fn modules_between_pop_and_push_see_no_tag_and_the_peer_sees_it() {
-    let lab = Lab::new();
-    for (here, there, address) in [(&lab.server, &lab.client, CLIENT), (&lab.client, &lab.server, SERVER)] {
-        let shown = Program::line(&format!("ip -n {there} -br link show dev eth1")).run(10).ok();
-        let mac = shown.split_whitespace().nth(2).expect("a MAC address");
-        let line = format!("ip -n {here} neigh replace {address} lladdr {mac} dev eth1 nud permanent");
-        Program::line(&line).run(10).ok();
-    }
-    let files = Scratch::new("vlan");
-    let file = files.path("vlan.toml");
-    std::fs::write(&file, "interface = [\"eth1\"]\nvlan = 7\nport = \"xdp\"\nadmit = [\"all\"]\n").unwrap();
-    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(&file)));
-    let client = Service::start(|program| lab.on_client(program.arg("--config").arg(&file)));
+    let Tagged { lab, server, client, files } = Tagged::new();
     let mut listener = lab.on_server(server.accelerated("python3 -u -c").arg(SERVE)).start(files.path("listener"));
     listener.wait_for("ready", 30);
     let ask = || {
@@ -84,6 +98,41 @@ s = socket.create_connection(('{SERVER}', 7000), 20); s.sendall(b'question'); pr
     let script = format!("import socket; socket.create_connection(('{SERVER}', 7000), 3)");
     let unanswered = lab.on_client(client.accelerated("python3 -c").arg(script)).run(60);
     assert!(unanswered.err.contains("TimeoutError"), "{}", unanswered.err);
+}
+
+/// The proxy's peers are programs of the other service.
+#[test]
+fn connections_of_a_vlan_are_spliced() {
+    let Tagged { lab, server: service, client: other, files } = Tagged::new();
+    let splice = object(&files, "splice", None);
+    module(&service, &format!("add splice {}", splice.display())).run(60).ok();
+    require_program("gcc", "gcc");
+    let (source, program) = ("../../crates/preload/examples/splice-proxy.c", files.path("proxy"));
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    Program::line("gcc -O1 -o").arg(&program).arg(source).run(60).ok();
+    let mut listener = lab.on_client(other.accelerated("python3 -u -c").arg(SERVE)).start(files.path("listener"));
+    listener.wait_for("ready", 30);
+    let proxy = lab.on_server(service.accelerated(&format!("{} 7001 {CLIENT} 7000", program.display())));
+    let mut proxy = proxy.start(files.path("proxy.log"));
+    proxy.wait_for("ready", 60);
+    let script = format!(
+        "import socket, sys, os, time
+s = socket.create_connection(('{SERVER}', 7001), 20); s.settimeout(60)
+def ask(): s.sendall(b'question'); assert s.recv(100) == b'answer'
+ask(); print('asked', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+for n in range(1000): ask()
+s.shutdown(1); assert s.recv(1) == b''; print('whole', flush=True)"
+    );
+    let go = files.path("go");
+    let client = lab.on_client(other.accelerated("python3 -u -c").arg(script).arg(&go));
+    let mut client = client.start(files.path("client"));
+    client.wait_for("asked", 60);
+    proxy.wait_for("spliced: 1\n", 60);
+    std::fs::write(&go, "").unwrap();
+    client.wait_for("whole", 60);
+    let [tx, redirected] = ["tx", "redirect"].map(|of| count(&service, "splice", of));
+    assert!(tx + redirected > 2000, "{tx} {redirected}");
 }
 
 /// A segment of a connection, sent again with a tag: it is of another network, although all else is the same.

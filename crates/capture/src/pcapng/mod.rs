@@ -64,21 +64,55 @@ pub struct Interface {
     pub snap: u32,
 }
 
+/// Bytes that are written together.
+const TOGETHER: usize = 256 << 10;
+
 /// Writes a file, block by block.
 pub struct Writer<W> {
     out: W,
-    block: Vec<u8>,
+    /// What is not written yet: whole blocks, and the one that is made.
+    blocks: Vec<u8>,
+    /// Where that one begins.
+    begin: usize,
+}
+
+/// The options of a frame's block, as they stand in the file. They may be the same for many frames.
+pub fn packet_options(comment: &str, outgoing: Option<bool>) -> Vec<u8> {
+    let mut options = Vec::new();
+    if !comment.is_empty() {
+        option(&mut options, option::COMMENT, comment.as_bytes());
+    }
+    if let Some(outgoing) = outgoing {
+        let flags = if outgoing { OUTBOUND } else { INBOUND };
+        option(&mut options, option::PACKET_FLAGS, &flags.to_le_bytes());
+    }
+    option(&mut options, option::END, &[]);
+    options
+}
+
+/// An option. A longer one than its field can say is cut.
+fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let value = &value[..value.len().min(u16::MAX.into())];
+    to.extend(code.to_le_bytes());
+    to.extend((value.len() as u16).to_le_bytes());
+    to.extend(value);
+    to.extend(padding(value.len()));
+}
+
+/// What follows so many bytes.
+fn padding(bytes: usize) -> &'static [u8] {
+    &[0; 3][..bytes.next_multiple_of(4) - bytes]
 }
 
 impl<W: Write> Writer<W> {
     /// Begins the file. `application` wrote it.
     pub fn new(out: W, application: &str) -> io::Result<Self> {
-        let mut writer = Self { out, block: Vec::new() };
+        let mut writer = Self { out, blocks: Vec::with_capacity(TOGETHER), begin: 0 };
         writer.begin(SECTION);
         writer.word(BYTE_ORDER);
         writer.halves([1, 0]);
         // The section's length: not known yet.
-        writer.block.extend(u64::MAX.to_le_bytes());
+        writer.blocks.extend(u64::MAX.to_le_bytes());
         writer.option(option::SECTION_OS, b"Linux");
         writer.option(option::SECTION_APPLICATION, application.as_bytes());
         writer.end()?;
@@ -102,29 +136,28 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// The next frame.
-    pub fn packet(&mut self, packet: &Packet) -> io::Result<()> {
-        self.begin(PACKET);
-        self.word(packet.interface);
-        self.time(packet.time_ns);
-        self.word(packet.bytes.len() as u32);
-        self.word(packet.length);
-        self.padded(&packet.bytes);
-        if !packet.comment.is_empty() {
-            self.option(option::COMMENT, packet.comment.as_bytes());
+    /// The next frame, with its [`packet_options`]; all else is as in a [`Packet`].
+    pub fn frame(&mut self, interface: u32, time_ns: u64, length: u32, bytes: &[u8], options: &[u8]) -> io::Result<()> {
+        const HEAD: usize = 28;
+        let padding = padding(bytes.len());
+        let block_bytes = (HEAD + bytes.len() + padding.len() + options.len() + 4) as u32;
+        let words =
+            [PACKET, block_bytes, interface, (time_ns >> 32) as u32, time_ns as u32, bytes.len() as u32, length];
+        let mut head = [0; HEAD];
+        head.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        self.blocks.reserve(block_bytes as usize);
+        for part in [&head[..], bytes, padding, options, &block_bytes.to_le_bytes()] {
+            self.blocks.extend_from_slice(part);
         }
-        if let Some(outgoing) = packet.outgoing {
-            let flags = if outgoing { OUTBOUND } else { INBOUND };
-            self.option(option::PACKET_FLAGS, &flags.to_le_bytes());
-        }
-        self.end()
+        self.ended()
     }
 
     /// How many frames an interface has seen, and how many of them were lost.
     pub fn statistics(&mut self, interface: u32, time_ns: u64, seen: u64, dropped: u64) -> io::Result<()> {
         self.begin(STATISTICS);
         self.word(interface);
-        self.time(time_ns);
+        self.word((time_ns >> 32) as u32);
+        self.word(time_ns as u32);
         self.option(option::STATISTICS_RECEIVED, &seen.to_le_bytes());
         self.option(option::STATISTICS_DROPPED, &dropped.to_le_bytes());
         self.end()
@@ -132,52 +165,47 @@ impl<W: Write> Writer<W> {
 
     /// Hands everything written so far to the reader of the file.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        let written = self.out.write_all(&self.blocks);
+        self.blocks.clear();
+        written.and_then(|()| self.out.flush())
     }
 
-    /// Where it is written.
-    pub fn into_inner(self) -> W {
-        self.out
+    /// Where it is written, with all of it.
+    pub fn into_inner(mut self) -> io::Result<W> {
+        self.flush()?;
+        Ok(self.out)
     }
 
     fn begin(&mut self, kind: u32) {
-        self.block.clear();
+        self.begin = self.blocks.len();
         self.word(kind);
         // The length; `end` knows it.
         self.word(0);
     }
 
     fn word(&mut self, word: u32) {
-        self.block.extend(word.to_le_bytes());
+        self.blocks.extend(word.to_le_bytes());
     }
 
     fn halves(&mut self, halves: [u16; 2]) {
-        self.block.extend(halves[0].to_le_bytes());
-        self.block.extend(halves[1].to_le_bytes());
+        self.blocks.extend(halves[0].to_le_bytes());
+        self.blocks.extend(halves[1].to_le_bytes());
     }
 
-    fn time(&mut self, time_ns: u64) {
-        self.word((time_ns >> 32) as u32);
-        self.word(time_ns as u32);
-    }
-
-    fn padded(&mut self, bytes: &[u8]) {
-        self.block.extend(bytes);
-        self.block.resize(self.block.len().next_multiple_of(4), 0);
-    }
-
-    /// An option. A longer one than its field can say is cut.
     fn option(&mut self, code: u16, value: &[u8]) {
-        let value = &value[..value.len().min(u16::MAX.into())];
-        self.halves([code, value.len() as u16]);
-        self.padded(value);
+        option(&mut self.blocks, code, value);
     }
 
     fn end(&mut self) -> io::Result<()> {
-        self.halves([option::END, 0]);
-        let length = self.block.len() as u32 + 4;
+        self.option(option::END, &[]);
+        let length = (self.blocks.len() - self.begin) as u32 + 4;
         self.word(length);
-        self.block[4..8].copy_from_slice(&length.to_le_bytes());
-        self.out.write_all(&self.block)
+        self.blocks[self.begin + 4..][..4].copy_from_slice(&length.to_le_bytes());
+        self.ended()
+    }
+
+    /// A block is whole.
+    fn ended(&mut self) -> io::Result<()> {
+        if self.blocks.len() < TOGETHER { Ok(()) } else { self.flush() }
     }
 }

@@ -1,7 +1,6 @@
 //! `towpath capture`: the frames of a service's connections, as tcpdump would write them.
 
 mod filter;
-mod names;
 mod output;
 mod session;
 

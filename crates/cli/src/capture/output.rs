@@ -3,6 +3,7 @@
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FileType;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,6 +15,8 @@ const PIECE: usize = 4096;
 /// The file, or standard output.
 pub struct Output<'a> {
     file: OwnedFd,
+    /// It takes all at once, and nobody has to read.
+    is_regular: bool,
     signals: &'a SignalFd,
 }
 
@@ -23,7 +26,7 @@ impl<'a> Output<'a> {
         if path.as_os_str() != "-" {
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
             let file = file.map_err(|why| format!("{}: {why}", path.display()))?;
-            return Ok(Self { file: file.into(), signals });
+            return Ok(Self::over(file.into(), signals));
         }
         if io::stdout().is_terminal() {
             return Err(
@@ -31,12 +34,21 @@ impl<'a> Output<'a> {
             );
         }
         let file = io::stdout().as_fd().try_clone_to_owned().map_err(|why| why.to_string())?;
-        Ok(Self { file, signals })
+        Ok(Self::over(file, signals))
+    }
+
+    fn over(file: OwnedFd, signals: &'a SignalFd) -> Self {
+        let is_regular =
+            rustix::fs::fstat(&file).is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile);
+        Self { file, is_regular, signals }
     }
 }
 
 impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_regular {
+            return Ok(rustix::io::write(&self.file, bytes)?);
+        }
         let mut ready = [
             PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT),
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),

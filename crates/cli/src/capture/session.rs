@@ -1,31 +1,25 @@
-//! A running capture: takes frames out of the memory, puts them in the order of their times, and writes them.
+//! A running capture: looks into the memory again and again, and has what is there written.
 
-use super::names::Names;
 use super::output::Output;
 use crate::complain;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
-use towpath_capture::pcapng::{Interface, Packet, Writer};
-use towpath_capture::record::{DIRECT, Kind, Record};
+use towpath_capture::pcapng::{Interface, Writer};
 use towpath_capture::tap::now_ns;
-use towpath_capture::{Name, Reader};
+use towpath_capture::{Reader, Sheet};
 use towpath_service::api::{Asked, Capturing};
 
 /// Time between two looks into the memory.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a frame waits for those that other threads have seen before it, and for its connection's name.
 const HOLD_NS: u64 = 20_000_000;
-/// Most bytes of frames that wait.
-const MOST_HELD: usize = 64 << 20;
 /// From when on, and how often, progress is shown.
 const PROGRESS: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
-/// Bytes that are written together.
-const TOGETHER: usize = 64 << 10;
 
 /// A capture that the service has begun.
 pub struct Session<'a> {
@@ -69,19 +63,6 @@ impl Captured {
     }
 }
 
-/// The file, and what is to be written.
-struct Sheet<'a> {
-    writer: Writer<BufWriter<Output<'a>>>,
-    names: Names,
-    /// Frames that wait, in no order.
-    held: Vec<Record>,
-    held_bytes: usize,
-    /// The interface of the frames of each port.
-    ports: u32,
-    count: Option<u64>,
-    captured: Captured,
-}
-
 impl Session<'_> {
     /// Captures until a signal, the count or the time ends it, the reader of the file goes away, or the service.
     pub fn run(mut self, output: Output<'_>, time: Option<Duration>) -> io::Result<Captured> {
@@ -98,31 +79,28 @@ impl Session<'_> {
             let lasted = begun.elapsed();
             if lasted > PROGRESS && (lasted - PROGRESS).as_secs() / WINDOW.as_secs() >= shown {
                 shown += 1;
-                progress(terminal, shown, sheet.captured.frames, reader.counts().1);
+                progress(terminal, shown, sheet.written().0, reader.counts().1);
             }
         };
         if terminal && shown > 0 {
             let _ = writeln!(io::stderr());
         }
         result.and_then(|()| self.finish(&mut reader, &mut sheet)).or_else(gone)?;
-        (sheet.captured.matched, sheet.captured.dropped) = reader.counts();
-        sheet.end().or_else(gone)?;
-        Ok(sheet.captured)
+        let ((frames, bytes), (matched, dropped)) = (sheet.written(), reader.counts());
+        sheet.end(now_ns(), matched, dropped).or_else(gone)?;
+        Ok(Captured { stack: self.asked.answer.stack, frames, matched, dropped, bytes })
     }
 
-    fn sheet<'a>(&self, output: Output<'a>) -> io::Result<Sheet<'a>> {
+    fn sheet<'a>(&self, output: Output<'a>) -> io::Result<Sheet<Output<'a>>> {
         let Capturing { stack, ports } = &self.asked.answer;
-        let out = BufWriter::with_capacity(TOGETHER, output);
-        let mut writer = Writer::new(out, concat!("towpath ", env!("CARGO_PKG_VERSION")))?;
+        let mut writer = Writer::new(output, concat!("towpath ", env!("CARGO_PKG_VERSION")))?;
         let places = places(stack, ports);
         for (name, description) in &places {
             let (name, description) = (name.clone(), (*description).into());
             writer.interface(&Interface { name, description, filter: self.filter.clone(), snap: self.snap })?;
         }
         writer.flush()?;
-        let captured = Captured { stack: stack.clone(), ..Captured::default() };
-        let (names, held) = (Names::default(), Vec::new());
-        Ok(Sheet { writer, names, held, held_bytes: 0, ports: places.len() as u32 - 1, count: self.count, captured })
+        Ok(Sheet::new(writer, places.len(), self.count))
     }
 
     /// Waits a moment. True: a signal came, or the service has ended the capture.
@@ -145,13 +123,15 @@ impl Session<'_> {
     }
 
     /// Has the service end the capture, and writes what it has left.
-    fn finish(&mut self, reader: &mut Reader, sheet: &mut Sheet<'_>) -> io::Result<()> {
+    fn finish(&mut self, reader: &mut Reader, sheet: &mut Sheet<Output<'_>>) -> io::Result<()> {
         let conversation = &mut self.asked.conversation;
         let _ = conversation.shutdown(Shutdown::Write);
         // The service closes it when no thread of the stack leaves frames any more.
         let _ = conversation.read(&mut [0; 1]);
-        sheet.take(reader);
-        sheet.write(u64::MAX)
+        while sheet.take(reader) {
+            sheet.write(u64::MAX)?;
+        }
+        Ok(())
     }
 }
 
@@ -182,64 +162,5 @@ fn progress(terminal: bool, nth: u64, frames: u64, dropped: u64) {
         let _ = write!(io::stderr(), "\r{frames} frames, {dropped} dropped; ctrl-C ends it ");
     } else if nth == 1 {
         complain(&format!("{frames} frames, {dropped} dropped so far; SIGINT or SIGTERM ends it"));
-    }
-}
-
-impl Sheet<'_> {
-    /// Takes what the service has left.
-    fn take(&mut self, reader: &mut Reader) {
-        for ring in 0..reader.rings() {
-            while self.held_bytes < MOST_HELD
-                && let Some(record) = reader.next(ring)
-            {
-                match record.header.kind {
-                    Kind::Name => Name::decode(&record.bytes).into_iter().for_each(|name| self.names.told(name)),
-                    Kind::Frame { .. } => {
-                        self.held_bytes += record.bytes.len() + size_of::<Record>();
-                        self.held.push(record);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Writes the frames that were seen before `due_ns`, in the order of their times. If too many wait, all of them.
-    fn write(&mut self, due_ns: u64) -> io::Result<()> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        self.held.sort_by_key(|record| record.header.time_ns);
-        let all = self.held_bytes >= MOST_HELD;
-        let due = if all { self.held.len() } else { self.held.partition_point(|r| r.header.time_ns <= due_ns) };
-        for record in self.held.drain(..due) {
-            self.held_bytes -= record.bytes.len() + size_of::<Record>();
-            if self.count.is_some_and(|count| self.captured.frames >= count) {
-                continue;
-            }
-            let Record { header, bytes } = record;
-            let Kind::Frame { outgoing } = header.kind else { continue };
-            // The last interface is for frames that no port has.
-            let interface = u32::from(header.place).min(self.ports);
-            let within = header.place == DIRECT || header.place == 0;
-            let comment = self.names.comment(&header, &bytes);
-            self.captured.frames += 1;
-            self.captured.bytes += bytes.len() as u64;
-            let (time_ns, length) = (header.time_ns, header.length);
-            let outgoing = Some(outgoing).filter(|_| !within);
-            self.writer.packet(&Packet { interface, time_ns, outgoing, length, bytes, comment })?;
-        }
-        // A viewer shows what is there.
-        self.writer.flush()
-    }
-
-    fn is_full(&self) -> bool {
-        self.count.is_some_and(|count| self.captured.frames >= count)
-    }
-
-    /// The counts, once for all interfaces.
-    fn end(&mut self) -> io::Result<()> {
-        let Captured { matched, dropped, .. } = self.captured;
-        self.writer.statistics(0, now_ns(), matched, dropped)?;
-        self.writer.flush()
     }
 }

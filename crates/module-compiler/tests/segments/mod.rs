@@ -37,6 +37,7 @@ pub struct Splice {
     pub tsecr: u32,
     pub left: u8,
     pub right: u8,
+    pub tagged: bool,
     pub out: u32,
 }
 
@@ -49,13 +50,13 @@ impl Splice {
         let shift = rng.below(15) as u8;
         let (left, right) = if rng.chance(500_000) { (shift, 0) } else { (0, shift) };
         let [seq, ack, tsval, tsecr] = std::array::from_fn(|_| number(rng));
-        Self { to, macs, seq, ack, tsval, tsecr, left, right, out }
+        Self { to, macs, seq, ack, tsval, tsecr, left, right, tagged: false, out }
     }
 
     pub fn value(&self) -> Vec<u8> {
         let numbers = [self.seq, self.ack, self.tsval, self.tsecr].map(u32::to_ne_bytes).concat();
-        [&self.to[..], &self.macs, &numbers, &[self.left, self.right], &[0; 14], &self.out.to_ne_bytes(), &[0; 32]]
-            .concat()
+        let shifts = [self.left, self.right, 0, self.tagged.into()];
+        [&self.to[..], &self.macs, &numbers, &shifts, &[0; 12], &self.out.to_ne_bytes(), &[0; 32]].concat()
     }
 }
 
@@ -190,6 +191,13 @@ impl Segment {
         tcp[16..18].copy_from_slice(&sum);
         let kind: [u8; 2] = if is_v6(&self.connection) { [0x86, 0xdd] } else { [8, 0] };
         [&self.macs[..], &kind, &ip[..], &tcp, &self.payload, &vec![0xa5; self.padding]].concat()
+    }
+
+    /// Its frame with the tag of this VLAN.
+    pub fn tagged(&self, vlan: u16) -> Vec<u8> {
+        let mut frame = self.bytes();
+        frame.splice(12..12, [0x8100, vlan].map(u16::to_be_bytes).concat());
+        frame
     }
 
     /// Where its TCP header begins.

@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 /// How often the clock is asked to know what asking takes.
 const ASKED: usize = 15;
-/// After a longer run the thread's own clock is asked, ns.
+/// After a longer run, and before one that comes so long after the last, the thread's own clock is asked, ns.
 const LONG_NS: u64 = 10_000;
 
 /// Two clocks, ns.
@@ -27,7 +27,7 @@ impl Clock {
 }
 
 /// A turn of a flow group in which a module with a limit has run.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Turn {
     /// Has one run yet?
     is_on: bool,
@@ -38,16 +38,27 @@ struct Turn {
     taken_ns: u64,
     /// How long other programs have had the CPU, as far as somebody has asked.
     lost_ns: u64,
+    /// When the last one was over.
+    seen_ns: u64,
 }
 
 impl Turn {
+    const NONE: Self = Self { is_on: false, wall_ns: 0, thread_ns: 0, taken_ns: 0, lost_ns: 0, seen_ns: 0 };
+
     fn own_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.wall_ns + self.taken_ns + self.lost_ns)
+    }
+
+    /// Asks how long other programs have had the CPU since somebody has asked last.
+    fn newly_lost_ns(&mut self, thread: fn() -> u64, now_ns: u64) -> u64 {
+        let ran_ns = thread().saturating_sub(self.thread_ns);
+        let lost_ns = now_ns.saturating_sub(self.wall_ns).saturating_sub(ran_ns).max(self.lost_ns);
+        lost_ns - std::mem::replace(&mut self.lost_ns, lost_ns)
     }
 }
 
 thread_local! {
-    static TURN: Cell<Turn> = const { Cell::new(Turn { is_on: false, wall_ns: 0, thread_ns: 0, taken_ns: 0, lost_ns: 0 }) };
+    static TURN: Cell<Turn> = const { Cell::new(Turn::NONE) };
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -90,10 +101,17 @@ impl Meter {
         let mut turn = TURN.get();
         if !turn.is_on {
             let thread_ns = (self.clock.thread)();
-            turn = Turn { is_on: true, wall_ns: (self.clock.wall)(), thread_ns, ..Turn::default() };
+            turn = Turn { is_on: true, wall_ns: (self.clock.wall)(), thread_ns, ..Turn::NONE };
             TURN.set(turn);
             return turn.wall_ns;
         }
+        let now_ns = (self.clock.wall)();
+        if now_ns.saturating_sub(turn.seen_ns) <= LONG_NS {
+            return now_ns;
+        }
+        // What was lost before a run is not the run's.
+        turn.newly_lost_ns(self.clock.thread, now_ns);
+        TURN.set(turn);
         (self.clock.wall)()
     }
 
@@ -103,12 +121,10 @@ impl Meter {
         let mut turn = TURN.get();
         let mut run_ns = now_ns.saturating_sub(begin_ns + self.clock_ns);
         if run_ns > LONG_NS {
-            let ran_ns = (self.clock.thread)().saturating_sub(turn.thread_ns);
-            let lost_ns = now_ns.saturating_sub(turn.wall_ns).saturating_sub(ran_ns);
-            run_ns = run_ns.saturating_sub(lost_ns.saturating_sub(turn.lost_ns));
-            turn.lost_ns = turn.lost_ns.max(lost_ns);
+            run_ns = run_ns.saturating_sub(turn.newly_lost_ns(self.clock.thread, now_ns));
         }
         turn.taken_ns += run_ns;
+        turn.seen_ns = now_ns;
         TURN.set(turn);
         let (account, own_ns) = (tenant.account(self.worker()), self.has_turns.then(|| turn.own_ns(now_ns)));
         if let Some(over) = account.charge(tenant.percent, run_ns, own_ns, now_ns) {
@@ -118,7 +134,7 @@ impl Meter {
 
     /// The turn is over, and what runs now is of the next one. Returns its own work, ns.
     pub(super) fn end_turn(&self) -> u64 {
-        let turn = TURN.take();
+        let turn = TURN.replace(Turn::NONE);
         if turn.is_on { turn.own_ns((self.clock.wall)()) } else { 0 }
     }
 

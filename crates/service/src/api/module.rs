@@ -101,7 +101,8 @@ pub struct NewModule {
     pub hook: String,
     /// Modules with a lower one run first.
     pub priority: i32,
-    /// Who is charged for its time. All modules of a tenant have one account. `None`: a tenant of the module's name.
+    /// Who is charged for its time. All modules of a tenant have one account. `None`: a tenant of the module's name,
+    /// which is no other module's.
     #[serde(default)]
     pub tenant: Option<String>,
     /// The share of a core's time that the tenant's modules may take together, in percent. `None`: what the tenant has already, or

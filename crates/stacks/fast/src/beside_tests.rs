@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
-use towpath_capture::record::Kind;
+use towpath_capture::record::{Header, Kind};
 use towpath_capture::{Memory, Reader, Tap, Wish};
 use towpath_modules::Chains;
 use towpath_ports::memory::Loopback;
@@ -153,14 +153,15 @@ impl Bench {
         let taps = writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect();
         self.set.tap(begins.then_some(taps));
         let Some(mut reader) = std::mem::replace(&mut self.reader, next) else { return Default::default() };
-        let mut all = Vec::new();
+        let (mut all, mut to) = ([Vec::new(), Vec::new()], vec![0; 1 << 20]);
         for ring in 0..reader.rings() {
-            all.extend(std::iter::from_fn(|| reader.next(ring)));
+            let mut sort = |header: Header, bytes: &[u8]| match header.kind {
+                Kind::Frame { outgoing } => all[usize::from(outgoing)].push(bytes.to_vec()),
+                Kind::Name => panic!("nobody tells a name"),
+            };
+            while reader.take(ring, &mut to, |_, header, bytes| sort(header, bytes)) > 0 {}
         }
-        [false, true].map(|outgoing| {
-            let these = all.iter().filter(|record| record.header.kind == Kind::Frame { outgoing });
-            these.map(|record| record.bytes.clone()).collect()
-        })
+        all
     }
 
     /// Sends a frame. False: there is no room.

@@ -9,12 +9,14 @@ use crate::messages::ToGroup;
 use crate::owner::split;
 use crate::slow::SlowState;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use towpath_capture::direct::{Place, Sink, Watch};
 use towpath_capture::{Memory, Name, Tap, Wish};
+use towpath_ring::wake::{doorbell, drain};
 use towpath_runtime::Capture;
+use towpath_runtime::capture::Next;
 use towpath_runtime::requests::{Caller, Request, Taps};
 use towpath_tcp::flow::{FourTuple, Owner, PortId};
 
@@ -22,6 +24,8 @@ use towpath_tcp::flow::{FourTuple, Owner, PortId};
 pub struct FastCapture {
     memory: Memory,
     watch: Arc<Mutex<Watch<Tap>>>,
+    /// Notified when there is a first direct connection.
+    call: Arc<OwnedFd>,
     slow: Caller,
     /// There is one capture at a time.
     running: Arc<AtomicBool>,
@@ -36,6 +40,7 @@ impl FastCapture {
         running: &Arc<AtomicBool>,
     ) -> std::io::Result<Box<dyn Capture>> {
         let (memory, writers) = Memory::new(1 + ports.iter().sum::<usize>(), wish.bytes)?;
+        let call = Arc::new(doorbell()?);
         if running.swap(true, Ordering::AcqRel) {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::ResourceBusy,
@@ -47,9 +52,9 @@ impl FastCapture {
         let ports = ports.iter().map(|count| taps(*count)).collect();
         // There is a writer for it: one more than there are ports.
         let other = writers.next().ok_or(std::io::ErrorKind::InvalidInput)?;
-        let watch = Arc::new(Mutex::new(Watch::new(Tap::new(other, wish))));
+        let watch = Arc::new(Mutex::new(Watch::new(Tap::new(other, wish).calls(Arc::clone(&call)))));
         let taps = Taps { ports, other: Arc::clone(&watch) };
-        let capture = Self { memory, watch, slow: slow.clone(), running: Arc::clone(running) };
+        let capture = Self { memory, watch, call, slow: slow.clone(), running: Arc::clone(running) };
         slow.answer::<()>(|done| Request::Capture(Some(taps), done));
         Ok(Box::new(capture))
     }
@@ -59,8 +64,18 @@ impl Capture for FastCapture {
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
-    fn look(&mut self) -> bool {
-        lock(&self.watch).look()
+    fn look(&mut self) -> Next {
+        // A connection that comes from now on notifies again.
+        drain(self.call.as_fd());
+        let mut watch = lock(&self.watch);
+        match watch.look() {
+            true => Next::Now,
+            false if watch.is_empty() => Next::Called,
+            false => Next::Soon,
+        }
+    }
+    fn call(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.call.as_fd())
     }
 }
 

@@ -15,11 +15,12 @@ const MAP: &str = "towpath_splices";
 /// Bytes of a key and of a value.
 const KEY: usize = size_of::<Connection>();
 const VALUE: usize = size_of::<Splice>();
-/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, the newest acknowledgement, the ends, and
+/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, if there is a tag, the newest acknowledgement, the ends, and
 /// what has gone on: by the module, and by the kernel.
 const LINK_AT: usize = KEY;
 const SHIFTS_AT: usize = 68;
 const ENDED_AT: usize = 70;
+const TAGGED_AT: usize = 71;
 const ACKED_AT: usize = 72;
 const FIN_AT: usize = 76;
 const RST_AT: usize = 80;
@@ -185,6 +186,7 @@ fn value(translation: &Translation, out: u32) -> Option<Splice> {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
     (value[SHIFTS_AT], value[SHIFTS_AT + 1]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
+    value[TAGGED_AT] = link.vlan.is_some().into();
     Some(value)
 }
 

@@ -13,6 +13,7 @@ use towpath_capture::ends::ends;
 use towpath_capture::record::KERNEL;
 use towpath_capture::tap::now_ns;
 use towpath_capture::{Memory, Name, Tap, Wish};
+use towpath_runtime::capture::Next;
 use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::{Capture, SocketStatus};
 
@@ -160,7 +161,7 @@ impl Capture for KernelCapture {
         self.memory.as_fd()
     }
 
-    fn look(&mut self) -> bool {
+    fn look(&mut self) -> Next {
         let mut taken = 0;
         while taken < BATCH
             && let Some(frame) = receive(&self.socket, &mut self.buffer)
@@ -174,7 +175,7 @@ impl Capture for KernelCapture {
             self.tap.lose(lost(&self.socket));
         }
         self.settle();
-        taken == BATCH
+        if taken == BATCH { Next::Now } else { Next::Soon }
     }
 }
 

@@ -184,7 +184,9 @@ impl SlowPath {
         let (a, b) = (a?, b?);
         // Both ends of one connection would send each other their own segments.
         let apart = a.tuple != b.tuple.reversed();
-        let plain = a.tuple.local.is_ipv4() == b.tuple.local.is_ipv4() && [&a, &b].iter().all(|end| end.is_plain());
+        // Segments keep the length of their headers, and their tag.
+        let same = a.tuple.local.is_ipv4() == b.tuple.local.is_ipv4() && a.link.vlan == b.link.vlan;
+        let plain = same && [&a, &b].iter().all(|end| end.is_plain());
         let installed = a.snapshot.mss != 0 && b.snapshot.mss != 0;
         let fits = a.largest <= b.takes && b.largest <= a.takes;
         let alike = (a.snapshot.flags ^ b.snapshot.flags) & ALIKE == 0;
@@ -371,10 +373,10 @@ struct End {
 }
 
 impl End {
-    /// Have its frames no tag, and do its addresses say where they lead?
+    /// Do its addresses say where they lead?
     fn is_plain(&self) -> bool {
         let scoped = |address: IpAddr| matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-        self.link.vlan.is_none() && !scoped(self.tuple.local) && !scoped(self.tuple.remote)
+        !scoped(self.tuple.local) && !scoped(self.tuple.remote)
     }
 }
 

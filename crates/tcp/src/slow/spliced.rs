@@ -245,7 +245,8 @@ impl SlowPath {
         let key = self.splice_of(id);
         let Some(running) = key.and_then(|key| self.spliced.running.get_mut(&key)) else { return };
         let translation = &mut running.translations[usize::from(running.flows[0] == id)];
-        let may_follow = link.vlan.is_none() && (link.port == translation.link.port || !narrower);
+        let is_same = link.port == translation.link.port;
+        let may_follow = link.vlan == translation.link.vlan && (is_same || !narrower);
         let known = may_follow && {
             translation.link = *link;
             host.resplice(translation)
@@ -302,6 +303,7 @@ impl SlowPath {
         running.passed_on_at = Some(now);
         let told = TooBig {
             macs: [back.link.destination, back.link.source],
+            vlan: back.link.vlan,
             from: came.from.remote_end(),
             to: came.from.local_end(),
             seq: Seq(error.seq).sub(came.seq).0,

@@ -216,6 +216,31 @@ fn time_in_which_another_program_has_the_cpu_is_charged_to_nobody() {
     assert_eq!(one.overrun(), None);
 }
 
+/// The time that is lost between two runs is neither's.
+#[test]
+fn a_run_after_time_in_which_another_program_had_the_cpu_is_charged_in_full() {
+    let one = tenant("one", 10);
+    let mut chain = chain(&[works(&one, 0)], COUNTED);
+    let limited = Tenants::of(std::iter::once(&one));
+    let run = |chain: &mut Chain, ns: u32| {
+        let mut frame = frames(&[[ns, 0]]).remove(0);
+        assert_eq!(chain.run_in_place(&mut frame), Action::Pass);
+    };
+    let mut turns = 0;
+    while one.overrun().is_none() && turns < 1_000 {
+        run(&mut chain, 100);
+        LOST.set(LOST.get() + 5_000_000);
+        pass(50_000);
+        run(&mut chain, 60_000);
+        limited.end_turn(chain.meter());
+        turns += 1;
+    }
+    let over = one.overrun().unwrap();
+    assert_eq!((over.taken_ns, over.own_ns), (60_100, Some(50_000)));
+    // 5.6 of 60 µs are its share. 25 of those that are to spare come back until the next turn, so 29 are gone of 500.
+    assert!((15..20).contains(&turns), "{turns}");
+}
+
 #[test]
 fn on_the_thread_for_direct_connections_nobody_waits_so_the_share_of_the_core_counts_alone() {
     let one = tenant("one", 20);

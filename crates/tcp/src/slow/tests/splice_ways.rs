@@ -37,7 +37,19 @@ fn connections_over_two_ports_name_the_way_out_and_other_links_are_refused() {
     assert_eq!(ways.map(|way| way.link.port), [PortId(2), PortId(1)]);
     assert_eq!(ways.map(|way| way.link.source), [[7; 6], LINK.source]);
     let mut proxy = Proxy::with(by(Link { vlan: Some(5), ..LINK }));
-    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "a tag");
+    assert_eq!(proxy.ask(), Err(EOPNOTSUPP), "one has a tag");
+    // Of one VLAN they keep it, also on another link of it. Another VLAN is another network.
+    let link = Link { vlan: Some(5), ..LINK };
+    let mut bench = Bench::listening(10);
+    bench.world.splices = Some(HashMap::new());
+    let flows = [CLIENT, Owner(77)].map(|owner| {
+        bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
+        bench.client_of(owner, PEER, US)
+    });
+    let owners = flows.map(|flow| bench.world.setups[&flow].owner);
+    flows.iter().for_each(|flow| _ = bench.reading(*flow));
+    let Bench { slow, world, readings, now } = &mut bench;
+    assert_eq!(slow.splice(*now, owners, 1, readings, world), Ok(()), "both have the tag");
 }
 
 #[test]

@@ -1,0 +1,226 @@
+//! The limits of `firewall.bpf.c`: compiled, interpreted and in the kernel, each with maps of its own, segment by segment.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Three, may_verify, object_file};
+use std::time::Duration;
+use towpath_modules::verify::update_map;
+use towpath_modules::{Action, Object};
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+/// The server's first number, and the client's.
+const SERVERS: u32 = 1000;
+const CLIENTS: u32 = 5000;
+const PORT: u16 = 7000;
+
+/// Who begins connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Host {
+    /// 10.0.0.x
+    Four(u8),
+    /// fd00:0:0:x::y
+    Six(u8, u8),
+}
+
+impl Host {
+    fn is_v6(self) -> bool {
+        matches!(self, Self::Six(..))
+    }
+    fn octets(self) -> Vec<u8> {
+        match self {
+            Self::Four(last) => vec![10, 0, 0, last],
+            Self::Six(network, last) => [&[0xfd, 0, 0, 0, 0, 0, 0, network][..], &[0; 7], &[last]].concat(),
+        }
+    }
+    fn server(self) -> Self {
+        if self.is_v6() { Self::Six(99, 1) } else { Self::Four(99) }
+    }
+}
+
+/// A segment of the connection that this host has begun on this port.
+fn segment(host: Host, port: u16, is_clients: bool, flags: u8, [seq, ack]: [u32; 2], payload: usize) -> Vec<u8> {
+    let mut addresses = [host.octets(), host.server().octets()];
+    let mut ports = [port, PORT];
+    if !is_clients {
+        addresses.reverse();
+        ports.reverse();
+    }
+    let mut frame = vec![2; 12];
+    let length = (20 + payload) as u16;
+    if host.is_v6() {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend(length.to_be_bytes());
+        frame.extend([6, 64]);
+    } else {
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((20 + length).to_be_bytes());
+        frame.extend([0, 0, 0, 0, 64, 6, 0, 0]);
+    }
+    addresses.iter().for_each(|address| frame.extend(address));
+    ports.iter().for_each(|port| frame.extend(port.to_be_bytes()));
+    [seq, ack].iter().for_each(|number| frame.extend(number.to_be_bytes()));
+    frame.extend([5 << 4, flags, 1, 0, 0, 0, 0, 0]);
+    frame.resize(frame.len() + payload, 7);
+    frame
+}
+
+struct Wall {
+    three: Three,
+    object: Object,
+}
+
+impl Wall {
+    /// `None`: there is no clang, or no right to ask the verifier.
+    fn new() -> Option<Self> {
+        let file = object_file("bpf/modules/firewall.bpf.c").filter(|_| may_verify())?;
+        let object = Object::parse(&file).unwrap();
+        let mut wall = Self { three: Three::new(&object, "firewall").unwrap(), object };
+        wall.set("counting", &[0; 4], &1u32.to_ne_bytes());
+        Some(wall)
+    }
+
+    fn set(&mut self, map: &str, key: &[u8], value: &[u8]) {
+        let number = self.object.maps.iter().position(|known| known.name == map).unwrap();
+        update_map(&self.three.accepted.maps[number], key, value).unwrap();
+        for instance in self.three.instances() {
+            instance.module().maps()[number].set(key, value).unwrap();
+        }
+    }
+
+    /// So many connections for each client of this host's family.
+    fn limit(&mut self, host: Host, most: u32) {
+        let key = [0u32.to_ne_bytes().to_vec(), vec![0; host.octets().len()]].concat();
+        self.set(if host.is_v6() { "limits6" } else { "limits" }, &key, &most.to_ne_bytes());
+    }
+
+    /// Does it pass? All have said the same.
+    #[track_caller]
+    fn passes(&mut self, frame: &[u8]) -> bool {
+        match self.three.agree("firewall", frame) {
+            Action::Pass => true,
+            Action::Drop => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The segment with which a client completes its handshake.
+    #[track_caller]
+    fn completes(&mut self, host: Host, port: u16) -> bool {
+        self.passes(&segment(host, port, true, ACK, [CLIENTS + 1, SERVERS + 1], 0))
+    }
+
+    /// Opens a connection. Does it have a place?
+    #[track_caller]
+    fn opens(&mut self, host: Host, port: u16) -> bool {
+        assert!(self.passes(&segment(host, port, true, SYN, [CLIENTS, 0], 0)));
+        assert!(self.passes(&segment(host, port, false, SYN | ACK, [SERVERS, CLIENTS + 1], 0)));
+        self.completes(host, port)
+    }
+
+    /// Both ends say that they have sent all, one after the other.
+    #[track_caller]
+    fn ends(&mut self, host: Host, port: u16, client_first: bool) {
+        for is_clients in [client_first, !client_first] {
+            let numbers = if is_clients { [CLIENTS + 1, SERVERS + 1] } else { [SERVERS + 1, CLIENTS + 1] };
+            assert!(self.passes(&segment(host, port, is_clients, FIN | ACK, numbers, 0)));
+        }
+    }
+}
+
+const FAMILIES: [Host; 2] = [Host::Four(1), Host::Six(1, 1)];
+
+#[test]
+fn a_client_has_as_many_connections_as_its_limit_says_over_both_versions_of_ip() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        assert!(wall.opens(host, 999), "there is no limit");
+        wall.limit(host, 300);
+        let opened = (1000..1300).filter(|port| wall.opens(host, *port)).count();
+        assert_eq!(opened, 300, "{host:?}");
+        assert!(!wall.opens(host, 1300) && !wall.completes(host, 1300));
+        assert!(wall.passes(&segment(host, 1299, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)), "others go on");
+        // What it sends again has a place when there is one.
+        wall.ends(host, 1117, true);
+        assert!(wall.completes(host, 1300) && !wall.opens(host, 1301));
+        // As many places as connections have ended, however they have.
+        (1010..1020).for_each(|port| wall.ends(host, port, port % 2 == 0));
+        assert!(wall.passes(&segment(host, 1020, true, RST | ACK, [CLIENTS + 1, 0], 0)));
+        assert!(wall.passes(&segment(host, 1021, false, RST | ACK, [SERVERS + 1, 0], 0)));
+        assert!(wall.passes(&segment(host, 1022, true, RST | ACK, [CLIENTS, 0], 0)), "the server does not believe it");
+        let opened = (2000..2020).filter(|port| wall.opens(host, *port)).count();
+        assert_eq!(opened, 10 + 2, "{host:?}");
+        // One that has ended and goes on needs a place again.
+        assert!(!wall.passes(&segment(host, 1010, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        wall.ends(host, 1050, true);
+        assert!(wall.passes(&segment(host, 1010, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        assert!(!wall.opens(host, 2500));
+    }
+}
+
+#[test]
+fn a_network_of_ipv6_is_one_client_and_an_address_of_ipv4_is_one() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 2);
+    }
+    assert!(wall.opens(Host::Six(1, 1), 1000) && wall.opens(Host::Six(1, 2), 1000));
+    assert!(!wall.opens(Host::Six(1, 3), 1000), "another address of it");
+    assert!(wall.opens(Host::Six(2, 3), 1000), "another network");
+    assert!(wall.opens(Host::Four(1), 1000) && wall.opens(Host::Four(1), 1001) && !wall.opens(Host::Four(1), 1002));
+    assert!(wall.opens(Host::Four(2), 1000));
+}
+
+#[test]
+fn more_than_can_be_counted_is_no_limit_and_none_at_all_is_one() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 16_385);
+        assert!((1000..1040).all(|port| wall.opens(host, port)));
+        wall.limit(host, 0);
+        assert!(!wall.opens(host, 2000));
+    }
+}
+
+/// Nobody says that the place is free. It is found all the same: by 128 looks at a time, with a pause between them.
+#[test]
+fn the_place_of_a_connection_that_ended_unseen_is_found() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 300);
+        assert!((1000..1300).all(|port| wall.opens(host, port)));
+        let [client, server] = [host, host.server()].map(|one| {
+            let mut words = one.octets();
+            words.resize(16, 0);
+            words
+        });
+        let version: u32 = if host.is_v6() { 6 } else { 4 };
+        let ports = [1200u16, PORT].map(u16::to_be_bytes).concat();
+        let key = [client, server, ports, version.to_ne_bytes().to_vec()].concat();
+        // It has ended: number 200.
+        let value = [[0u32; 3], [4, 200, 0]].concat().into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
+        wall.set("connections", &key, &value);
+        let pause = || std::thread::sleep(Duration::from_millis(6));
+        assert!(!wall.opens(host, 1500), "it is not among the first");
+        pause();
+        assert!(wall.completes(host, 1500) && !wall.opens(host, 1501), "{host:?}");
+    }
+}
+
+#[test]
+fn networks_are_blocked_over_both_versions_of_ip() {
+    let Some(mut wall) = Wall::new() else { return };
+    for (map, bits, host, other) in
+        [("blocked_nets", 32u32, Host::Four(1), Host::Four(2)), ("blocked_nets6", 64, Host::Six(1, 7), Host::Six(2, 7))]
+    {
+        let mut frame = |host, is_clients| wall.passes(&segment(host, 1000, is_clients, ACK, [1, 1], 10));
+        assert!(frame(host, true) && frame(other, true));
+        let key = [bits.to_ne_bytes().to_vec(), host.octets()].concat();
+        wall.set(map, &key, &1u32.to_ne_bytes());
+        let mut frame = |host, is_clients| wall.passes(&segment(host, 1000, is_clients, ACK, [1, 1], 10));
+        assert!(!frame(host, true) && !frame(host, false) && frame(other, true) && frame(other, false));
+    }
+}
