@@ -171,7 +171,8 @@ fn log(socket: &Path) -> Result<String, String> {
         .args(["--no-pager", "--output", "short-iso-precise", "--lines", &lines, "_COMM=towpathd"])
         .output();
     match journal {
-        Ok(journal) if journal.status.success() && !journal.stdout.is_empty() => {
+        // Without lines it says so in one.
+        Ok(journal) if journal.status.success() && journal.stdout.iter().filter(|byte| **byte == b'\n').count() > 1 => {
             Ok(String::from_utf8_lossy(&journal.stdout).into_owned())
         }
         Ok(journal) => {
