@@ -5,9 +5,11 @@ mod bench;
 mod capture;
 mod cdi;
 mod check_config;
+mod clock;
 mod completions;
 mod daemon;
 mod doctor;
+mod events;
 mod exec;
 mod kernel_stack;
 mod locate;
@@ -71,6 +73,8 @@ enum Command {
     Top(top::Arguments),
     /// Show what a service counts, for Prometheus
     Metrics(metrics::Arguments),
+    /// Show the last rare events of each thread: ends of connections, retransmissions, drops, panics
+    Events(events::Arguments),
     /// Capture the frames of a service's connections
     Capture(capture::Arguments),
     /// Let frames go through programs of your own
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
+        Command::Events(arguments) => report(events::run(&arguments), arguments.json),
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Module(arguments) => report(module::run(&arguments), arguments.json),
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),

@@ -292,6 +292,7 @@ mod tests {
             slots: 2,
             contract_violations: 0,
             leaving: true,
+            busy_us: 0,
         };
         let first = Status {
             version: "0.1.0".into(),
@@ -339,6 +340,7 @@ mod tests {
             auto: Vec::new(),
             sandbox: SandboxStatus { in_force: vec!["seccomp on".into()], ..SandboxStatus::default() },
             clients: vec![client],
+            ended: Vec::new(),
         };
         let mut second = first.clone();
         second.flow_groups[0].status.busy_us += 25;

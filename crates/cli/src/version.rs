@@ -26,12 +26,21 @@ struct Version {
     target: String,
 }
 
+fn version() -> Version {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    Version { version: env!("CARGO_PKG_VERSION"), contract: towpath_ring::layout::VERSION, target }
+}
+
+/// The version as JSON.
+pub fn json() -> String {
+    serde_json::to_string(&version()).unwrap_or_default()
+}
+
 /// Shows it.
 pub fn run(arguments: &Arguments) -> ExitCode {
-    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
-    let version = Version { version: env!("CARGO_PKG_VERSION"), contract: towpath_ring::layout::VERSION, target };
     if arguments.json {
-        return print(&(serde_json::to_string(&version).unwrap_or_default() + "\n"));
+        return print(&(json() + "\n"));
     }
+    let version = version();
     print(&format!("towpath {} ({}), version {} of the contract\n", version.version, version.target, version.contract))
 }

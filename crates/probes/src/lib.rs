@@ -3,7 +3,8 @@
 //! that page with the built program.
 //!
 //! While nobody traces, a probe is one `nop`. What it tells is what the code around it has at hand. Each function here is one probe,
-//! inlined into its callers, and its arguments are the probe's, in their order.
+//! inlined into its callers, and its arguments are the probe's, in their order. Those of rare events leave them in the flight
+//! recorder, too.
 //!
 //! A *socket* is the number of a client, in the high 32 bits, and of a slot. A *flow* is the number of a connection that the fast path
 //! carries. Numbers are used again when their connection has ended. Sequence numbers are those of the wire.
@@ -11,9 +12,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod sdt;
+pub mod spread;
 
 use sdt::{immediate, sdt};
 use std::net::{IpAddr, SocketAddr};
+use towpath_recorder::{self as recorder, Entry, Kind};
+
+pub use towpath_recorder::End;
 
 /// A flow, or a flow group, where there is none: both ends of a direct connection are applications.
 pub const NONE: i64 = -1;
@@ -100,6 +105,7 @@ fn bytes(address: IpAddr) -> [u8; 16] {
 pub fn connect(socket: u64, local: SocketAddr, remote: SocketAddr) {
     let ends = Ends::new(local, remote);
     sdt!(readonly, "connect", "8@{} 8@{}", in(reg) socket, in(reg) &ends);
+    recorder::record(&Entry { ends: Some((local, remote)), ..Entry::new(Kind::Connect, socket) });
 }
 
 /// The handshake is over, or the two ends of a direct connection have been joined; then each end has one. `accepted`: the peer has
@@ -110,6 +116,18 @@ pub fn established(flow_group: i64, flow: i64, socket: u64, accepted: bool, loca
     let ends = Ends::new(local, remote);
     sdt!(readonly, "established", "-8@{} -8@{} 8@{} 8@{} 8@{}",
         in(reg) flow_group, in(reg) flow, in(reg) socket, in(reg) u64::from(accepted), in(reg) &ends);
+    recorder::record(&Entry {
+        flag: accepted.into(),
+        flow_group: flow_group as u32,
+        value: (flow as u32, 0),
+        ends: Some((local, remote)),
+        ..Entry::new(Kind::Established, socket)
+    });
+}
+
+/// An event of a flow, for the recorder.
+fn of_flow(kind: Kind, flow_group: usize, flow: u32, value: (u32, u32)) -> Entry {
+    Entry { flow_group: flow_group as u32, value, ..Entry::new(kind, flow.into()) }
 }
 
 /// A connection stands in a listener's queue, where the application takes it without the stack.
@@ -124,6 +142,29 @@ pub fn accept(listener: u64, socket: u64, local: SocketAddr, remote: SocketAddr)
 #[inline(always)]
 pub fn close(socket: u64, abort: bool) {
     sdt!(nomem, "close", "8@{} 8@{}", in(reg) socket, in(reg) u64::from(abort));
+    recorder::record(&Entry { flag: abort.into(), ..Entry::new(Kind::Close, socket) });
+}
+
+/// A connection is over, and why. `errno`: of those that the stack has ended, and of those that were never established.
+#[cold]
+#[inline(never)]
+pub fn end(
+    (flow_group, flow): (i64, i64),
+    socket: u64,
+    (why, errno): (End, i32),
+    local: SocketAddr,
+    remote: SocketAddr,
+) {
+    let ends = Ends::new(local, remote);
+    sdt!(readonly, "end", "-8@{} -8@{} 8@{} 8@{} 8@{} 8@{}",
+        in(reg) flow_group, in(reg) flow, in(reg) socket, in(reg) why as u64, in(reg) i64::from(errno), in(reg) &ends);
+    recorder::record(&Entry {
+        flag: why as u8,
+        flow_group: flow_group as u32,
+        value: (flow as u32, errno.cast_unsigned()),
+        ends: Some((local, remote)),
+        ..Entry::new(Kind::End, socket)
+    });
 }
 
 /// Bytes of a flow are sent again.
@@ -141,6 +182,8 @@ pub fn retransmit(
     sdt!(readonly, "retransmit", "8@{} 8@{} 8@{} 8@{} 8@{} 8@{}",
         in(reg) flow_group, in(reg) u64::from(flow), in(reg) again as u64, in(reg) u64::from(seq), in(reg) u64::from(len),
         in(reg) &ends);
+    let entry = of_flow(Kind::Retransmit, flow_group, flow, (seq, len));
+    recorder::record(&Entry { flag: again as u8, ends: Some((local, remote)), ..entry });
 }
 
 /// A retransmission timer has run out: all from `seq` on counts as lost.
@@ -148,6 +191,7 @@ pub fn retransmit(
 pub fn rto(flow_group: usize, flow: u32, seq: u32, outstanding: u32) {
     sdt!(nomem, "rto", "8@{} 8@{} 8@{} 8@{}",
         in(reg) flow_group, in(reg) u64::from(flow), in(reg) u64::from(seq), in(reg) u64::from(outstanding));
+    recorder::record(&of_flow(Kind::Timeout, flow_group, flow, (seq, outstanding)));
 }
 
 /// A tail loss probe (RFC 8985 §7): nothing has come back for the last segments. `again`: it repeats what was sent.
@@ -156,18 +200,21 @@ pub fn tlp(flow_group: usize, flow: u32, seq: u32, len: u32, again: bool) {
     sdt!(nomem, "tlp", "8@{} 8@{} 8@{} 8@{} 8@{}",
         in(reg) flow_group, in(reg) u64::from(flow), in(reg) u64::from(seq), in(reg) u64::from(len),
         in(reg) u64::from(again));
+    recorder::record(&Entry { flag: again.into(), ..of_flow(Kind::TailProbe, flow_group, flow, (seq, len)) });
 }
 
 /// A received frame is dropped, or what is left of it. `reason`: its place in `Drop::NAMES` of the crate `tcp`.
 #[inline(always)]
 pub fn drop(reason: usize) {
     sdt!(nomem, "drop", "8@{}", in(reg) reason);
+    recorder::drop(reason);
 }
 
 /// Threads of a client are woken that sleep in `epoll_wait` or the like.
 #[inline(always)]
 pub fn wake(client: u32, pid: i32) {
     sdt!(nomem, "wake", "8@{} -8@{}", in(reg) u64::from(client), in(reg) i64::from(pid));
+    recorder::wake(client, pid);
 }
 
 /// A flow group's turn begins.

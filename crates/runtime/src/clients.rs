@@ -8,6 +8,7 @@ use crate::give_way::woken;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use towpath_recorder::{self as recorder, Entry, Kind};
 use towpath_ring::dirty::{acknowledge, acknowledge_all};
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
@@ -73,6 +74,8 @@ pub struct ClientShared {
     pub namespace: ClientNamespace,
     /// Words and entries of it that contradicted the contract.
     pub contract_violations: AtomicU64,
+    /// Its part of the time of flow groups, ns.
+    pub busy_ns: AtomicU64,
     /// See [`ClientSetup::remote_waker`].
     remote_waker: Option<Arc<dyn RemoteWaker>>,
     /// See [`ClientSetup::lease`].
@@ -97,6 +100,7 @@ impl ClientShared {
             name: setup.name,
             namespace: setup.namespace,
             contract_violations: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
             remote_waker: setup.remote_waker,
             lease: setup.lease,
             grown: AtomicU32::new(0),
@@ -203,6 +207,7 @@ impl ClientShared {
     /// Counts a contract violation.
     pub fn violated_contract(&self) {
         self.contract_violations.fetch_add(1, Ordering::Relaxed);
+        recorder::record(&Entry::new(Kind::Violation, self.index.into()));
     }
     /// [`AppWords::read`] for the slot's present use.
     #[inline]

@@ -9,7 +9,9 @@
 //! - [`events`]: telling an application that something has happened;
 //! - [`capture`]: frames of a stack for the operator to look at;
 //! - [`departure`], [`orphans`]: what clients that have ended leave, and its bounds;
+//! - [`ended`]: what programs have used that have ended;
 //! - [`memory_return`]: memory of clients that is given back by threads which may wait;
+//! - [`recorded`]: what the flight recorder has, in the log;
 //! - [`execute`]: a program in a stack's kernel;
 //! - [`log_throttle`]: a limit on log lines that others can provoke;
 //! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
@@ -26,6 +28,7 @@ pub mod client_namespace;
 pub mod client_setup;
 pub mod clients;
 pub mod departure;
+pub mod ended;
 mod event_count;
 pub mod events;
 pub mod execute;
@@ -41,6 +44,7 @@ pub mod orphans;
 pub mod peer_rules;
 pub mod placement;
 pub mod policy;
+pub mod recorded;
 pub mod requests;
 pub mod reservation;
 pub mod resume;

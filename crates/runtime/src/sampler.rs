@@ -1,6 +1,8 @@
 //! The throughput and latency that applications achieve, as the rings show them. Throughput is the bytes that they give
 //! and take. Latency is sampled from the receive ring to the application and back.
 
+use towpath_probes::spread::Spread;
+
 /// A sample that takes longer than this is given up, µs: the application does something else than answer.
 const LIMIT_US: u64 = 100_000;
 /// No connection.
@@ -44,6 +46,8 @@ impl Achieved {
 #[derive(Debug)]
 pub struct Sampler {
     achieved: Achieved,
+    /// The samples, with those that were given up: as long as they had lasted.
+    times: Spread,
     connection: u64,
     /// The position up to which the application is to take.
     mark: u32,
@@ -52,7 +56,7 @@ pub struct Sampler {
 
 impl Default for Sampler {
     fn default() -> Self {
-        Self { achieved: Achieved::default(), connection: NOBODY, mark: 0, since_us: 0 }
+        Self { achieved: Achieved::default(), times: Spread::default(), connection: NOBODY, mark: 0, since_us: 0 }
     }
 }
 
@@ -62,10 +66,19 @@ impl Sampler {
         self.achieved
     }
 
+    /// How long its samples took.
+    pub fn times(&self) -> &Spread {
+        &self.times
+    }
+
     /// New data stand in a receive ring, up to this position.
     #[inline]
     pub fn delivered(&mut self, connection: u64, rx_tail: u32, now_us: u64) {
-        if self.connection == NOBODY || now_us.saturating_sub(self.since_us) > LIMIT_US {
+        let waited_us = now_us.saturating_sub(self.since_us);
+        if self.connection == NOBODY || waited_us > LIMIT_US {
+            if self.connection != NOBODY {
+                self.times.add(u32::try_from(waited_us).unwrap_or(u32::MAX));
+            }
             (self.connection, self.mark, self.since_us) = (connection, rx_tail, now_us);
         }
     }
@@ -82,6 +95,7 @@ impl Sampler {
     #[cold]
     fn record(&mut self, took_us: u64) {
         self.connection = NOBODY;
+        self.times.add(u32::try_from(took_us).unwrap_or(u32::MAX));
         if took_us <= LIMIT_US {
             self.achieved.samples += 1;
             self.achieved.logarithms += ((took_us.max(1) as f32).log2() * Achieved::OCTAVE as f32) as u64;
@@ -129,5 +143,8 @@ mod tests {
         sampler.moved(8, 0, 1, 300, LIMIT_US + 9);
         assert_eq!(sampler.achieved().samples, 1);
         assert_eq!(sampler.achieved().latency_us(&Achieved::default()), Some(8.0));
+        let counted: Vec<(usize, u64)> =
+            sampler.times().counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(3, 1), (16, 2)], "those that were given up have lasted 0.1 s");
     }
 }

@@ -193,6 +193,7 @@ impl<C, S: Default> ServedClient<C, S> {
             slots: self.in_use,
             contract_violations: self.shared.contract_violations.load(Ordering::Relaxed),
             leaving: self.leaving,
+            busy_us: self.shared.busy_ns.load(Ordering::Relaxed) / 1000,
         }
     }
     /// Answers the command of number `seq`.

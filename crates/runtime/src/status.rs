@@ -9,6 +9,7 @@ use crate::sampler::Achieved;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use towpath_probes::spread::Spread;
 use towpath_ring::command::not_ours::REASONS;
 
 /// Declares structs, and a macro that lists their names and fields.
@@ -165,6 +166,15 @@ pub struct PortStatus {
     pub tx_dropped: u64,
 }
 
+/// How times are spread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpreadStatus {
+    /// Their sum, µs.
+    pub sum_us: u64,
+    /// How many were from 2^i to 2^(i+1) - 1 µs, for each i from 0 on. The last bucket has all that were longer.
+    pub counts: Vec<u64>,
+}
+
 /// One flow group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowGroupStatus {
@@ -187,6 +197,13 @@ pub struct FlowGroupStatus {
     pub achieved: Achieved,
     /// Connections that it owns.
     pub flows: u64,
+    /// Round trips of segments that were timed: one of each flight.
+    #[serde(default)]
+    pub round_trips: SpreadStatus,
+    /// From when new data stood in a receive ring until the stack saw that the application had taken them, of one connection
+    /// at a time.
+    #[serde(default)]
+    pub requests: SpreadStatus,
     /// Its ports, in the order of their numbers.
     #[serde(skip)]
     pub ports: Vec<PortStatus>,
@@ -226,7 +243,28 @@ pub struct ClientStatus {
     pub contract_violations: u64,
     /// It has ended, but some of its sockets still drain.
     pub leaving: bool,
+    /// Its part of the time of flow groups, µs: `FlowGroup::charge` of the fast stack says how that is divided. 0: this stack
+    /// does not divide it.
+    #[serde(default)]
+    pub busy_us: u64,
 }
+
+/// What the clients of a program have used that have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedStatus {
+    /// Their user.
+    pub uid: u32,
+    /// The program.
+    pub program: String,
+    /// As of a client.
+    pub busy_us: u64,
+}
+}
+
+impl From<&Spread> for SpreadStatus {
+    fn from(spread: &Spread) -> Self {
+        Self { sum_us: spread.sum_us, counts: spread.counts.into() }
+    }
 }
 
 /// The status of a stack.
@@ -247,4 +285,6 @@ pub struct Status {
     pub listeners: NamedCounts,
     /// The clients.
     pub clients: Vec<ClientStatus>,
+    /// Those that have ended, by program.
+    pub ended: Vec<EndedStatus>,
 }

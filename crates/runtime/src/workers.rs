@@ -8,6 +8,7 @@ use crate::adaptive_spin::AdaptiveSpin;
 use crate::give_way::give_way;
 use crate::mailbox::Doorbell;
 use crate::placement::Placement;
+use crate::recorded::say_what_was_before;
 use crate::stack::WorkerCount;
 use crate::status::WorkerStatus;
 use crate::thread::{epoll_with, now_us, pin, wait, watch};
@@ -20,6 +21,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use towpath_modules::budget::serves_as;
+use towpath_recorder as recorder;
+
+/// A turn that takes longer is recorded, µs. It takes some tens with all that it may take at once.
+const LONG_TURN_US: u64 = 10_000;
 
 /// The result of a group's last look before its thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +122,7 @@ impl<G: Group> Workers<G> {
         let mut workers = Self { shared: shared.into(), placement, threads: Vec::new() };
         for ((number, group), commands) in groups.into_iter().enumerate().zip(commands) {
             let name = format!("{}-{number}", config.name);
+            let recorded = name.clone();
             let mut worker = Worker {
                 number,
                 set: epoll_with(&workers.shared[number].doorbell)?,
@@ -127,7 +133,10 @@ impl<G: Group> Workers<G> {
                 cpu: config.cpus.get(number).copied(),
             };
             worker.take(number, group);
-            workers.threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+            workers.threads.push(std::thread::Builder::new().name(name).spawn(move || {
+                recorder::begin(&recorded);
+                worker.run();
+            })?);
         }
         Ok(workers)
     }
@@ -263,13 +272,18 @@ impl<G: Group> Worker<G> {
         let own = &self.shared[self.number];
         let (mut work, mut last) = (0, began);
         for (number, group) in &mut self.groups {
+            recorder::turn(last);
             let done = catch_unwind(AssertUnwindSafe(|| group.turn(last))).unwrap_or_else(|_| {
                 tracing::error!(flow_group = *number, "a flow group panicked; it goes on");
+                say_what_was_before(*number as u32);
                 group.panicked();
                 1
             });
             let now = now_us();
             let took = now - last;
+            if took > LONG_TURN_US {
+                recorder::long_turn(*number as u32, last, took, done);
+            }
             group.turned(now, took, done > 0);
             if done > 0 {
                 add(&own.turns, 1);

@@ -7,6 +7,7 @@ use crate::api::{self, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
 use crate::capture;
 use crate::container;
 use crate::conversation::Lines;
+use crate::events;
 use crate::modules;
 use crate::other_stacks::{OtherStack, OtherStacks};
 use crate::policy::{PolicyRequest, peer_process};
@@ -18,7 +19,7 @@ use crate::state::ServiceState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SendFlags, SocketFlags};
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use towpath_ring::command::not_ours;
 use towpath_ring::layout::VERSION;
@@ -180,6 +181,10 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Reset(_)) => asker.refused("end connections"),
         // An operator's is not answered here.
         Ok(Command::Capture(_)) => asker.refused("capture"),
+        Ok(Command::Events) if operator => good(&events::all()),
+        Ok(Command::Events) => asker.refused("see its events"),
+        Ok(Command::Configuration) if operator => configuration(state),
+        Ok(Command::Configuration) => asker.refused("see its configuration"),
         Ok(Command::Module(request)) if operator => modules::serve(&state.modules, &*state.stack, &request),
         Ok(Command::Module(_)) => asker.refused("see and change modules"),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
@@ -212,6 +217,12 @@ fn reset(state: &ServiceState, which: &api::Reset) -> String {
         Ok(reset) => good(&api::ResetDone { reset }),
         Err(why) => error(why.to_string()),
     }
+}
+
+/// The configuration in force.
+fn configuration(state: &ServiceState) -> String {
+    let in_force = state.settings.source.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+    good(&api::ConfigurationInForce { file: in_force.file.clone(), keys: in_force.in_words() })
 }
 
 fn other_stack(stacks: &OtherStacks, number: usize) -> api::OtherStackStatus {
@@ -318,6 +329,7 @@ fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
     let not_ours = not_ours::NAMES.into_iter().zip(status.not_ours);
     let (mut clients, stacks) = (status.clients, &*state.settings.stacks);
     clients.retain(|client| seen(client.uid));
+    let ended = status.ended.into_iter().filter(|ended| seen(ended.uid)).collect();
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
         stack: state.stack.name().into(),
@@ -336,5 +348,6 @@ fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
         auto: state.settings.auto.rows(seen),
         sandbox: state.settings.sandbox.status(),
         clients,
+        ended,
     }
 }

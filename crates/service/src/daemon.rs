@@ -8,6 +8,7 @@ use crate::config::{Config, ConfigError, FirewallSetting, StackKind};
 use crate::cpus;
 use crate::default_socket::default_socket;
 use crate::descriptor_table;
+use crate::events;
 use crate::firewall_rules;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
@@ -133,6 +134,9 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
             FirewallSetting::Respect => firewall_rules::passed_by().iter().for_each(|rules| tracing::warn!("{rules}")),
         }
     }
+    if let Ok(config) = &config {
+        events::open(stacks.flow_groups(config));
+    }
     match config {
         Ok(config) if sandbox::has_broker(&config) => supervised(&config, options, stacks, &tell),
         config => {
@@ -214,6 +218,7 @@ fn run(
     ready: impl FnOnce(),
     pulse: Option<Pulse>,
 ) -> Result<Ended, ServiceError> {
+    events::take_over();
     cpus::check(config)?;
     // Signals are blocked before any thread starts, because threads inherit the mask.
     let signals = end_signals().map_err(doing("signals"))?;

@@ -33,6 +33,7 @@ pub mod descriptor_broker;
 pub mod descriptor_budget;
 pub mod descriptor_table;
 pub mod descriptor_transfer;
+mod events;
 pub mod firewall_rules;
 pub mod geometry;
 pub mod guard;

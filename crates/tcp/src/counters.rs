@@ -1,5 +1,7 @@
 //! Counters per stage, and drop reasons. Plain words of one thread; the stack publishes copies.
 
+use towpath_probes::spread::Spread;
+
 /// Why a received frame was dropped. Every drop is counted under exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -138,6 +140,8 @@ pub struct Counters {
     /// Segments of connections that came to another flow group's queue, or before their flow was installed. Each was handed on
     /// to its flow group.
     pub relayed: u64,
+    /// Round trips of timed segments.
+    pub round_trips: Spread,
 }
 
 impl Counters {

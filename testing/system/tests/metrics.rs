@@ -39,6 +39,17 @@ fn prometheus_reads_the_page_and_knows_when_the_service_has_gone() {
     until("the stack is up", 60, || ask("towpath_up").out.contains("stack=\"home\"} => 1 @"));
     assert_eq!(ask("count({__name__=~\"towpath_.*\"} < 0)").ok().trim(), "", "nothing is negative");
     assert!(ask("towpath_dropped_frames_total{reason=\"no_socket\"}").ok().contains("stack=\"home\""));
+    // Histograms are what it takes them for.
+    let echo = "import socket
+l = socket.create_server(('127.0.0.1', 7831)); c = socket.create_connection(('127.0.0.1', 7831)); s = l.accept()[0]
+for _ in range(200): c.sendall(b'x'); s.sendall(s.recv(1)); c.recv(1)";
+    service.accelerated("python3 -c").arg(echo).run(60).ok();
+    for metric in ["round_trip", "request"] {
+        let quantile = format!("histogram_quantile(0.5, sum by (le, stack) (towpath_{metric}_seconds_bucket)) < 16");
+        until(metric, 60, || ask(&quantile).out.contains("stack=\"home\"} => "));
+    }
+    let seconds = "sum by (stack) (towpath_program_busy_seconds_total{program=~\"python3.*\"}) > 0";
+    until("its time is the program's", 60, || ask(seconds).out.contains("stack=\"home\"} => "));
     // It goes on serving the page, which says so.
     service.running.stop();
     until("the stack is down", 60, || ask("towpath_up").out.contains("stack=\"home\"} => 0 @"));

@@ -1,5 +1,6 @@
 //! Checks this host: requirements of Towpath, improvements, and the remedy for each that is missing.
 
+use super::nics;
 use crate::locate::{self, Which};
 use crate::run;
 use rustix::net::{AddressFamily, SocketType};
@@ -64,6 +65,15 @@ pub fn checks(which: &Which) -> Vec<Check> {
     checks.extend([rights(), af_xdp(), locked_memory(), huge_pages(), open_files(), processors()]);
     checks.push(reserved(&crate::receive_cpus::overlaps(None)));
     checks
+}
+
+/// The network devices, and those of them that the service serves.
+pub fn nics(which: &Which) -> Vec<nics::Fitness> {
+    let status = which.find().ok().and_then(|socket| api::ask::<api::Status>(&socket, api::Command::Status).ok());
+    let served = status.map(|status| status.interfaces).unwrap_or_default();
+    // The hook came with this release.
+    let tcx = release(&rustix::system::uname().release().to_string_lossy()) >= (6, 6);
+    nics::all(&served, tcx)
 }
 
 /// Major and minor number of a release such as 6.12.30-amd64.

@@ -2,7 +2,10 @@
 //! not.
 
 mod advice;
+mod anonymous;
+mod bundle;
 mod host;
+mod nics;
 mod options;
 mod page;
 
@@ -29,10 +32,16 @@ use towpath_ring::report::{self, Report};
   towpath doctor                              the host and the service
   towpath doctor -- ./my-server               run it; the report goes to standard error
   towpath doctor --json -o r.json -- ./my-server
+  towpath doctor --bundle                     all that a report of an error needs, in one file
+  towpath doctor --bundle report.tar.gz --anonymous
 
 Without a program it ends with 1 if a check fails. With one it ends as that does (128 and the signal's number if a signal
 ended it); SIGINT, SIGTERM and SIGHUP are passed on. Not seen: programs started with an emptied environment, and those that
-change their user and then execute something.")]
+change their user and then execute something.
+
+A bundle has what this command finds, versions, host, and what the service tells: status, metrics, sockets, configuration,
+events, the end of its log. It has no payload, no environment and no keys. The command lists what is in it, and what you may not
+see or what is not there.")]
 pub struct Arguments {
     #[command(flatten)]
     which: Which,
@@ -48,6 +57,12 @@ pub struct Arguments {
     /// Write the report to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Pack all that a report of an error needs into FILE [default: towpath-TIME.tar.gz; - is standard output]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["program", "output"])]
+    bundle: Option<Option<PathBuf>>,
+    /// With --bundle: give addresses other names
+    #[arg(long, requires = "bundle")]
+    anonymous: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -55,9 +70,17 @@ pub struct Arguments {
 
 /// Checks the host, and runs the program if there is one.
 pub fn run(arguments: &Arguments) -> ExitCode {
+    if let Some(file) = &arguments.bundle {
+        return bundle::run(&arguments.which, file.as_deref(), arguments.anonymous, arguments.json);
+    }
     let checks = host::checks(&arguments.which);
     if arguments.program.is_empty() {
-        let text = if arguments.json { page::host_json(&checks) } else { page::host(&checks, CheckState::Ok) };
+        let nics = host::nics(&arguments.which);
+        let text = if arguments.json {
+            page::host_json(&checks, &nics)
+        } else {
+            page::host(&checks, CheckState::Ok) + &nics::table(&nics)
+        };
         let failed = checks.iter().any(|check| check.state == CheckState::Fail);
         return match arguments.write(&text, true) {
             Ok(()) => ExitCode::from(u8::from(failed)),

@@ -2,6 +2,7 @@
 
 use super::advice::{self, Part};
 use super::host::{Check, CheckState};
+use super::nics::Fitness;
 use super::options;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -180,9 +181,10 @@ fn details(out: &mut String, program: &Program) {
 }
 
 /// The host's checks as JSON.
-pub fn host_json(checks: &[Check]) -> String {
+pub fn host_json(checks: &[Check], nics: &[Fitness]) -> String {
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
-    json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks }).to_string() + "\n"
+    json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks, "interfaces": nics }).to_string()
+        + "\n"
 }
 
 /// Everything as JSON.

@@ -38,8 +38,8 @@ pub struct Arguments {
 /// Shows or serves them.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let Some(address) = &arguments.listen else {
-        return match read(&arguments.which) {
-            Ok(readings) => print(&service::page(&readings)),
+        return match once(&arguments.which) {
+            Ok(page) => print(&page),
             Err(error) => failed(&error.to_string(), exit::NO_SERVICE),
         };
     };
@@ -60,6 +60,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         last = Some((Instant::now(), page.clone()));
         page
     })
+}
+
+/// The page as it is now.
+pub fn once(which: &Which) -> Result<String, NoService> {
+    read(which).map(|readings| service::page(&readings))
 }
 
 fn failed(why: &str, code: u8) -> ExitCode {

@@ -1,7 +1,7 @@
 //! A page in the format of OpenMetrics.
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -20,7 +20,23 @@ struct Family {
     name: &'static str,
     help: &'static str,
     kind: MetricType,
-    samples: Vec<(Labels, f64)>,
+    samples: Vec<(Labels, Sample)>,
+}
+
+#[derive(Clone, Debug)]
+enum Sample {
+    Number(f64),
+    Spread(Histogram),
+}
+
+/// Counts by bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// Of each bucket its bound, and how many are at most that and in no bucket before. The last bound is `f64::MAX`, which
+    /// reads `+Inf`.
+    pub buckets: Vec<(f64, u64)>,
+    /// The sum of all that were counted.
+    pub sum: f64,
 }
 
 impl Page {
@@ -37,6 +53,16 @@ impl Page {
     pub fn gauge(&mut self, name: &'static str, help: &'static str, samples: impl IntoIterator<Item = (Labels, f64)>) {
         self.add(name, help, MetricType::Gauge, samples);
     }
+    /// How a quantity is spread. The samples' names end in `_bucket`, `_sum` and `_count`.
+    pub fn histogram(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Labels, Histogram)>,
+    ) {
+        let samples = samples.into_iter().map(|(labels, histogram)| (labels, Sample::Spread(histogram)));
+        self.add_all(name, help, MetricType::Histogram, samples);
+    }
     fn add(
         &mut self,
         name: &'static str,
@@ -44,9 +70,19 @@ impl Page {
         kind: MetricType,
         samples: impl IntoIterator<Item = (Labels, f64)>,
     ) {
+        let samples = samples.into_iter().map(|(labels, value)| (labels, Sample::Number(value)));
+        self.add_all(name, help, kind, samples);
+    }
+    fn add_all(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        kind: MetricType,
+        samples: impl Iterator<Item = (Labels, Sample)>,
+    ) {
         let escaped = |(name, value): (_, String)| (name, escaped(&value));
-        let samples = samples.into_iter().map(|(labels, value)| (labels.into_iter().map(escaped).collect(), value));
-        let samples: Vec<(Labels, f64)> = samples.collect();
+        let samples = samples.map(|(labels, value)| (labels.into_iter().map(escaped).collect(), value));
+        let samples: Vec<(Labels, Sample)> = samples.collect();
         if !samples.is_empty() {
             self.0.push(Family { name, help, kind, samples });
         }
@@ -73,10 +109,14 @@ impl prometheus_client::collector::Collector for Page {
         for Family { name, help, kind, samples } in &self.0 {
             let mut family = encoder.encode_descriptor(name, help, None, *kind)?;
             for (labels, value) in samples {
-                let sample = family.encode_family(labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(*value).encode(sample)?,
-                    _ => ConstGauge::new(*value).encode(sample)?,
+                let mut sample = family.encode_family(labels)?;
+                match (value, kind) {
+                    (Sample::Number(value), MetricType::Counter) => ConstCounter::new(*value).encode(sample)?,
+                    (Sample::Number(value), _) => ConstGauge::new(*value).encode(sample)?,
+                    (Sample::Spread(Histogram { buckets, sum }), _) => {
+                        let count = buckets.iter().map(|(_, count)| count).sum();
+                        sample.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)?;
+                    }
                 }
             }
         }
@@ -93,12 +133,21 @@ mod tests {
         let mut page = Page::default();
         page.counter("towpath_drops", "Dropped.", [(vec![("reason", "a \"b\"\\\n".to_owned())], 3.0)]);
         page.gauge("towpath_up", "It answers.", [(vec![("stack", "home".to_owned())], 1.0)]);
+        let buckets = vec![(0.5, 2), (1.0, 0), (f64::MAX, 1)];
+        page.histogram(
+            "towpath_seconds",
+            "Times.",
+            [(vec![("stack", "home".to_owned())], Histogram { buckets, sum: 7.5 })],
+        );
         page.gauge("towpath_nothing", "No sample, so it is not there.", []);
         assert_eq!(
             page.text(),
             "# HELP towpath_drops Dropped.\n# TYPE towpath_drops counter\n\
              towpath_drops_total{reason=\"a \\\"b\\\"\\\\\\n\"} 3.0\n\
-             # HELP towpath_up It answers.\n# TYPE towpath_up gauge\ntowpath_up{stack=\"home\"} 1.0\n# EOF\n"
+             # HELP towpath_up It answers.\n# TYPE towpath_up gauge\ntowpath_up{stack=\"home\"} 1.0\n\
+             # HELP towpath_seconds Times.\n# TYPE towpath_seconds histogram\n\
+             towpath_seconds_sum{stack=\"home\"} 7.5\ntowpath_seconds_count{stack=\"home\"} 3\ntowpath_seconds_bucket{le=\"0.5\",stack=\"home\"} 2\n\
+             towpath_seconds_bucket{le=\"1.0\",stack=\"home\"} 2\ntowpath_seconds_bucket{le=\"+Inf\",stack=\"home\"} 3\n# EOF\n"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! What a service and its stacks tell, as metrics.
 
-use super::page::{Labels, Page};
+use super::page::{Histogram, Labels, Page};
 use std::collections::BTreeMap;
-use towpath_service::api::{ModuleList, NamedCounts, Status, Tally};
+use towpath_service::api::{EndedStatus, ModuleList, NamedCounts, NumberedFlowGroup, SpreadStatus, Status, Tally};
 
 /// Most programs of a user that have lines of their own, and most users. A user may name programs as he likes.
 const MOST_PROGRAMS: usize = 10;
@@ -37,6 +37,7 @@ pub fn page(readings: &[Reading]) -> String {
     about(&mut page, &stacks);
     work(&mut page, &stacks);
     tallies(&mut page, &stacks);
+    times(&mut page, &stacks);
     network(&mut page, &stacks);
     left_to_the_kernel(&mut page, &stacks);
     programs(&mut page, &stacks);
@@ -133,6 +134,35 @@ fn tallies(page: &mut Page, stacks: &[(&str, &Status)]) {
     each("towpath_relayed_segments", help, |tally| tally.relayed_segments);
 }
 
+/// The first and the last bucket of a page, as powers of two µs: 8 µs and 16.8 s.
+const FIRST_BUCKET: usize = 3;
+const LAST_BUCKET: usize = 24;
+
+/// Those of several flow groups together. A bound of 2^n µs has all times that are shorter.
+fn histogram<'a>(spreads: impl Iterator<Item = &'a SpreadStatus>) -> Histogram {
+    let (mut counts, mut sum_us) = (vec![0; LAST_BUCKET - FIRST_BUCKET + 2], 0);
+    for spread in spreads {
+        sum_us += spread.sum_us;
+        for (bit, count) in spread.counts.iter().enumerate() {
+            counts[(bit + 1).clamp(FIRST_BUCKET, LAST_BUCKET + 1) - FIRST_BUCKET] += count;
+        }
+    }
+    let bound = |at: usize| if at > LAST_BUCKET { f64::MAX } else { (1_u64 << at) as f64 / 1e6 };
+    let buckets = counts.into_iter().enumerate().map(|(at, count)| (bound(at + FIRST_BUCKET), count));
+    Histogram { buckets: buckets.collect(), sum: sum_us as f64 / 1e6 }
+}
+
+/// How long round trips and answers take.
+fn times(page: &mut Page, stacks: &[(&str, &Status)]) {
+    let mut one = |name, help, of: fn(&NumberedFlowGroup) -> &SpreadStatus| {
+        let samples = stacks.iter().map(|(name, s)| (stack(name), histogram(s.flow_groups.iter().map(of))));
+        page.histogram(name, help, samples.filter(|(_, times)| times.buckets.iter().any(|(_, count)| *count > 0)));
+    };
+    one("towpath_round_trip_seconds", "Round trips of timed segments.", |group| &group.status.round_trips);
+    let help = "From the arrival of data until their program has taken them, of one connection at a time.";
+    one("towpath_request_seconds", help, |group| &group.status.requests);
+}
+
 /// Ports and interfaces.
 fn network(page: &mut Page, stacks: &[(&str, &Status)]) {
     let ports: Vec<_> = groups(stacks)
@@ -192,23 +222,25 @@ fn left_to_the_kernel(page: &mut Page, stacks: &[(&str, &Status)]) {
     page.counter("towpath_listener_syns", help, of);
 }
 
-/// Processes that are served, and their sockets.
+/// Processes that are served, their sockets, and their part of the stack's time, with that of those that have ended.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     clients: f64,
     sockets: f64,
+    busy_us: f64,
 }
 
 impl Counts {
     fn and(self, other: Self) -> Self {
-        Self { clients: self.clients + other.clients, sockets: self.sockets + other.sockets }
+        let (clients, sockets) = (self.clients + other.clients, self.sockets + other.sockets);
+        Self { clients, sockets, busy_us: self.busy_us + other.busy_us }
     }
 }
 
-/// So many with most sockets, and the rest together.
-fn most(all: BTreeMap<String, Counts>, most: usize) -> Vec<(String, Counts)> {
+/// So many with most of it, and the rest together.
+fn most(all: BTreeMap<String, Counts>, most: usize, of: fn(&Counts) -> f64) -> Vec<(String, Counts)> {
     let mut all: Vec<_> = all.into_iter().collect();
-    all.sort_by(|(_, left), (_, right)| right.sockets.total_cmp(&left.sockets));
+    all.sort_by(|(_, left), (_, right)| of(right).total_cmp(&of(left)));
     let rest = all.split_off(all.len().min(most));
     if !rest.is_empty() {
         all.push((OTHER.to_owned(), rest.iter().fold(Counts::default(), |sum, (_, one)| sum.and(*one))));
@@ -216,36 +248,62 @@ fn most(all: BTreeMap<String, Counts>, most: usize) -> Vec<(String, Counts)> {
     all
 }
 
+/// Users with their programs, by what there is most of.
+type Users = BTreeMap<u32, BTreeMap<String, Counts>>;
+
+fn ranked(users: Users, of: fn(&Counts) -> f64) -> Vec<(String, Vec<(String, Counts)>)> {
+    let name = |uid: u32| if uid == u32::MAX { OTHER.to_owned() } else { uid.to_string() };
+    let users = users.into_iter().map(|(uid, programs)| (name(uid), most(programs, MOST_PROGRAMS, of)));
+    let all = |programs: &Vec<(String, Counts)>| programs.iter().fold(Counts::default(), |sum, (_, one)| sum.and(*one));
+    let mut users: Vec<_> = users.collect();
+    users.sort_by(|(_, left), (_, right)| of(&all(right)).total_cmp(&of(&all(left))));
+    let mut rest = users.split_off(users.len().min(MOST_USERS));
+    // The service's own rest is one, too.
+    if let Some(at) = users.iter().position(|(name, _)| name == OTHER) {
+        rest.push(users.remove(at));
+    }
+    if !rest.is_empty() {
+        let rest = rest.iter().fold(Counts::default(), |sum, (_, programs)| sum.and(all(programs)));
+        users.push((OTHER.to_owned(), vec![(OTHER.to_owned(), rest)]));
+    }
+    users
+}
+
 /// Users and their programs.
 fn programs(page: &mut Page, stacks: &[(&str, &Status)]) {
-    let mut counted = Vec::new();
+    let (mut living, mut busy) = (Vec::new(), Vec::new());
     for (name, s) in stacks {
-        let mut users: BTreeMap<u32, BTreeMap<String, Counts>> = BTreeMap::new();
+        let (mut now, mut ever) = (Users::new(), Users::new());
         for client in &s.clients {
-            let programs = users.entry(client.uid).or_default();
-            let counts = programs.entry(client.name.clone()).or_default();
-            *counts = counts.and(Counts { clients: 1.0, sockets: f64::from(client.slots) });
+            let one = Counts { clients: 1.0, sockets: f64::from(client.slots), busy_us: client.busy_us as f64 };
+            for users in [&mut now, &mut ever] {
+                let counts = users.entry(client.uid).or_default().entry(client.name.clone()).or_default();
+                *counts = counts.and(one);
+            }
         }
-        let users = users.into_iter().map(|(uid, programs)| (uid.to_string(), most(programs, MOST_PROGRAMS)));
-        let all =
-            |programs: &Vec<(String, Counts)>| programs.iter().fold(Counts::default(), |sum, (_, one)| sum.and(*one));
-        let mut users: Vec<_> = users.collect();
-        users.sort_by(|(_, left), (_, right)| all(right).sockets.total_cmp(&all(left).sockets));
-        let rest = users.split_off(users.len().min(MOST_USERS));
-        if !rest.is_empty() {
-            let rest = rest.iter().fold(Counts::default(), |sum, (_, programs)| sum.and(all(programs)));
-            users.push((OTHER.to_owned(), vec![(OTHER.to_owned(), rest)]));
+        for EndedStatus { uid, program, busy_us } in &s.ended {
+            let counts = ever.entry(*uid).or_default().entry(program.clone()).or_default();
+            counts.busy_us += *busy_us as f64;
         }
-        for (uid, programs) in &users {
-            counted.extend(programs.iter().map(|(program, Counts { clients, sockets })| {
-                (with(&stack(name), &[("uid", uid), ("program", program)]), (*clients, *sockets))
-            }));
-        }
+        let lines = |users: Vec<(String, Vec<(String, Counts)>)>| {
+            let of_user = |(uid, programs): (String, Vec<(String, Counts)>)| {
+                let labels = move |program: &str| with(&stack(name), &[("uid", &uid), ("program", program)]);
+                programs.into_iter().map(move |(program, counts)| (labels(&program), counts))
+            };
+            users.into_iter().flat_map(of_user).collect::<Vec<_>>()
+        };
+        living.extend(lines(ranked(now, |counts| counts.sockets)));
+        let divided = lines(ranked(ever, |counts| counts.busy_us));
+        // Other stacks do not divide their time.
+        busy.extend(divided.into_iter().filter(|(_, counts)| counts.busy_us > 0.0));
     }
     let help = "Processes that are served, by user and program.";
-    page.gauge("towpath_clients", help, counted.iter().map(|(labels, (clients, _))| (labels.clone(), *clients)));
+    page.gauge("towpath_clients", help, living.iter().map(|(labels, counts)| (labels.clone(), counts.clients)));
     let help = "Their sockets. Those with most have lines of their own, others are in \"other\".";
-    page.gauge("towpath_sockets", help, counted.iter().map(|(labels, (_, sockets))| (labels.clone(), *sockets)));
+    page.gauge("towpath_sockets", help, living.iter().map(|(labels, counts)| (labels.clone(), counts.sockets)));
+    let help = "Their part of the time in turns with work, by the events and entries of their sockets.";
+    let seconds = busy.iter().map(|(labels, counts)| (labels.clone(), counts.busy_us * MICROS));
+    page.counter("towpath_program_busy_seconds", help, seconds);
 }
 
 fn modules(page: &mut Page, readings: &[Reading]) {

@@ -34,9 +34,12 @@ const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_NAPI_GET: u8 = 11;
 const NETDEV_CMD_NAPI_SET: u8 = 14;
+const DEV_IFINDEX: u16 = 1;
+const DEV_XDP_FEATURES: u16 = 3;
 const QUEUE_ID: u16 = 1;
 const QUEUE_IFINDEX: u16 = 2;
 const QUEUE_TYPE: u16 = 3;
@@ -75,6 +78,13 @@ pub fn napis(index: u32) -> io::Result<Vec<Napi>> {
     }
     napis.sort_by_key(|napi| (napi.queue.is_none(), napi.queue, napi.id));
     Ok(napis)
+}
+
+/// What the driver of an interface does for XDP: bits of `netdev_xdp_act`. `None`: it is not said.
+pub fn xdp_features(index: u32) -> io::Result<Option<u64>> {
+    let answers = Netlink::connect()?.ask(NETDEV_CMD_DEV_GET, 0, &[(DEV_IFINDEX, index)])?;
+    let bits = answers.iter().find_map(|answer| find(answer, DEV_XDP_FEATURES));
+    Ok(bits.and_then(|bits| bits.try_into().ok()).map(u64::from_ne_bytes))
 }
 
 /// Starts or ends polling of an instance by a thread of its own.

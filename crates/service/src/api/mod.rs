@@ -8,6 +8,7 @@ use towpath_ring::control::features;
 use towpath_ring::layout::VERSION;
 
 mod ask;
+mod events;
 mod module;
 mod reloaded;
 mod reset;
@@ -15,6 +16,7 @@ mod sizing;
 mod status;
 
 pub use ask::{AskError, Asked, ask, ask_to_capture};
+pub use events::{EventLine, Events, ThreadEvents};
 pub use module::{
     ElementLine, Elements, MapLine, MapOf, ModuleLine, ModuleList, ModuleRequest, NewModule, PinLine, PinList,
     TraceLine, TraceLines, USUAL_BUDGET,
@@ -26,7 +28,8 @@ pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
 pub use towpath_runtime::named_counts::NamedCounts;
 pub use towpath_runtime::status::{
-    ClientStatus, FlowGroupStatus, Halves, PortStatus, SocketStatus, Tally, TcpStatus, WorkerStatus,
+    ClientStatus, EndedStatus, FlowGroupStatus, Halves, PortStatus, SocketStatus, SpreadStatus, Tally, TcpStatus,
+    WorkerStatus,
 };
 
 /// Longest command line that the service reads, bytes.
@@ -76,6 +79,10 @@ pub enum Command {
         /// The kernel.
         to: String,
     },
+    /// Reports the last rare events of each thread (the service's own user and root only).
+    Events,
+    /// Reports the configuration in force (the service's own user and root only).
+    Configuration,
     /// Begins a capture (the service's own user and root only). It lasts as long as the conversation. The answer brings
     /// the memory in which the frames are left.
     Capture(CaptureRequest),
@@ -157,6 +164,15 @@ impl Hello {
             )
         })
     }
+}
+
+/// Answer to [`Command::Configuration`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationInForce {
+    /// The file that it was read from, if it was.
+    pub file: Option<PathBuf>,
+    /// All keys with their values, in words. No value is a secret: the key `token` names a file.
+    pub keys: Vec<(String, String)>,
 }
 
 /// Answer to [`Command::Stop`].
@@ -245,7 +261,7 @@ pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
             "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, \
-             capture, module, reload, stop"
+             capture, module, events, configuration, reload, stop"
         )
     })
 }

@@ -9,7 +9,7 @@ use crate::sandbox::SandboxStatus;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use towpath_runtime::named_counts::NamedCounts;
-use towpath_runtime::status::{ClientStatus, FlowGroupStatus, PortStatus, Tally, WorkerStatus};
+use towpath_runtime::status::{ClientStatus, EndedStatus, FlowGroupStatus, PortStatus, Tally, WorkerStatus};
 
 /// Answer to [`super::Command::Status`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub struct Status {
     pub sandbox: SandboxStatus,
     /// Its clients.
     pub clients: Vec<ClientStatus>,
+    /// What clients have used that have ended, by program.
+    #[serde(default)]
+    pub ended: Vec<EndedStatus>,
 }
 
 /// A served interface.

@@ -166,6 +166,7 @@ impl Stack for RecordingStack {
             slots: 0,
             contract_violations: 0,
             leaving: false,
+            busy_us: 0,
         };
         let clients = self.listed.lock().unwrap().iter().map(client).collect();
         Status { clients, ..Status::default() }

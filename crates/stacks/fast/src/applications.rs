@@ -54,6 +54,7 @@ impl FlowGroup {
         let Some(client) = self.rings.client(index) else { return 0 };
         let mut numbers = [0; DATA_PER_CLIENT];
         let taken = client.shared.next_data_some(self.number, &mut client.data_head, &mut numbers[..most]);
+        client.items += taken as u64;
         for number in &numbers[..taken] {
             match self.rings.client(index).and_then(|client| client.flow_of(*number)) {
                 Some(flow) => self.written(now, flow),
@@ -156,6 +157,22 @@ impl FlowGroup {
         }
     }
 
+    /// Divides the time of turns with work since it was divided last among the programs. Each has as much of it as it had of the
+    /// entries that were taken and of the events that were shown. What a turn has done for nobody is charged to nobody.
+    pub fn charge(&mut self, busy_us: u64) {
+        let spent_ns = busy_us.saturating_sub(std::mem::replace(&mut self.scratch.charged_us, busy_us)) * 1000;
+        let all: u64 = self.rings.clients().map(|client| client.items).sum();
+        if all == 0 {
+            return;
+        }
+        for client in self.rings.clients() {
+            let share = u128::from(spent_ns) * u128::from(std::mem::take(&mut client.items)) / u128::from(all);
+            if share > 0 {
+                client.shared.busy_ns.fetch_add(share as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Shows applications the changes of their flows.
     #[inline]
     pub fn publish(&mut self) -> usize {
@@ -204,6 +221,7 @@ impl FlowGroup {
         let (Self { rings, scratch, .. }, FlowEvent { flow, what }) = (self, event);
         let Some((Flow { endpoint, memory, words }, client)) = rings.with_client(flow) else { return };
         let has = |bit| what & bit != 0;
+        client.items += 1;
         let (slot, lines) = (endpoint.slot, memory.lines());
         let line = &lines.stack;
         if let Some(view) = view {

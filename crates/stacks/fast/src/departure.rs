@@ -6,7 +6,9 @@ use crate::slots::Phase;
 use crate::slow::{LOOSE_US, SlowState};
 use rustix::event::epoll;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use towpath_recorder::{self as recorder, Entry, Kind};
 use towpath_ring::Slot;
 use towpath_runtime::ClientId;
 use towpath_tcp::time::Micros;
@@ -88,7 +90,10 @@ impl SlowState {
                 let _ = epoll::delete(&self.epoll, doorbell.as_fd());
             }
             let id = client.shared.id;
+            let busy_ns = client.shared.busy_ns.load(Ordering::Relaxed);
+            self.ended.add(client.shared.uid, &client.shared.name, busy_ns);
             self.host.clients[index as usize] = None;
+            recorder::record(&Entry::new(Kind::ClientGone, index.into()));
             self.host.drop_pairs_of(id);
         }
     }

@@ -2,7 +2,7 @@
 //! time serves it ([`towpath_runtime::workers`]), and the thread may change from turn to turn.
 
 use crate::mailbox::{Doorbell, Receiver, Sender};
-use crate::messages::{FromGroup, ToGroup};
+use crate::messages::{FromGroup, ToGroup, record_to_fast, record_to_slow};
 use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::split;
 use crate::portset::{Frames, PortSet, emptied};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::{Port, RxFrame};
 use towpath_probes::{self as probes, Stage};
+use towpath_recorder::{self as recorder, Entry, Kind};
 use towpath_runtime::group_times::GroupTimes;
 use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
@@ -74,6 +75,8 @@ pub struct Scratch {
     publish_at: u64,
     uncounted: bool,
     account: GroupTimes,
+    /// Time of turns with work that has been divided among programs, µs.
+    pub charged_us: u64,
     /// Turns that have left frames or slots to the next.
     pub full: u64,
     /// The slow thread has been told to take the SYNs that wait.
@@ -192,6 +195,7 @@ impl FlowGroup {
     }
 
     fn protocol_message(&mut self, now: Micros, message: ToFast) {
+        record_to_fast(self.number, &message);
         let (mut installed, mut resumed) = (None, None);
         match &message {
             ToFast::Install(setup) => {
@@ -265,13 +269,16 @@ impl FlowGroup {
     fn tell_slow(&mut self) -> usize {
         let mut work = 0;
         while self.outbox.has_room() {
-            let Some(message) = self.fast.pop_to_slow() else { break };
+            let Some(message) = self.fast.pop_to_slow() else { return work };
+            record_to_slow(self.number, &message);
             if let ToSlow::Removed(flow) = message {
                 self.rings.remove(flow);
             }
             self.outbox.send(FromGroup::Tcp(message));
             work += 1;
         }
+        let entry = Entry::new(Kind::Full, self.number as u64);
+        recorder::record(&Entry { flow_group: self.number as u32, ..entry });
         work
     }
 
@@ -288,7 +295,9 @@ impl FlowGroup {
             samples: achieved.samples,
             sample_logarithms: achieved.logarithms,
         };
+        self.charge(turns.busy_us);
         self.metrics.publish(self.number, self.fast.counters(), &turns);
+        self.metrics.publish_requests(self.number, self.scratch.sampler.times());
         for (number, port) in self.ports.iter_mut().enumerate() {
             self.metrics.publish_port(self.number, number, port.counters());
         }

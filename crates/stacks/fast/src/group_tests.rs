@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use towpath_ports::memory::Loopback;
 use towpath_ring::lines::app_flags;
+use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
 use towpath_runtime::workers::{Group, Idle};
+use towpath_runtime::{ClientId, ClientSetup};
 use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window, flow_flags};
 use towpath_tcp::messages::{Held, Splicing, ToFast, ToSlow};
@@ -289,4 +291,31 @@ fn a_flow_is_held_by_what_its_application_has_written_by_then() {
     bench.turn();
     let waits = |message: &FromGroup| matches!(message, FromGroup::Tcp(ToSlow::Held(FLOW, 1, Held::Outstanding)));
     assert!(bench.said().iter().any(waits));
+}
+
+#[test]
+fn a_turns_time_is_divided_by_what_was_done_for_each_program() {
+    let mut bench = Bench::new();
+    let region = Region::create(bench.client.region.geometry()).unwrap().0;
+    let setup = ClientSetup::of_nobody(region, vec![doorbell().unwrap(), doorbell().unwrap()]);
+    let other = Arc::new(ClientShared::new(ClientId(2), 1, setup));
+    bench.to.send(ToGroup::AddClient(Arc::clone(&other)));
+    let slot = bench.slot(0);
+    bench.install(slot);
+    bench.queue_data(slot);
+    bench.turn();
+    let busy = |client: &ClientShared| client.busy_ns.load(Relaxed);
+    // Its entry is all that there was.
+    bench.flow_group.charge(300);
+    assert_eq!((busy(&bench.client), busy(&other)), (300_000, 0));
+    for (index, items) in [(0, 3), (1, 1)] {
+        bench.flow_group.rings.client(index).unwrap().items = items;
+    }
+    bench.flow_group.charge(700);
+    assert_eq!((busy(&bench.client), busy(&other)), (600_000, 100_000));
+    // What is done for nobody is charged to nobody, and not to whoever comes next.
+    bench.flow_group.charge(5_000);
+    bench.flow_group.rings.client(1).unwrap().items = 1;
+    bench.flow_group.charge(5_001);
+    assert_eq!((busy(&bench.client), busy(&other)), (600_000, 101_000));
 }

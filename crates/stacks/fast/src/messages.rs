@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use towpath_capture::Tap;
 use towpath_ports::Port;
+use towpath_recorder::{self as recorder, Entry, Kind, Message};
 use towpath_ring::Slot;
-use towpath_tcp::flow::PortId;
+use towpath_tcp::flow::{FlowId, PortId};
 use towpath_tcp::messages::{ToFast, ToSlow};
 
 /// Slow path to flow group.
@@ -90,4 +91,41 @@ pub enum FromGroup {
     },
     /// A client is forgotten.
     Forgotten(u32),
+}
+
+/// Records a message to a flow group's fast path, if it is a rare one. What comes with each round trip is none, and segments are no
+/// messages of a flow.
+pub fn record_to_fast(flow_group: usize, message: &ToFast) {
+    let (flow, which) = match message {
+        ToFast::Remove(flow) => (flow, Message::Remove),
+        ToFast::Abort { flow, .. } => (flow, Message::Abort),
+        ToFast::ProbeWindow(flow) => (flow, Message::ProbeWindow),
+        ToFast::ProbeTail(flow) => (flow, Message::ProbeTail),
+        ToFast::KeepAlive(flow) => (flow, Message::KeepAlive),
+        ToFast::Challenge(flow) => (flow, Message::Challenge),
+        ToFast::SetMss(flow, _) => (flow, Message::SetMss),
+        ToFast::Relink(flow, _) => (flow, Message::Relink),
+        ToFast::Splice(flow, _) => (flow, Message::Splice),
+        _ => return,
+    };
+    record_message(flow_group, *flow, which);
+}
+
+/// The same of a message to the slow path.
+pub fn record_to_slow(flow_group: usize, message: &ToSlow) {
+    let (flow, which) = match message {
+        ToSlow::Loss(flow) => (flow, Message::Loss),
+        ToSlow::Undone(flow) => (flow, Message::Undone),
+        ToSlow::Closing(flow) => (flow, Message::Closing),
+        ToSlow::Reset(flow) => (flow, Message::Reset),
+        ToSlow::AppClosed(flow) => (flow, Message::AppClosed),
+        ToSlow::Aborted(flow) => (flow, Message::Aborted),
+        _ => return,
+    };
+    record_message(flow_group, *flow, which);
+}
+
+fn record_message(flow_group: usize, flow: FlowId, which: Message) {
+    let key = u64::from(flow.0) | (which as u64) << 32;
+    recorder::record(&Entry { flag: which as u8, flow_group: flow_group as u32, ..Entry::new(Kind::Message, key) });
 }

@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::PortCounters;
+use towpath_probes::spread::{BUCKETS, Spread};
 use towpath_ring::metrics::MetricsRegion;
 use towpath_runtime::sampler::Achieved;
-use towpath_runtime::status::{FlowGroupStatus, PortStatus, Tally};
+use towpath_runtime::status::{FlowGroupStatus, PortStatus, SpreadStatus, Tally};
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Declares the words of a row that are fields of a struct: their names, and how they are read and written.
@@ -47,7 +48,10 @@ words!(PortCounters, PORT, of_port, set_port: rx_frames tx_frames rx_dropped tx_
 const DROPS: usize = Stage::COUNT;
 const OTHER: usize = DROPS + Drop::COUNT;
 const TURNS: usize = OTHER + OTHERS.len();
-const PORTS: usize = TURNS + LOOP.len();
+/// Round trips, then requests: each its buckets and their sum.
+const TIMES: usize = TURNS + LOOP.len();
+const OF_TIMES: usize = BUCKETS + 1;
+const PORTS: usize = TIMES + 2 * OF_TIMES;
 
 /// The published words of all threads. Each row has one writing thread.
 pub struct Metrics {
@@ -79,6 +83,17 @@ impl Metrics {
         for (word, value) in self.row(thread).iter().zip(c.stages.iter().chain(&c.drops).chain(&others).chain(&turns)) {
             word.store(*value, Ordering::Relaxed);
         }
+        self.publish_times(thread, TIMES, &c.round_trips);
+    }
+    /// Publishes how long applications take to answer. How long round trips take is with the counters of the protocol.
+    pub fn publish_requests(&self, flow_group: usize, requests: &Spread) {
+        self.publish_times(flow_group, TIMES + OF_TIMES, requests);
+    }
+    fn publish_times(&self, thread: usize, first: usize, times: &Spread) {
+        let values = times.counts.iter().chain([&times.sum_us]);
+        for (word, value) in self.row(thread).iter().skip(first).zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
     }
     /// Publishes the counters of a port.
     pub fn publish_port(&self, flow_group: usize, number: usize, c: PortCounters) {
@@ -104,6 +119,10 @@ impl Metrics {
             let PortCounters { rx_frames, tx_frames, rx_dropped, tx_dropped, .. } = c;
             PortStatus { rx_frames, tx_frames, rx_dropped, tx_dropped }
         };
+        let times = |first: usize| SpreadStatus {
+            counts: (0..BUCKETS).map(|bucket| word(first + bucket)).collect(),
+            sum_us: word(first + BUCKETS),
+        };
         let ports = self.ports.get(number).copied().unwrap_or(0);
         let LoopCounters { app_bytes, samples, sample_logarithms, .. } = turns;
         FlowGroupStatus {
@@ -114,6 +133,8 @@ impl Metrics {
             sleeps: turns.sleeps,
             full: turns.full,
             achieved: Achieved { bytes: app_bytes, samples, logarithms: sample_logarithms },
+            round_trips: times(TIMES),
+            requests: times(TIMES + OF_TIMES),
             tally: tally(&counters),
             ports: (0..ports).map(|port_number| port(PORTS + port_number * PORT.len())).collect(),
         }
@@ -149,5 +170,9 @@ fn names(ports: usize) -> Vec<String> {
     let drops = Drop::NAMES.iter().map(|n| format!("drop_{n}"));
     let plain = OTHERS.iter().chain(&LOOP).map(|n| (*n).to_owned());
     let ports = (0..ports).flat_map(|port| PORT.iter().map(move |n| format!("port{port}_{n}")));
-    stages.chain(drops).chain(plain).chain(ports).collect()
+    let times = ["round_trip", "request"].into_iter().flat_map(|name| {
+        let buckets = (0..BUCKETS).map(move |bucket| format!("{name}_us_from_{}", 1_u64 << bucket));
+        buckets.chain([format!("{name}_us_sum")])
+    });
+    stages.chain(drops).chain(plain).chain(times).chain(ports).collect()
 }

@@ -63,6 +63,7 @@ impl SlowState {
                     not_ours: self.not_ours,
                     listeners: self.host.listener_counts(),
                     clients: self.host.clients.iter().flatten().map(SlowClient::status).collect(),
+                    ended: self.ended.status(),
                 });
             }
         }

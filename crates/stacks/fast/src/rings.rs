@@ -24,13 +24,15 @@ pub struct GroupClient {
     pub data_head: u32,
     /// Events to it.
     pub out: EventOut,
+    /// Entries taken from its data queue, and events shown to it, since the time was divided last.
+    pub items: u64,
 }
 
 impl GroupClient {
     /// A client without flows, for flow group `thread`.
     pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
         let slots = shared.region.geometry().slots as usize;
-        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread) }
+        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread), items: 0 }
     }
     /// This flow group's flow of the slot of this number.
     #[inline]

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use towpath_runtime::recorded::say_what_was_before;
 use towpath_tcp::time::Micros;
 
 /// The slow path's state, and what its thread waits for.
@@ -46,9 +47,11 @@ impl SharedSlow {
 
     /// The slow thread: runs until stopped.
     pub fn run(&self) {
+        towpath_recorder::begin("slow");
         while !self.stop.load(Ordering::Relaxed) {
             let mut slow = self.take();
             let now = crate::client::now();
+            towpath_recorder::turn(now.0);
             if self.survives(|| slow.turn(now)) != Some(0) {
                 continue;
             }
@@ -96,6 +99,7 @@ impl SharedSlow {
         if result.is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
             tracing::error!("the slow path panicked; it goes on");
+            say_what_was_before(towpath_recorder::NONE);
         }
         result.ok()
     }

@@ -17,10 +17,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use towpath_recorder::{self as recorder, Entry, Kind};
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
 use towpath_ring::dirty::NAP_US;
 use towpath_ring::lines::app_flags;
+use towpath_runtime::ended::Ended;
 use towpath_runtime::requests::Request;
 use towpath_runtime::slots::ServedClient;
 use towpath_runtime::{ClientId, ClientSetup, Orphans};
@@ -95,6 +97,8 @@ pub struct SlowState {
     pub refresh_at: Micros,
     /// Commands left to the kernel, by `not_ours` reason.
     pub not_ours: [u64; not_ours::REASONS],
+    /// What clients have used that have ended.
+    pub ended: Ended,
     /// The memory of connections whose clients have ended.
     pub orphans: Arc<Orphans>,
     /// Must a client prove that it has the local port that a command names?
@@ -480,6 +484,8 @@ impl SlowState {
         self.last_id += 1;
         let id = ClientId(self.last_id);
         let shared = Arc::new(ClientShared::new(id, index as u32, setup));
+        let value = (shared.pid.cast_unsigned(), id.0);
+        recorder::record(&Entry { value, ..Entry::new(Kind::Client, index as u64) });
         crate::thread::watch(&self.epoll, shared.doorbells[self.flow_groups].as_fd(), true)?;
         if places.len() == index {
             places.push(None);

@@ -26,6 +26,7 @@ use towpath_modules::Chains;
 use towpath_ports::Port;
 use towpath_ring::command::not_ours::REASONS;
 use towpath_runtime::capture::Wish;
+use towpath_runtime::ended::Ended;
 use towpath_runtime::policy::AllowAll;
 use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::reservation::Reservation;
@@ -151,6 +152,7 @@ impl FastStack {
             is_active: Vec::new(),
             refresh_at: Micros(0),
             not_ours: [0; REASONS],
+            ended: Ended::default(),
             orphans: Orphans::new(config.orphans),
             needs_proof,
             flood_notice: FloodNotice::default(),

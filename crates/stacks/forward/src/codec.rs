@@ -9,7 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use towpath_runtime::named_counts::NamedCounts;
 use towpath_runtime::policy::Limit;
 use towpath_runtime::sampler::Achieved;
-use towpath_runtime::status::{FlowGroupStatus, Halves, PortStatus, Tally, TcpStatus, WorkerStatus};
+use towpath_runtime::status::{
+    EndedStatus, FlowGroupStatus, Halves, PortStatus, SpreadStatus, Tally, TcpStatus, WorkerStatus,
+};
 use towpath_runtime::{ClientId, ClientStatus, SocketStatus, Status, Verdict};
 
 /// Most elements of a list, and most bytes of a text.

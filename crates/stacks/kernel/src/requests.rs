@@ -123,7 +123,8 @@ impl ClientGroup {
             full: c.full,
             achieved: self.sampler.achieved(),
             flows,
-            ports: Vec::new(),
+            requests: self.sampler.times().into(),
+            ..FlowGroupStatus::default()
         };
         Status {
             // The worker pool reports them.
@@ -134,6 +135,7 @@ impl ClientGroup {
             not_ours: self.not_ours,
             listeners: Default::default(),
             clients: clients.map(KernelClient::status).collect(),
+            ended: Vec::new(),
         }
     }
 }

@@ -104,6 +104,7 @@ fn advance<const PREDICTED: bool>(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq
         t.clear(loss, TIMING);
         let sample_us = round_trip(by, m, (turn.now.0 as u32).wrapping_sub(m.rtt_at.get()));
         turn.lines.rate.round_trip(by, turn.now.0, sample_us);
+        turn.state.counters.round_trips.add(sample_us);
     }
     if !rare::<PREDICTED>(|| bytes == 0) {
         turn.raise(by, event::ROOM);

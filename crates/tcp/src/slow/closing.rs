@@ -12,6 +12,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
+use towpath_probes::{self as probes, End};
 use towpath_wire::flags;
 
 impl SlowPath {
@@ -58,7 +59,15 @@ impl SlowPath {
     pub(super) fn fin_wait_timeout(&mut self, now: Micros, id: FlowId, flows: &dyn Snapshots, host: &mut dyn Host) {
         if self.table.running(id).is_some() {
             self.look_at_closing(now, id, &flows.snapshot(id), host);
+            self.note_end(id, End::GivenUp, ETIMEDOUT);
             self.remove_flow(id, host);
+        }
+    }
+
+    /// Notes why a flow ends.
+    pub(super) fn note_end(&mut self, id: FlowId, why: End, errno: i32) {
+        if let Some(installed) = self.table.running(id) {
+            installed.end = (why, errno);
         }
     }
 
@@ -83,6 +92,7 @@ impl SlowPath {
     pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: Option<i32>, host: &mut dyn Host) {
         self.forget_splice(id, host);
         let Some(installed) = self.table.running(id) else { return };
+        installed.end = errno.map_or((End::Aborted, 0), |errno| (End::GivenUp, errno));
         let errno = errno.filter(|_| !installed.orphan);
         if let Some(connection) = self.table.get(id) {
             host.send(connection.flow_group, ToFast::Abort { flow: id, rst, errno });
@@ -119,6 +129,10 @@ impl SlowPath {
         self.timers.cancel(id);
         self.forget_splice(id, host);
         let Some(connection) = self.table.remove(id) else { return };
+        if let Phase::Installed(installed) = &connection.phase {
+            let (flow, tuple) = ((connection.flow_group as i64, i64::from(id.0)), &connection.tuple);
+            probes::end(flow, connection.owner.0, installed.end, tuple.local_end(), tuple.remote_end());
+        }
         self.unsteer(&connection, host);
         host.released(connection.owner, Some(id));
     }

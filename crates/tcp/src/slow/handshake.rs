@@ -18,7 +18,7 @@ use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::IpAddr;
-use towpath_probes as probes;
+use towpath_probes::{self as probes, End};
 use towpath_wire::{Options, flags};
 
 /// The handling of a segment in SYN-RECEIVED.
@@ -184,6 +184,7 @@ impl SlowPath {
             ts_offset: opening.ts_offset,
             options: opening.options,
             keepalive: Keepalive::new(now),
+            end: (End::Orderly, 0),
             soft_error: opening.soft_error,
             icmp: None,
             path: PathMtu::new(opening.v6, setup.mss, opening.overhead()),
@@ -336,7 +337,10 @@ impl SlowPath {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Opening(opening) = &connection.phase else { return };
         if opening.listener.is_none() {
-            host.connect_failed(connection.owner, errno);
+            let (owner, tuple) = (connection.owner, connection.tuple);
+            let none = (probes::NONE, probes::NONE);
+            probes::end(none, owner.0, (End::Failed, errno), tuple.local_end(), tuple.remote_end());
+            host.connect_failed(owner, errno);
         }
         self.counters.failed += 1;
         self.discard_opening(id, host);

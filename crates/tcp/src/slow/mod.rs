@@ -67,6 +67,7 @@ use spliced::Spliced;
 use std::collections::HashMap;
 use time_wait::TimeWaits;
 use timers::Timers;
+use towpath_probes::End;
 use towpath_wire::{ParseError, flags, parse};
 
 /// Why `connect` did not begin.
@@ -183,6 +184,8 @@ impl SlowPath {
             }
             // The fast path has counted the RST.
             ToSlow::Reset(flow) | ToSlow::Aborted(flow) => {
+                let by_peer = matches!(message, ToSlow::Reset(_));
+                self.note_end(flow, if by_peer { End::PeerReset } else { End::Aborted }, 0);
                 if !self.cut_splice(flow, errno::ECONNRESET, host) {
                     self.remove_flow(flow, host);
                 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::samples;
 use std::collections::BTreeSet;
 use towpath_service::api::{
-    ClientStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, NumberedFlowGroup, PortStatus, WorkerStatus,
+    ClientStatus, EndedStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, PortStatus, WorkerStatus,
 };
 
 /// A status in which everything occurs.
@@ -14,16 +14,22 @@ fn full() -> Status {
     let mut status = Status { uptime_us: 2_500_000, slow, kernel, listeners, ..samples::status() };
     (status.policy.rules, status.policy.denied) = (1, 9);
     let tally = Tally { stages: [("pre", 10)].into_iter().collect(), retransmits: 11, ..Tally::default() };
+    // 2 of less than 8 µs, 3 from 8 on, 5 from 16 on, and one of a minute.
+    let counts = [vec![2, 0, 0, 3, 5], vec![0; 20], vec![1]].concat();
+    let round_trips = SpreadStatus { sum_us: 60_000_100, counts };
+    let requests = SpreadStatus { sum_us: 7, counts: vec![0, 0, 1] };
     let port = PortStatus { rx_frames: 12, tx_frames: 13, ..PortStatus::default() };
     status.flow_groups.push(NumberedFlowGroup {
         flow_group: 0,
-        status: FlowGroupStatus { tally, flows: 14, ..FlowGroupStatus::default() },
+        status: FlowGroupStatus { tally, flows: 14, round_trips, requests, ..FlowGroupStatus::default() },
         ports: vec![NamedPort { name: "eth1".into(), status: port }],
     });
     status.workers.push(WorkerStatus { busy_us: 1_500_000, ..WorkerStatus::default() });
     let interface = InterfaceStatus { name: "eth1".into(), up: true, carrier: true, ..InterfaceStatus::default() };
     status.interfaces.push(interface);
-    status.clients.push(client(1000, "a\"b\n", 15));
+    status.clients.push(ClientStatus { busy_us: 1_000_000, ..client(1000, "a\"b\n", 15) });
+    let ended = |uid, program: &str| EndedStatus { uid, program: program.into(), busy_us: 500_000 };
+    status.ended = vec![ended(1000, "a\"b\n"), ended(7, "gone"), ended(u32::MAX, "other")];
     status
 }
 
@@ -57,7 +63,8 @@ fn reading(status: Status) -> Reading {
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let names = words.filter(|word| word.starts_with("towpath_"));
-    names.map(|name| name.strip_suffix("_total").unwrap_or(name)).collect()
+    let suffixes = ["_total", "_bucket", "_sum", "_count"];
+    names.map(|name| suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)).collect()
 }
 
 #[test]
@@ -73,6 +80,12 @@ fn what_a_service_counts_is_on_the_page() {
         "towpath_stage_items_total{stack=\"home\",flow_group=\"0\",stage=\"pre\"} 10.0",
         "towpath_dropped_frames_total{stack=\"home\",flow_group=\"slow path\",reason=\"no_socket\"} 2.0",
         "towpath_retransmitted_segments_total{stack=\"home\",flow_group=\"0\"} 11.0",
+        "towpath_round_trip_seconds_bucket{le=\"0.000008\",stack=\"home\"} 2",
+        "towpath_round_trip_seconds_bucket{le=\"0.000016\",stack=\"home\"} 5",
+        "towpath_round_trip_seconds_bucket{le=\"16.777216\",stack=\"home\"} 10",
+        "towpath_round_trip_seconds_bucket{le=\"+Inf\",stack=\"home\"} 11",
+        "towpath_round_trip_seconds_sum{stack=\"home\"} 60.0001",
+        "towpath_request_seconds_count{stack=\"home\"} 1",
         "towpath_port_frames_total{stack=\"home\",flow_group=\"0\",port=\"eth1\",direction=\"sent\"} 13.0",
         "towpath_interface_serving{stack=\"home\",interface=\"eth1\"} 0.0",
         "towpath_left_to_kernel_total{stack=\"home\",reason=\"policy\"} 4.0",
@@ -81,6 +94,9 @@ fn what_a_service_counts_is_on_the_page() {
         "towpath_listener_syns_total{stack=\"home\",outcome=\"taken\"} 8.0",
         "towpath_policy_denied_total{stack=\"home\"} 9.0",
         "towpath_sockets{stack=\"home\",uid=\"1000\",program=\"a\\\"b\\n\"} 15.0",
+        "towpath_program_busy_seconds_total{stack=\"home\",uid=\"1000\",program=\"a\\\"b\\n\"} 1.5",
+        "towpath_program_busy_seconds_total{stack=\"home\",uid=\"7\",program=\"gone\"} 0.5",
+        "towpath_program_busy_seconds_total{stack=\"home\",uid=\"other\",program=\"other\"} 0.5",
         "towpath_module_frames_total{stack=\"home\",module=\"wall\",hook=\"ingress\",action=\"pass\"} 16.0",
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is missing in\n{page}");

@@ -1,0 +1,291 @@
+//! `towpath doctor --bundle`: one file with all that a report of an error needs.
+
+use super::anonymous::Names;
+use super::host::Check;
+use super::{host, nics, page};
+use crate::clock::utc;
+use crate::locate::Which;
+use crate::{complain, events, exit, metrics, print};
+use flate2::{Compression, write::GzEncoder};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
+use towpath_service::api::{self, Command, Events, ModuleRequest, Status};
+use towpath_service::paths;
+use towpath_service::policy::PolicyRequest;
+
+/// Lines of the log.
+const LOG_LINES: usize = 500;
+/// Bytes of a log that are looked at, from its end.
+const LOG_BYTES: u64 = 256 << 10;
+
+/// Files that tell of the host, and their names in the bundle.
+const HOST: [(&str, &str); 7] = [
+    ("host/version.txt", "/proc/version"),
+    ("host/os-release.txt", "/etc/os-release"),
+    ("host/cpuinfo.txt", "/proc/cpuinfo"),
+    ("host/meminfo.txt", "/proc/meminfo"),
+    ("host/interfaces.txt", "/proc/net/dev"),
+    ("host/reserved_ports.txt", "/proc/sys/net/ipv4/ip_local_reserved_ports"),
+    ("host/limits.txt", "/proc/self/limits"),
+];
+
+/// What goes into the bundle.
+#[derive(Default)]
+struct Bundle {
+    /// Name and text of each file.
+    files: Vec<(String, String)>,
+    /// What could not be had, and why.
+    missing: Vec<(String, String)>,
+}
+
+/// What the file `manifest.json` says.
+#[derive(Serialize)]
+struct Manifest<'a> {
+    version: &'static str,
+    made: &'a str,
+    anonymous: bool,
+    files: Vec<&'a str>,
+    missing: Vec<Missing<'a>>,
+}
+
+#[derive(Serialize)]
+struct Missing<'a> {
+    file: &'a str,
+    why: &'a str,
+}
+
+impl Bundle {
+    fn add(&mut self, name: impl Into<String>, text: Result<String, String>) {
+        match text {
+            Ok(text) => self.files.push((name.into(), text)),
+            Err(why) => self.missing.push((name.into(), why)),
+        }
+    }
+
+    /// An answer of a service, as it is.
+    fn answer(&mut self, name: String, socket: &Path, command: Command) {
+        let answer = api::ask::<Value>(socket, command).map_err(|error| error.to_string());
+        self.add(name, answer.map(|answer| format!("{answer:#}\n")));
+    }
+
+    /// All that a service says of itself. Its files are below `folder`.
+    fn service(&mut self, folder: &str, socket: &Path) {
+        let modules = Command::Module(ModuleRequest::List { name: None });
+        for (name, command) in [
+            ("hello", Command::Hello { hold: false }),
+            ("status", Command::Status),
+            ("sockets", Command::Sockets),
+            ("configuration", Command::Configuration),
+            ("policy", Command::Policy(PolicyRequest::List)),
+            ("cores", Command::Cores { set: None }),
+            ("modules", modules),
+        ] {
+            self.answer(format!("{folder}/{name}.json"), socket, command);
+        }
+        match api::ask::<Events>(socket, Command::Events) {
+            Ok(all) => {
+                self.add(format!("{folder}/events.txt"), Ok(events::page(&all.threads, None, usize::MAX)));
+                self.add(format!("{folder}/events_before.txt"), Ok(events::page(&all.before, None, usize::MAX)));
+                self.add(format!("{folder}/events.json"), serde_json::to_string(&all).map_err(|e| e.to_string()));
+            }
+            Err(error) => self.add(format!("{folder}/events.txt"), Err(error.to_string())),
+        }
+        self.add(format!("{folder}/log.txt"), log(socket));
+        let pid = api::ask::<Status>(socket, Command::Status).map(|status| status.pid);
+        if let Ok(pid) = pid {
+            for file in ["status", "limits", "cgroup"] {
+                self.add(format!("{folder}/process_{file}.txt"), read(Path::new(&format!("/proc/{pid}/{file}"))));
+            }
+        }
+    }
+
+    fn gather(which: &Which, checks: &[Check]) -> Self {
+        let mut bundle = Self::default();
+        let nics = host::nics(which);
+        bundle.add("doctor.txt", Ok(page::host(checks, host::CheckState::Ok) + &nics::table(&nics)));
+        bundle.add("doctor.json", Ok(page::host_json(checks, &nics)));
+        bundle.add("towpath.json", Ok(crate::version::json() + "\n"));
+        for (name, file) in HOST {
+            bundle.add(name, read(Path::new(file)));
+        }
+        let socket = match which.find() {
+            Ok(socket) => socket,
+            Err(error) => {
+                bundle.add("service/status.json", Err(error.to_string()));
+                return bundle;
+            }
+        };
+        bundle.service("service", &socket);
+        bundle.add("service/metrics.txt", metrics::once(which).map_err(|error| error.to_string()));
+        if let Ok(status) = api::ask::<Status>(&socket, Command::Status) {
+            for other in status.stacks.iter().filter(|other| other.running) {
+                bundle.service(&format!("stacks/{}", other.name), &other.socket);
+            }
+        }
+        bundle
+    }
+
+    fn anonymise(&mut self) {
+        let mut names = Names::default();
+        for (_, text) in self.files.iter_mut().chain(&mut self.missing) {
+            *text = names.replace(text);
+        }
+    }
+
+    fn write(&self, to: impl Write, manifest: &str, folder: &str, seconds: u64) -> io::Result<()> {
+        let mut tar = tar::Builder::new(GzEncoder::new(to, Compression::default()));
+        let manifest = [("manifest.json", manifest)];
+        let files = self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        for (name, text) in manifest.into_iter().chain(files) {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(text.len() as u64);
+            header.set_mode(0o600);
+            header.set_mtime(seconds);
+            tar.append_data(&mut header, format!("{folder}/{name}"), text.as_bytes())?;
+        }
+        tar.into_inner()?.finish()?.flush()
+    }
+}
+
+/// The text of a file of the host. Bytes that are no text are replaced.
+fn read(file: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last lines that a service has logged: to the file beside its socket if it runs in the background, else to the journal.
+fn log(socket: &Path) -> Result<String, String> {
+    let file = paths::log_file(socket);
+    if let Ok(text) = tail(&file) {
+        return Ok(text);
+    }
+    let lines = LOG_LINES.to_string();
+    let journal = Program::new("journalctl")
+        .args(["--no-pager", "--output", "short-iso-precise", "--lines", &lines, "_COMM=towpathd"])
+        .output();
+    match journal {
+        // Without lines it says so in one.
+        Ok(journal) if journal.status.success() && journal.stdout.iter().filter(|byte| **byte == b'\n').count() > 1 => {
+            Ok(String::from_utf8_lossy(&journal.stdout).into_owned())
+        }
+        Ok(journal) => {
+            let why = String::from_utf8_lossy(&journal.stderr);
+            let why = why.lines().next().unwrap_or("it has no lines of towpathd");
+            Err(format!("{} is not there, and the journal says: {why}", file.display()))
+        }
+        Err(error) => Err(format!("{} is not there, and journalctl cannot be run: {error}", file.display())),
+    }
+}
+
+fn tail(file: &Path) -> io::Result<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    // Another user's service may have put anything in its place.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let bytes = found.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(LOG_BYTES)))?;
+    let mut text = Vec::new();
+    file.take(LOG_BYTES).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") + "\n")
+}
+
+/// Makes the bundle, and says what is in it. `file`: where to; `None`: a new file here; `-`: standard output.
+pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> ExitCode {
+    let mut bundle = Bundle::gather(which, &host::checks(which));
+    if anonymous {
+        bundle.anonymise();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let made = utc(now.as_micros() as u64);
+    let stamp: String = made.chars().take(19).map(|c| if c == ' ' { '-' } else { c }).filter(|c| *c != ':').collect();
+    let folder = format!("towpath-{stamp}");
+    let manifest = Manifest {
+        version: env!("CARGO_PKG_VERSION"),
+        made: &made,
+        anonymous,
+        files: bundle.files.iter().map(|(name, _)| name.as_str()).collect(),
+        missing: bundle.missing.iter().map(|(file, why)| Missing { file, why }).collect(),
+    };
+    let text = serde_json::to_string_pretty(&manifest).unwrap_or_default() + "\n";
+    let to_output = file == Some(Path::new("-"));
+    let path = file.map_or_else(|| PathBuf::from(format!("{folder}.tar.gz")), Path::to_path_buf);
+    let written = if to_output {
+        bundle.write(io::stdout().lock(), &text, &folder, now.as_secs())
+    } else {
+        // It is for nobody but this user, and no link of another's leads it elsewhere.
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let options = if file.is_some() { options.create(true).truncate(true) } else { options.create_new(true) };
+        options.open(&path).and_then(|file| bundle.write(file, &text, &folder, now.as_secs()))
+    };
+    if let Err(error) = written {
+        complain(&format!("{}: {error}", path.display()));
+        return ExitCode::from(exit::FAILED);
+    }
+    match (to_output, json) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => print(&text),
+        (false, false) => print(&told(&bundle, &path, anonymous)),
+    }
+}
+
+/// What is in it, for people.
+fn told(bundle: &Bundle, path: &Path, anonymous: bool) -> String {
+    let mut out = format!("{}: {} files, no payload", path.display(), bundle.files.len());
+    out += if anonymous { ", addresses under other names\n" } else { "; --anonymous gives addresses other names\n" };
+    for (name, text) in &bundle.files {
+        let _ = writeln!(out, "  {name:<32} {:>8} bytes", text.len());
+    }
+    if !bundle.missing.is_empty() {
+        let _ = writeln!(out, "not in it:");
+    }
+    for (name, why) in &bundle.missing {
+        let _ = writeln!(out, "  {name:<32} {why}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use flate2::read::GzDecoder;
+    use std::io::Read;
+
+    #[test]
+    fn a_bundle_is_a_compressed_archive_with_a_manifest_and_names_what_is_missing() {
+        let mut bundle = Bundle::default();
+        bundle.add("service/status.json", Ok("{\"peer\":\"10.0.0.1:7\"}".into()));
+        bundle.add("service/events.txt", Err("only the service's own user and root may see its events".into()));
+        bundle.anonymise();
+        let mut bytes = Vec::new();
+        bundle.write(&mut bytes, "{}", "towpath-x", 7).unwrap();
+        let mut archive = tar::Archive::new(GzDecoder::new(&bytes[..]));
+        let mut found = Vec::new();
+        for entry in archive.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            found.push((name, text));
+        }
+        let file = |name: &str, text: &str| (format!("towpath-x/{name}"), text.to_owned());
+        let status = file("service/status.json", "{\"peer\":\"address-1:7\"}");
+        assert_eq!(found, [file("manifest.json", "{}"), status]);
+        let told = told(&bundle, Path::new("x.tar.gz"), true);
+        assert!(told.contains("not in it:\n  service/events.txt") && told.contains("only the service's own user"));
+    }
+}

@@ -1,0 +1,103 @@
+//! The events of one thread.
+//!
+//! Events of three sorts have a ring each, in which the newest take the places of the oldest. So no flood of one sort pushes out
+//! another. What peers can cause at will has a table, with one place for each reason, and so have wakes: the last of each, and how
+//! many there were.
+
+use crate::Entry;
+use crate::event::{Event, Kind};
+use crate::words::Place;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Places of a ring.
+const RING: usize = 256;
+const RINGS: usize = 3;
+/// Places of the table of drops: as many as reasons, and more.
+const DROPS: usize = 64;
+/// Places of the table of wakes.
+const WAKES: usize = 256;
+const FIRST_DROP: usize = RINGS * RING;
+const FIRST_WAKE: usize = FIRST_DROP + DROPS;
+
+/// One thread's memory. All zeros are an empty one.
+#[repr(C)]
+pub struct Row {
+    /// Its thread's name, UTF-8.
+    name: [AtomicU64; 2],
+    /// Events of each ring so far. The last word counts those of the tables.
+    counts: [AtomicU64; RINGS + 1],
+    _unused: [AtomicU64; 2],
+    places: [Place; FIRST_WAKE + WAKES],
+}
+
+/// Where events of a kind stand.
+enum Lane {
+    Ring(usize),
+    /// Its first place, and their number.
+    Table(usize, usize),
+}
+
+fn lane(kind: Kind) -> Lane {
+    match kind {
+        Kind::Connect | Kind::Established | Kind::Close | Kind::End => Lane::Ring(0),
+        Kind::Retransmit | Kind::Timeout | Kind::TailProbe | Kind::Message => Lane::Ring(1),
+        Kind::Client | Kind::ClientGone | Kind::Violation | Kind::LongTurn | Kind::Full | Kind::Panic => Lane::Ring(2),
+        Kind::Drop => Lane::Table(FIRST_DROP, DROPS),
+        Kind::Wake => Lane::Table(FIRST_WAKE, WAKES),
+    }
+}
+
+impl Row {
+    /// Its thread begins. No other thread writes this row.
+    pub fn begin(&self, name: &str) {
+        let mut bytes = [0; 16];
+        let length = name.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+        let name = u128::from_ne_bytes(bytes);
+        self.name[0].store(name as u64, Ordering::Relaxed);
+        self.name[1].store((name >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// Its thread's name.
+    pub fn name(&self) -> String {
+        let [low, high] = [0, 1].map(|half: usize| u128::from(self.name[half].load(Ordering::Relaxed)));
+        let bytes = (low | high << 64).to_ne_bytes();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).replace(|c: char| c.is_control(), "?")
+    }
+
+    /// Records an event.
+    pub fn put(&self, now_us: u64, entry: &Entry) {
+        match lane(entry.kind) {
+            Lane::Ring(ring) => {
+                let count = self.counts[ring].load(Ordering::Relaxed);
+                let last = &self.places[ring * RING + (count.wrapping_sub(1) % RING as u64) as usize];
+                if count != 0 && last.is_like(entry) {
+                    return last.write(now_us, entry, count, true);
+                }
+                let place = &self.places[ring * RING + (count % RING as u64) as usize];
+                place.write(now_us, entry, count + 1, false);
+                self.counts[ring].store(count + 1, Ordering::Relaxed);
+            }
+            Lane::Table(first, places) => {
+                let number = self.counts[RINGS].load(Ordering::Relaxed) + 1;
+                let place = &self.places[first + (entry.key % places as u64) as usize];
+                place.write(now_us, entry, number, place.is_like(entry));
+                self.counts[RINGS].store(number, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// All that it has, the newest last.
+    pub fn events(&self) -> Vec<Event> {
+        let mut events: Vec<Event> = self.places.iter().filter_map(Place::read).collect();
+        events.sort_by_key(|event| event.at_us);
+        events
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.name.iter().chain(&self.counts).for_each(|word| word.store(0, Ordering::Relaxed));
+        self.places.iter().for_each(Place::clear);
+    }
+}
