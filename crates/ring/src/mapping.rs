@@ -205,20 +205,16 @@ mod tests {
     fn of_larger_pages_those_are_touched_that_are_meant_and_those_given_back_that_nobody_else_has() {
         const KIB: usize = 1024;
         for (page, from, to, all, alone) in [
-            (4, 8, 20, 8..20, 8..20),
-            (16, 8, 20, 0..32, 16..16),
-            (16, 16, 48, 16..48, 16..48),
-            (16, 20, 28, 16..32, 32..16),
-            (64, 4, 256, 0..256, 64..256),
-            (64, 60, 200, 0..256, 64..192),
+            (4, 8, 20, 8..20, [8, 20]),
+            (16, 8, 20, 0..32, [16, 16]),
+            (16, 16, 48, 16..48, [16, 48]),
+            (16, 20, 28, 16..32, [32, 16]),
+            (64, 4, 256, 0..256, [64, 256]),
+            (64, 60, 200, 0..256, [64, 192]),
         ] {
             let (range, page) = (from * KIB..to * KIB, page * KIB);
-            let bytes = |kib: Range<usize>| kib.start * KIB..kib.end * KIB;
-            assert_eq!(
-                (touched(range.clone(), page), whole(range, page)),
-                (bytes(all), bytes(alone)),
-                "{from} to {to}"
-            );
+            let [all, alone] = [[all.start, all.end], alone].map(|[start, end]| start * KIB..end * KIB);
+            assert_eq!((touched(range.clone(), page), whole(range, page)), (all, alone), "{from} to {to}");
         }
         assert_eq!(kernel_page() % PAGE, 0);
     }
