@@ -40,10 +40,20 @@ fn whole(partial: &mut u64, n: u64, bytes: u64) -> u64 {
     all / bytes
 }
 
+/// A count of cycles, or where the processor's cannot be read, of nanoseconds.
+fn now() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has this instruction, and it touches no memory.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static BEGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+        BEGIN.elapsed().as_nanos() as u64
+    }
+}
+
 /// Keeps the CPU busy for so many cycles.
 fn work(cycles: u64) {
-    // SAFETY: every x86-64 CPU has this instruction, and it touches no memory.
-    let now = || unsafe { core::arch::x86_64::_rdtsc() };
     let begin = now();
     while now().wrapping_sub(begin) < cycles {
         std::hint::spin_loop();

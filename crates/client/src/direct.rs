@@ -325,7 +325,8 @@ impl Direct {
             peer.event_seq.fetch_add(1, Ordering::SeqCst);
             wake::futex_wake(&peer.event_seq);
         }
-        let mut contexts = peer.line.ctx_mask.load(Ordering::Relaxed);
+        // Who takes the event knows by then what was stored before the context was put there.
+        let mut contexts = peer.line.ctx_mask.load(Ordering::Acquire);
         if contexts == 0 {
             return;
         }

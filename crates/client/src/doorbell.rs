@@ -97,7 +97,8 @@ pub fn notify_and_return(session: &Session, slot: Slot, count: usize) -> usize {
 #[inline(always)]
 fn may_be_stuck(queue: &private::Queue, armed: &AtomicU32, tail: &AtomicU32) -> bool {
     let rung_for_all = || queue.notified.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed);
-    queue.pushing.load(Ordering::Relaxed) != 0 || armed.load(Ordering::Relaxed) != 0 && !rung_for_all()
+    // In this order: of a push that is over all has been stored, so what follows is at least as new as its end.
+    queue.pushing.load(Ordering::Acquire) != 0 || armed.load(Ordering::Relaxed) != 0 && !rung_for_all()
 }
 
 /// The number of the data queue in the stack's line. The modulo keeps a wrong number inside the table.

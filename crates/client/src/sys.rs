@@ -190,13 +190,29 @@ pub fn clock(clock: libc::clockid_t) -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A clock that tells which of two events came first.
+/// A clock that tells which of two events came first. It counts one to five thousand million a second.
 #[inline]
 pub fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the counter, and Linux leaves it to user space.
     #[cfg(target_arch = "x86_64")]
     return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        let (count, hertz): (u64, u64);
+        // SAFETY: every processor of this architecture has both registers, and Linux leaves them to user space. Nothing else is read.
+        unsafe {
+            core::arch::asm!(
+                "mrs {0}, cntvct_el0",
+                "mrs {1}, cntfrq_el0",
+                out(reg) count,
+                out(reg) hertz,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        // It may be as slow as a million a second.
+        count << 30u32.saturating_sub(hertz.max(1).ilog2())
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return clock(libc::CLOCK_MONOTONIC).as_nanos() as u64;
 }
 

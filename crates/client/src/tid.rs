@@ -1,23 +1,57 @@
-//! The calling thread's id, kept by the thread. On x86-64 it is an initial-exec thread-local word, which two
-//! instructions read. In a shared library the compiler's own way is a call. The library is loaded with its program; if
-//! it is loaded later, glibc has room for these few bytes.
+//! The calling thread's id, kept by the thread. With glibc it is an initial-exec thread-local word, which a few instructions
+//! read. In a shared library the compiler's own way is a call. The library is loaded with its program; if it is loaded later,
+//! glibc has room for these few bytes.
 
 use crate::sys;
 
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_env = "gnu"))]
 mod word {
     core::arch::global_asm!(
-        ".pushsection .tbss.towpath_tid, \"awT\", @nobits",
+        ".pushsection .tbss.towpath_tid, \"awT\", %nobits",
         ".p2align 2",
         ".hidden towpath_tid",
         ".globl towpath_tid",
-        ".type towpath_tid, @object",
+        ".type towpath_tid, %object",
         ".size towpath_tid, 4",
         "towpath_tid:",
         ".zero 4",
         ".popsection",
     );
 
+    /// Where the word is.
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn place() -> *mut u32 {
+        let at: *mut u32;
+        // SAFETY: reads the thread's register and the word's distance from it, which the dynamic linker has stored.
+        unsafe {
+            core::arch::asm!(
+                "adrp {at}, :gottprel:towpath_tid",
+                "ldr {at}, [{at}, :gottprel_lo12:towpath_tid]",
+                "mrs {thread}, tpidr_el0",
+                "add {at}, {at}, {thread}",
+                at = out(reg) at,
+                thread = out(reg) _,
+                options(nostack, preserves_flags, pure, readonly),
+            );
+        }
+        at
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub fn get() -> u32 {
+        // SAFETY: the thread's own word, defined in the assembly of this file, which nobody else uses.
+        unsafe { place().read_volatile() }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    pub fn set(id: u32) {
+        // SAFETY: as for reading.
+        unsafe { place().write_volatile(id) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn get() -> u32 {
         let at: u64;
@@ -33,6 +67,7 @@ mod word {
         at as u32
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub fn set(id: u32) {
         // SAFETY: writes the thread's own word, defined in the assembly of this file.
         unsafe {
@@ -47,7 +82,7 @@ mod word {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_env = "gnu")))]
 mod word {
     use core::cell::Cell;
 

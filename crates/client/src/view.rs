@@ -45,10 +45,10 @@ impl View {
         let stack = session.region.stack(slot);
         // The stack says where the connection's words are before it says ESTABLISHED.
         let found_in = stack.state.load(Ordering::Acquire);
-        let (direct, out_of_reach) = match stack.pair.load(Ordering::Relaxed) {
+        let (direct, out_of_reach) = match stack.pair.load(Ordering::Acquire) {
             0 => (None, false),
             pair => {
-                let direct = direct::find(session, pair, stack.pair_slot.load(Ordering::Relaxed));
+                let direct = direct::find(session, pair, stack.pair_slot.load(Ordering::Acquire));
                 (direct, direct.is_none())
             }
         };

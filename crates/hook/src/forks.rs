@@ -16,6 +16,7 @@ pub unsafe extern "C" fn forking<H: Handler>(number: c_long, first: u64, second:
         libc::SYS_clone => first,
         // SAFETY: the caller keeps the contract: the structure has this many bytes, and begins with the flags.
         libc::SYS_clone3 if first != 0 && second >= 8 => unsafe { (first as *const u64).read_unaligned() },
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => 0,
         _ => return false,
     };

@@ -11,11 +11,12 @@
 #![allow(clippy::missing_safety_doc)] // every function here has the contract of the C function of its name
 
 mod answer;
+#[doc(hidden)]
+pub mod by_number;
 mod calls;
 pub mod cancel;
 mod elf_file;
 pub mod exec;
-#[cfg(target_arch = "x86_64")]
 pub mod forks;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
@@ -23,10 +24,8 @@ pub mod library;
 pub mod loaded;
 mod needed;
 pub mod program;
-#[cfg(target_arch = "x86_64")]
 mod raw;
 mod system_calls;
-#[cfg(target_arch = "x86_64")]
 pub mod uring;
 
 #[doc(hidden)]
@@ -51,16 +50,17 @@ mod stage {
     pub const CANCELING: u8 = 2;
 }
 
-/// True once the real functions are known. Before that no handler is asked.
+/// True once the real functions are known. Before that no handler is asked. A thread that is older than the library sees by it
+/// all that [`start`] has stored.
 #[inline]
 pub fn ready() -> bool {
-    STAGE.load(Ordering::Relaxed) != stage::LOADING
+    STAGE.load(Ordering::Acquire) != stage::LOADING
 }
 
 /// [`ready`], in a call that is a cancellation point.
 #[inline(always)]
 pub fn ready_at_point() -> bool {
-    match STAGE.load(Ordering::Relaxed) {
+    match STAGE.load(Ordering::Acquire) {
         stage::READY => true,
         stage::LOADING => false,
         _ => {

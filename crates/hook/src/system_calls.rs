@@ -27,7 +27,7 @@ const KNOWN: [&[u8]; 5] = [b"libc.so", b"ld-linux", b"libpthread.so", b"liburing
 
 /// Calls that make sockets, act on sockets only, or wait for them. `read` and `write` are left out: what uses them for
 /// files alone (allocators, crash handlers, sanitizers) is common.
-const NUMBERS: [i64; 30] = [
+const NUMBERS: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_accept,
@@ -45,13 +45,17 @@ const NUMBERS: [i64; 30] = [
     libc::SYS_recvmsg,
     libc::SYS_sendmmsg,
     libc::SYS_recvmmsg,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_select,
     libc::SYS_pselect6,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_create,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,

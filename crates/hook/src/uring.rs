@@ -3,7 +3,11 @@
 //! programs the system calls are caught.
 
 use crate::answer::{failed_with, set_errno};
+#[cfg(not(target_arch = "x86_64"))]
+use crate::by_number::handled;
 use crate::calls::Handler;
+#[cfg(target_arch = "x86_64")]
+use crate::inject::handled;
 use crate::raw::raw;
 use core::ffi::CStr;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -11,6 +15,15 @@ use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 /// A negative errno, as liburing and libaio return it.
 fn negative<T: Into<c_long>>(answer: Result<T, i32>) -> c_long {
     answer.map_or_else(|errno| -c_long::from(errno), Into::into)
+}
+
+/// libc's function `syscall`.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn by_number<H: Handler>(number: c_long, arguments: [u64; 6]) -> Result<isize, i32> {
+    // SAFETY: the caller keeps the contract of this function.
+    unsafe { crate::by_number::by_number(number, arguments, handled::<H>) }
 }
 
 /// `io_submit` of libaio.
@@ -82,7 +95,7 @@ macro_rules! preload_uring {
             use $crate::libc::{c_int, c_long, c_uint, c_ulong, c_void};
             use $crate::uring;
 
-            /// The last argument is on the stack.
+            /// On x86-64 the last argument is on the stack.
             #[allow(clippy::too_many_arguments)]
             unsafe extern "C-unwind" fn asked(
                 number: c_long,
@@ -94,12 +107,13 @@ macro_rules! preload_uring {
                 f: u64,
             ) -> c_long {
                 // SAFETY: the caller keeps the system call's contract.
-                $crate::finish(unsafe { $crate::inject::by_number::<$handler>(number, [a, b, c, d, e, f]) }) as c_long
+                $crate::finish(unsafe { uring::by_number::<$handler>(number, [a, b, c, d, e, f]) }) as c_long
             }
 
             /// libc's `syscall`. Numbers for which there is a handler go there (libuv closes by it), and forks are
             /// announced (vsftpd's). The system call itself is made here, because a child may go on at any address and
             /// on any stack.
+            #[cfg(target_arch = "x86_64")]
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn syscall() {
@@ -170,14 +184,92 @@ macro_rules! preload_uring {
                     "add rsp, 8",
                     "xor eax, eax",
                     "ret",
-                    numbers = const $crate::inject::IS_HANDLED.len(),
-                    handled = sym $crate::inject::IS_HANDLED,
+                    numbers = const $crate::by_number::IS_HANDLED.len(),
+                    handled = sym $crate::by_number::IS_HANDLED,
                     asked = sym asked,
                     failed = sym $crate::failed_with,
                     forking = sym $crate::forks::forking::<$handler>,
                     forked = sym $crate::forks::forked::<$handler>,
                     clone = const $crate::libc::SYS_clone,
                     fork = const $crate::libc::SYS_fork,
+                    clone3 = const $crate::libc::SYS_clone3,
+                )
+            }
+
+            /// The same for AArch64, where all seven arguments are in registers.
+            #[cfg(target_arch = "aarch64")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn syscall() {
+                core::arch::naked_asm!(
+                    "cmp x0, #{numbers}",
+                    "b.hs 1f",
+                    "adrp x9, {handled}",
+                    "add x9, x9, :lo12:{handled}",
+                    "ldrb w9, [x9, x0]",
+                    "cbnz w9, 2f",
+                    "1:",
+                    "cmp x0, #{clone}",
+                    "b.eq 4f",
+                    "cmp x0, #{clone3}",
+                    "b.eq 4f",
+                    "5:",
+                    "mov x8, x0",
+                    "mov x0, x1",
+                    "mov x1, x2",
+                    "mov x2, x3",
+                    "mov x3, x4",
+                    "mov x4, x5",
+                    "mov x5, x6",
+                    "svc #0",
+                    "cmn x0, #4095",
+                    "b.cs 3f",
+                    "ret",
+                    "2:",
+                    "b {asked}",
+                    "3:",
+                    "b {failed}",
+                    "4:",
+                    "stp x29, x30, [sp, #-80]!",
+                    "mov x29, sp",
+                    "stp x0, x1, [sp, #16]",
+                    "stp x2, x3, [sp, #32]",
+                    "stp x4, x5, [sp, #48]",
+                    "str x6, [sp, #64]",
+                    "bl {forking}",
+                    "and w9, w0, #0xff",
+                    "ldp x0, x1, [sp, #16]",
+                    "ldp x2, x3, [sp, #32]",
+                    "ldp x4, x5, [sp, #48]",
+                    "ldr x6, [sp, #64]",
+                    "ldp x29, x30, [sp], #80",
+                    "cbz w9, 5b",
+                    "mov x8, x0",
+                    "mov x0, x1",
+                    "mov x1, x2",
+                    "mov x2, x3",
+                    "mov x3, x4",
+                    "mov x4, x5",
+                    "mov x5, x6",
+                    "svc #0",
+                    "cmn x0, #4095",
+                    "b.cs 3b",
+                    "cbz x0, 6f",
+                    "ret",
+                    "6:",
+                    "stp x29, x30, [sp, #-16]!",
+                    "mov x29, sp",
+                    "bl {forked}",
+                    "mov x0, #0",
+                    "ldp x29, x30, [sp], #16",
+                    "ret",
+                    numbers = const $crate::by_number::IS_HANDLED.len(),
+                    handled = sym $crate::by_number::IS_HANDLED,
+                    asked = sym asked,
+                    failed = sym $crate::failed_with,
+                    forking = sym $crate::forks::forking::<$handler>,
+                    forked = sym $crate::forks::forked::<$handler>,
+                    clone = const $crate::libc::SYS_clone,
                     clone3 = const $crate::libc::SYS_clone3,
                 )
             }

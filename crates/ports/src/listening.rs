@@ -130,8 +130,7 @@ impl Listening {
             loader.map_max_entries(name, 1);
         }
         for queue in ["syns", "strays"] {
-            // A page.
-            loader.map_max_entries(queue, 4096);
+            loader.map_max_entries(queue, rustix::param::page_size() as u32);
         }
         let mut object = loader.load(OBJECT).map_err(io::Error::other)?;
         let load = |object: &mut Ebpf| {

@@ -6,7 +6,7 @@ use libc::{c_char, c_int, c_void};
 use towpath_hook::set_errno;
 use towpath_posix::{is_in_a_slot, send_all};
 
-/// A `va_list` as a function gets it on x86-64: the address of its state.
+/// A `va_list` as a function gets it on x86-64 and AArch64: the address of its state.
 type Arguments = *mut c_void;
 
 unsafe extern "C" {
@@ -100,6 +100,7 @@ pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c
 
 /// A variadic function that calls another one with its arguments as a `va_list` (System V ABI §3.5.7). It makes the
 /// register save area and the state that points at it, at the stack arguments, and at the number of named arguments.
+#[cfg(target_arch = "x86_64")]
 macro_rules! variadic {
     ($name:ident, $to:ident, $named:literal, $list:literal) => {
         /// libc's function of this name.
@@ -144,5 +145,51 @@ macro_rules! variadic {
     };
 }
 
+/// The same for AArch64 (Procedure Call Standard, appendix B). The state has the stack arguments, the ends of the two areas of saved
+/// registers, and how far before them the next arguments are, as negative numbers.
+#[cfg(target_arch = "aarch64")]
+macro_rules! variadic {
+    ($name:ident, $to:ident, $named:literal, $list:literal) => {
+        /// libc's function of this name.
+        ///
+        /// # Safety
+        /// The contract of libc's function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-240]!",
+                "mov x29, sp",
+                "stp q0, q1, [sp, #48]",
+                "stp q2, q3, [sp, #80]",
+                "stp q4, q5, [sp, #112]",
+                "stp q6, q7, [sp, #144]",
+                "stp x0, x1, [sp, #176]",
+                "stp x2, x3, [sp, #192]",
+                "stp x4, x5, [sp, #208]",
+                "stp x6, x7, [sp, #224]",
+                "add x9, sp, #240",
+                "stp x9, x9, [sp, #16]",
+                "add x9, sp, #176",
+                "str x9, [sp, #32]",
+                concat!("mov w9, #(8 * ", $named, " - 64)"),
+                "mov w10, #-128",
+                "stp w9, w10, [sp, #40]",
+                concat!("add ", $list, ", sp, #16"),
+                "bl {to}",
+                "ldp x29, x30, [sp], #240",
+                "ret",
+                to = sym $to,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
 variadic!(dprintf, vdprintf, "2", "rdx");
+#[cfg(target_arch = "x86_64")]
 variadic!(__dprintf_chk, __vdprintf_chk, "3", "rcx");
+#[cfg(target_arch = "aarch64")]
+variadic!(dprintf, vdprintf, "2", "x2");
+#[cfg(target_arch = "aarch64")]
+variadic!(__dprintf_chk, __vdprintf_chk, "3", "x3");

@@ -6,7 +6,7 @@
 //! ([`Region::vacate`]).
 
 use crate::layout::Header;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, kernel_page};
 use crate::memory::unsealed_memfd;
 use crate::shared_bytes::copy;
 use crate::{Region, Slot};
@@ -14,10 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::AsFd;
 use std::io;
 
-/// Memory is taken and given back by the page.
+/// Memory is given back by the page.
 const PAGE: usize = 4096;
-/// The lines of a slot, one page at most.
-const LINES: u64 = PAGE as u64;
 
 /// The bytes of a slot's send ring that are still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +40,10 @@ impl Unsent {
     }
     /// Bytes of memory that they and the slot's words take.
     pub fn memory(&self) -> u64 {
-        let first = self.from as usize % PAGE;
-        LINES + (first + self.len as usize).next_multiple_of(PAGE) as u64
+        let page = kernel_page();
+        let first = self.from as usize % page;
+        // The lines of a slot, one page at most.
+        (page + (first + self.len as usize).next_multiple_of(page)) as u64
     }
 }
 

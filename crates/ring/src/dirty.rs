@@ -83,7 +83,8 @@ impl<'a, W: Word> DirtySet<'a, W> {
         if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
             return false;
         }
-        seq.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Whoever sees the slot as queued sees what the writer has stored before: a writer notes there which slot it is queueing.
+        seq.store(sequence.wrapping_add(1), Ordering::Release);
         self.entry(*tail).store(slot.raw(), Ordering::Relaxed);
         *tail = tail.wrapping_add(1);
         self.tail.store(*tail, Ordering::Release);

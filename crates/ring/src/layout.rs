@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.
@@ -17,6 +17,9 @@ pub const PRIVATE_HEADER_BYTES: usize = 4096;
 pub const PRIVATE_SLOT_BYTES: usize = 128;
 /// Parts of a region start at multiples of this, so that one part's pages hold nothing else.
 pub(crate) const PAGE: usize = 4096;
+/// Rings start at a multiple of this, the largest page of any kernel. So a kernel with such pages, too, has most rings' memory in
+/// pages of their own, and takes it back when they are idle.
+pub(crate) const RINGS: usize = 65_536;
 
 /// The sizes a region is built from. The service fixes them; the application reads them once at mapping time and
 /// checks them.
@@ -234,7 +237,7 @@ impl Layout {
         let events = data_queues + threads * data_stride;
         let private = events + geometry.contexts as usize * threads * event_stride;
         let counts = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
-        let tx = pages(counts + slots * size_of::<CountsLine>());
+        let tx = (counts + slots * size_of::<CountsLine>()).next_multiple_of(RINGS);
         let rx = tx + slots * geometry.tx_bytes as usize;
         let tx_more = rx + slots * geometry.rx_bytes as usize;
         let rx_more = tx_more + slots * (geometry.tx_space() - geometry.tx_bytes) as usize;

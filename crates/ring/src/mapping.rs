@@ -1,4 +1,7 @@
 //! Mappings of shared memory into this process.
+//!
+//! A region is laid out by pages of 4 KiB on every host, and the kernel's pages may have 16 or 64 KiB. What is done to the kernel's
+//! pages is done to those that are touched at all, or, if something is lost by it, to those that are meant as a whole.
 
 use crate::layout::PAGE;
 use core::ops::Range;
@@ -20,6 +23,23 @@ macro_rules! put_header {
     }};
 }
 pub(crate) use put_header;
+
+/// Bytes of the kernel's pages, a multiple of [`PAGE`].
+pub(crate) fn kernel_page() -> usize {
+    // SAFETY: the call takes a number and no memory.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).map_or(PAGE, |bytes| bytes.max(PAGE))
+}
+
+/// The addresses of all pages of `page` bytes that have a byte of this range.
+fn touched(range: Range<usize>, page: usize) -> Range<usize> {
+    range.start / page * page..range.end.next_multiple_of(page)
+}
+
+/// The addresses of the pages of `page` bytes that lie in this range. It may end before it begins.
+fn whole(range: Range<usize>, page: usize) -> Range<usize> {
+    range.start.next_multiple_of(page)..range.end / page * page
+}
 
 /// The permitted use of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,32 +132,46 @@ impl Mapping {
     /// whoever touches them first.
     pub(crate) fn touch(&self, from: usize, to: usize) -> bool {
         let to = to.min(self.bytes);
-        // SAFETY: the range is inside our own mapping, and what is in it stays.
-        let touch = || unsafe {
-            rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxPopulateWrite).is_ok()
+        // SAFETY: the pages have bytes of our own mapping, and what is in them stays.
+        let touch = |at: Range<usize>| unsafe {
+            rustix::mm::madvise(self.at(at.start).cast(), at.len(), Advice::LinuxPopulateWrite).is_ok()
         };
-        from >= to || touch()
+        from >= to || touch(touched(self.base.addr() + from..self.base.addr() + to, kernel_page()))
+    }
+
+    /// The byte at this address, which is in a page of the mapping.
+    fn at(&self, address: usize) -> *mut u8 {
+        self.base.with_addr(address)
     }
 
     /// Are all pages from byte `from` to byte `to`, both multiples of the page, in memory?
     pub(crate) fn is_resident(&self, from: usize, to: usize) -> bool {
         const AT_ONCE: usize = 256;
-        let (to, mut resident) = (to.min(self.bytes), [0u8; AT_ONCE]);
-        (from..to).step_by(AT_ONCE * PAGE).all(|at| {
-            let bytes = (to - at).min(AT_ONCE * PAGE);
-            // SAFETY: the range is inside our own mapping, and the array has a byte for each of its pages.
-            let known = unsafe { libc::mincore(self.base.add(at).cast(), bytes, resident.as_mut_ptr()) } == 0;
-            known && resident[..bytes / PAGE].iter().all(|page| page & 1 != 0)
+        let (to, page, mut resident) = (to.min(self.bytes), kernel_page(), [0u8; AT_ONCE]);
+        if from >= to {
+            return true;
+        }
+        let pages = touched(self.base.addr() + from..self.base.addr() + to, page);
+        pages.clone().step_by(AT_ONCE * page).all(|at| {
+            let bytes = (pages.end - at).min(AT_ONCE * page);
+            // SAFETY: the pages have bytes of our own mapping, and the array has a byte for each of them.
+            let known = unsafe { libc::mincore(self.at(at).cast(), bytes, resident.as_mut_ptr()) } == 0;
+            known && resident[..bytes / page].iter().all(|page| page & 1 != 0)
         })
     }
 
-    /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel.
+    /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel. Of larger pages of the kernel
+    /// those stay that have other bytes, too.
     pub(crate) fn give_back(&self, from: usize, to: usize) {
+        let (begin, page) = (self.base.addr(), kernel_page());
         let to = to.min(self.bytes);
-        if from < to {
-            // SAFETY: the range is inside our own mapping. It holds atomics and bytes only, which the other side may
+        // Nothing is behind a mapping of its own.
+        let to = if self.whole.is_none() && to == self.bytes { to.next_multiple_of(page) } else { to };
+        let pages = whole(begin + from..begin + to, page);
+        if !pages.is_empty() {
+            // SAFETY: the pages are those of our own mapping. They hold atomics and bytes only, which the other side may
             // change at any moment. Should it fail, the memory goes with the last mapping.
-            let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxRemove) };
+            let _ = unsafe { rustix::mm::madvise(self.at(pages.start).cast(), pages.len(), Advice::LinuxRemove) };
         }
     }
 }
@@ -166,6 +200,24 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use rustix::fd::AsFd;
+
+    #[test]
+    fn of_larger_pages_those_are_touched_that_are_meant_and_those_given_back_that_nobody_else_has() {
+        const KIB: usize = 1024;
+        for (page, from, to, all, alone) in [
+            (4, 8, 20, 8..20, [8, 20]),
+            (16, 8, 20, 0..32, [16, 16]),
+            (16, 16, 48, 16..48, [16, 48]),
+            (16, 20, 28, 16..32, [32, 16]),
+            (64, 4, 256, 0..256, [64, 256]),
+            (64, 60, 200, 0..256, [64, 192]),
+        ] {
+            let (range, page) = (from * KIB..to * KIB, page * KIB);
+            let [all, alone] = [[all.start, all.end], alone].map(|[start, end]| start * KIB..end * KIB);
+            assert_eq!((touched(range.clone(), page), whole(range, page)), (all, alone), "{from} to {to}");
+        }
+        assert_eq!(kernel_page() % PAGE, 0);
+    }
 
     #[test]
     fn a_part_lies_inside_its_whole_and_begins_with_a_page() {

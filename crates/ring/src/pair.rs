@@ -3,7 +3,7 @@
 
 use crate::bytes::{count_of, span_of_one};
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
-use crate::layout::VERSION;
+use crate::layout::{RINGS, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
@@ -323,9 +323,9 @@ fn bitmaps(geometry: PairGeometry) -> usize {
     HEADER_BYTES + 2 * size_of::<PairLines>() * geometry.slots as usize
 }
 
-/// Where the rings begin, a multiple of 4096.
+/// Where the rings begin.
 fn rings(geometry: PairGeometry) -> usize {
-    (bitmaps(geometry) + 2 * CONTEXTS * size_of::<BitmapWords>()).next_multiple_of(4096)
+    (bitmaps(geometry) + 2 * CONTEXTS * size_of::<BitmapWords>()).next_multiple_of(RINGS)
 }
 
 fn total_bytes(geometry: PairGeometry) -> usize {

@@ -9,7 +9,12 @@ pub fn to_read<T>(at: *const T) {
     unsafe {
         core::arch::asm!("prefetcht0 [{0}]", in(reg) at, options(nostack, readonly, preserves_flags));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a hint, which faults at no address.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = at;
 }
 
@@ -21,6 +26,11 @@ pub fn to_write<T>(at: *const T) {
     unsafe {
         core::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, readonly, preserves_flags));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a hint, which faults at no address.
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{0}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = at;
 }

@@ -192,7 +192,7 @@ fn the_parts_lie_where_the_table_says() {
     let events = data_queues + (k + 1) * page(256 + 4 * s);
     let private = events + c * (k + 1) * page(256 + 12 * s);
     let counts = page(private + 4096 + 128 * s);
-    let tx = page(counts + 128 * s);
+    let tx = (counts + 128 * s).next_multiple_of(65_536);
     let rx = tx + s * 4096;
     assert_eq!(
         [

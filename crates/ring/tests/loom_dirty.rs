@@ -3,7 +3,7 @@
 
 mod model;
 
-use loom::sync::atomic::Ordering::{Acquire, Relaxed};
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::*;
@@ -349,4 +349,36 @@ fn without_the_fence_before_looking_what_is_not_queued_again_is_missed() {
 #[should_panic(expected = "event lost")]
 fn without_the_fence_in_acknowledge_what_is_not_queued_again_is_missed() {
     who_finds_it_queued_is_seen::<NO_ACKNOWLEDGE_FENCE>();
+}
+
+/// A writer notes the slot that it is queueing, and may be killed anywhere. So whoever finds the slot marked as queued looks at the
+/// note (`client/src/doorbell.rs`). Without a note the entry is there, and the tail is no older.
+fn what_counts_as_queued_is_there<const WITHOUT: u8>() {
+    let [a, _] = slots();
+    loom::model(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let observer = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                if is_queued(&shared.seq[0], &shared.ack[0]) && shared.state[0].load(Acquire) == 0 {
+                    assert_eq!(shared.set().written(), 1, "entry lost");
+                }
+            }
+        });
+        let pushing = &shared.state[0];
+        pushing.store(1, Relaxed);
+        shared.set().push_fenced(&mut 0, a, &shared.seq[0], &shared.ack[0]);
+        pushing.store(0, Release);
+        observer.join().expect("observer");
+    });
+}
+
+#[test]
+fn what_counts_as_queued_is_there_or_somebody_is_known_to_queue_it() {
+    what_counts_as_queued_is_there::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "entry lost")]
+fn without_release_stores_what_counts_as_queued_may_never_come() {
+    what_counts_as_queued_is_there::<NO_RELEASE>();
 }

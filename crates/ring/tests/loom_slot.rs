@@ -90,3 +90,36 @@ fn without_the_fence_before_sleeping_calls_hang() {
 fn without_the_fence_before_waking_calls_hang() {
     blocking_calls_are_woken::<NO_RING_FENCE>();
 }
+
+/// A slot gets a new use: the stack stores its generation before all other words (`runtime/src/slots.rs`). A thread that still has the
+/// last use looks at the generation after them, and takes no word of the new use for one of its own.
+fn uses_are_told_apart<const WITHOUT: u8>() {
+    loom::model(|| {
+        let [generation, pair] = [(); 2].map(|()| ModelWord::<WITHOUT>::new());
+        let shared = Arc::new((generation, pair));
+        let stack = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (generation, pair) = &*shared;
+                generation.store(1, Relaxed);
+                pair.store(7, Release);
+            }
+        });
+        let (generation, pair) = &*shared;
+        let seen = pair.load(Acquire);
+        if generation.load(Acquire) == 0 {
+            assert_eq!(seen, 0, "a word of the next use");
+        }
+        stack.join().expect("stack");
+    });
+}
+
+#[test]
+fn no_word_of_the_next_use_is_taken_for_one_of_this() {
+    uses_are_told_apart::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "a word of the next use")]
+fn without_release_words_of_the_next_use_are_taken_for_those_of_this() {
+    uses_are_told_apart::<NO_RELEASE>();
+}

@@ -230,7 +230,7 @@ fn each_side_has_lines_and_a_ring_of_its_own_for_each_slot() {
     }
     assert_eq!((bitmaps, end), (4096 + 256 * 128, rings + 4096 * 128));
     assert_eq!(std::ptr::from_ref(app.bitmap_words(0, 0)).addr(), begin + bitmaps);
-    assert_eq!(rings, (bitmaps + 640 * 128).next_multiple_of(4096));
+    assert_eq!(rings, (bitmaps + 640 * 128).next_multiple_of(65_536));
 }
 
 #[test]

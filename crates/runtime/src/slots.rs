@@ -264,26 +264,27 @@ impl<C, S: Default> ServedClient<C, S> {
             self.free.push(slot);
         }
     }
-    /// Shows a new use of a slot to the application. Flow group `queue` takes its data queue. The state is stored last.
+    /// Shows a new use of a slot to the application. Flow group `queue` takes its data queue. The generation is stored first, so that
+    /// whoever has seen a word of this use does not take it for the last one's. The state is stored last.
     pub fn show(&self, slot: Slot, new_state: u32, queue: usize) {
         self.show_paired(slot, new_state, queue, (0, 0));
     }
     /// The same of a connection that a pair region carries: `StackLine::pair` and `StackLine::pair_slot`.
     pub fn show_paired(&self, slot: Slot, new_state: u32, queue: usize, pair: (u32, u32)) {
         let line = self.line(slot);
-        line.tx_head.store(0, Ordering::Relaxed);
-        line.rx_tail.store(0, Ordering::Relaxed);
-        line.status.store(0, Ordering::Relaxed);
-        line.error.store(0, Ordering::Relaxed);
+        line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
+        line.tx_head.store(0, Ordering::Release);
+        line.rx_tail.store(0, Ordering::Release);
+        line.status.store(0, Ordering::Release);
+        line.error.store(0, Ordering::Release);
         // The count goes on. Else the next error could look like one that was reported for an earlier connection.
         let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
         line.soft_error.store(soft_errors, Ordering::Relaxed);
         let (send, receive) = self.shared.region.geometry().first_halvings();
         let sizes = RECEIVE.word(receive) | RECEIVE_WANTED.word(receive) | SEND_WANTED.word(send);
         line.flow_group.store(queue as u32 | sizes, Ordering::Relaxed);
-        line.pair.store(pair.0, Ordering::Relaxed);
-        line.pair_slot.store(pair.1, Ordering::Relaxed);
-        line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
+        line.pair.store(pair.0, Ordering::Release);
+        line.pair_slot.store(pair.1, Ordering::Release);
         line.state.store(new_state, Ordering::Release);
     }
     /// The stack is done with a slot. If the application is, too, this frees it; else it shows the end, with an error

@@ -167,7 +167,6 @@ fn allowed(stack: StackKind, interface: bool, other_stacks: bool, rdma: bool) ->
     calls.allow(&THREADS);
     calls.allow(&DESCRIPTORS);
     calls.allow(&SOCKETS);
-    #[cfg(target_arch = "x86_64")]
     calls.allow(&OLD);
     // No memory that can be written becomes code, and no file.
     let executable = libc::PROT_EXEC as u32;
@@ -411,3 +410,7 @@ const OLD: [libc::c_long; 11] = [
     libc::SYS_access,
     libc::SYS_time,
 ];
+
+/// What stands for `select` on newer architectures.
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: [libc::c_long; 1] = [libc::SYS_pselect6];

@@ -34,7 +34,7 @@ import ctypes, random, threading
 line = [l for l in open('/proc/self/maps') if 'towpath-pair' in l][0]
 base, end = (int(x, 16) for x in line.split()[0].split('-'))
 words = (ctypes.c_uint32 * ((end - base) // 4)).from_address(base)
-control = 2183168 // 4; r = random.Random(int(sys.argv[1])); stop = time.monotonic() + 3
+control = 2228224 // 4; r = random.Random(int(sys.argv[1])); stop = time.monotonic() + 3
 nasty = [lambda: r.getrandbits(32), lambda: r.getrandbits(4), lambda: 0xffffffff - r.getrandbits(2), lambda: 0]
 others = [socket.create_connection(s.getpeername()) for i in range(3)]
 for c in others + [s]: c.setblocking(False)

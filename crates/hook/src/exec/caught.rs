@@ -22,17 +22,10 @@ fn real(name: &CStr) -> usize {
 /// # Safety
 /// The contract of the system call.
 unsafe fn by_kernel(number: c_long, arguments: [u64; 6]) -> c_int {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller keeps the contract of the system call.
-    return match unsafe { crate::raw::raw(number, arguments) } {
+    match unsafe { crate::raw::raw(number, arguments) } {
         errno @ -4095..=-1 => crate::failed_with(errno) as c_int,
         answer => answer as c_int,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let [a, b, c, d, e, f] = arguments;
-        // SAFETY: the caller keeps the contract of the system call.
-        unsafe { libc::syscall(number, a, b, c, d, e, f) as c_int }
     }
 }
 
@@ -164,20 +157,23 @@ pub enum Listed {
     Execle = 2,
 }
 
-/// The `execl` family. The first five arguments were in registers, the others are on the stack.
+/// How many listed arguments come in registers, behind the path.
+const IN_REGISTERS: usize = if cfg!(target_arch = "x86_64") { 5 } else { 7 };
+
+/// The `execl` family. The first arguments were in registers, the others are on the stack.
 ///
 /// # Safety
 /// The contract of the function.
 pub unsafe extern "C" fn listed(
     path: *const c_char,
-    registers: *const [*const c_char; 5],
+    registers: *const [*const c_char; IN_REGISTERS],
     stack: *const *const c_char,
     which: Listed,
 ) -> c_int {
     let mut words = Vec::new();
     // SAFETY: the caller keeps the contract: the list ends with a null, behind which `execle` has the environment.
     unsafe {
-        let word = |at: usize| if at < 5 { (*registers)[at] } else { *stack.add(at - 5) };
+        let word = |at: usize| if at < IN_REGISTERS { (*registers)[at] } else { *stack.add(at - IN_REGISTERS) };
         while words.last().is_none_or(|word: &*const c_char| !word.is_null()) {
             words.push(word(words.len()));
         }
@@ -349,7 +345,33 @@ macro_rules! preload_exec {
                     }
                 )* };
             }
-            #[cfg(target_arch = "x86_64")]
+            /// A C-variadic function. It saves the seven registers of the listed arguments in order, and passes the
+            /// address of the arguments on the stack.
+            #[cfg(target_arch = "aarch64")]
+            macro_rules! listed {
+                ($d($d name:ident = $d which:ident;)*) => { $d(
+                    #[unsafe(no_mangle)]
+                    #[unsafe(naked)]
+                    pub unsafe extern "C" fn $d name() {
+                        core::arch::naked_asm!(
+                            "stp x29, x30, [sp, #-80]!",
+                            "mov x29, sp",
+                            "stp x1, x2, [sp, #16]",
+                            "stp x3, x4, [sp, #32]",
+                            "stp x5, x6, [sp, #48]",
+                            "str x7, [sp, #64]",
+                            "add x1, sp, #16",
+                            "add x2, sp, #80",
+                            "mov w3, #{which}",
+                            "bl {listed}",
+                            "ldp x29, x30, [sp], #80",
+                            "ret",
+                            which = const caught::Listed::$d which as i32,
+                            listed = sym caught::listed,
+                        )
+                    }
+                )* };
+            }
             listed! {
                 execl = Execl;
                 execlp = Execlp;

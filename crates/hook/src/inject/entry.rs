@@ -8,6 +8,7 @@
 //! ALLOW.
 
 use super::block::Block;
+use crate::by_number::NUMBERS;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU8, AtomicUsize};
 
@@ -48,9 +49,6 @@ impl Frame {
 const HANDLER_STACK: usize = 1 << 20;
 /// What is left to it of the library's stack, if it runs there.
 const HANDLER_SHARE: usize = 128 << 10;
-/// No system call has this number or a higher one.
-pub const NUMBERS: usize = 512;
-
 /// 1 for system calls that go to [`dispatch`](super::dispatch).
 pub static CAUGHT: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 /// `extern "C" fn(&mut Frame) -> u64`, which carries out those calls.

@@ -39,8 +39,7 @@ const STACK_MARGIN: u64 = 4096;
 
 pub use support::possible;
 
-#[doc(hidden)]
-pub use dispatch::{IS_HANDLED, by_number};
+pub(crate) use dispatch::handled;
 
 /// The symbol that `towpath-loader` calls, from [`preload!`](crate::preload).
 #[doc(hidden)]

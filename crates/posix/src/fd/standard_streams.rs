@@ -69,14 +69,14 @@ fn stand_in(fd: c_int, at: usize) {
     if own.is_null() || unsafe { real::fileno(own) } != fd {
         return;
     }
-    let mut ours = OURS[at].load(Ordering::Relaxed) as *mut FILE;
+    let mut ours = OURS[at].load(Ordering::Acquire) as *mut FILE;
     if ours.is_null() {
         // SAFETY: the mode is a C string.
         ours = unsafe { streams::open(fd, if fd == 0 { c"r" } else { c"w" }.as_ptr()) };
         if ours.is_null() {
             return;
         }
-        OURS[at].store(ours as usize, Ordering::Relaxed);
+        OURS[at].store(ours as usize, Ordering::Release);
     }
     // SAFETY: both are streams. Bytes in the buffer of libc's own would go to the wrong descriptor when it is
     // flushed, so they move.
@@ -100,7 +100,7 @@ fn stand_in(fd: c_int, at: usize) {
 
 fn stand_back(fd: c_int, at: usize) {
     let own = FORMER[at].swap(0, Ordering::AcqRel) as *mut FILE;
-    let ours = OURS[at].load(Ordering::Relaxed) as *mut FILE;
+    let ours = OURS[at].load(Ordering::Acquire) as *mut FILE;
     // SAFETY: these are streams, and libc's variable. Bytes in the replacement's buffer go to the present descriptor.
     unsafe {
         if fd != 0 && !ours.is_null() {

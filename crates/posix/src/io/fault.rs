@@ -50,7 +50,7 @@ impl Kept {
 /// Catches faults from now on. Called at registration with the service, so that programs without a stack are not
 /// affected.
 pub fn install() {
-    if cfg!(not(target_arch = "x86_64")) || INSTALLED.swap(true, Relaxed) {
+    if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) || INSTALLED.swap(true, Relaxed) {
         return;
     }
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
@@ -114,16 +114,20 @@ pub fn handler(signal: c_int, handler: sighandler_t) -> Answer<sighandler_t> {
 /// # Safety
 /// Only the kernel calls it.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let context = context.cast::<ucontext_t>();
         // SAFETY: the kernel gives a valid context. Nobody else refers to its registers while the handler runs.
+        #[cfg(target_arch = "x86_64")]
         let instruction = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        let instruction = unsafe { &mut (*context).uc_mcontext.pc };
         // SAFETY: the kernel gives a valid siginfo. A positive code is a fault of the processor, not a `kill`.
         if unsafe { (*info).si_code } > 0
             && let Some(way_out) = user::way_out(*instruction as usize)
         {
-            *instruction = way_out as i64;
+            *instruction = way_out as _;
             return;
         }
     }

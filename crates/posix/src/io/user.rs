@@ -5,7 +5,13 @@ use core::mem::MaybeUninit;
 use libc::epoll_event;
 use towpath_client::sys::Sys;
 
-/// The distance of the bytes that are read to find whether memory is there. Every page has one.
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::{copy, way_out};
+
+/// The distance of the bytes that are read to find whether memory is there. Every page has one, whatever the kernel's pages are.
 const PAGE: usize = 4096;
 
 #[cfg(target_arch = "x86_64")]
@@ -282,7 +288,7 @@ pub unsafe fn write_event(to: *mut epoll_event, event: epoll_event) -> Sys<()> {
 ///
 /// # Safety
 /// Both sides must have `count` bytes or be null.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
     if count != 0 && (to.is_null() || from.is_null()) {
         return Err(libc::EFAULT);
@@ -366,33 +372,37 @@ mod tests {
         assert!(array[..7].iter().chain(&array[7 + event..]).all(|byte| *byte == 0xa5));
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
     fn a_page_that_is_not_there_is_efault() {
         crate::io::fault::install();
+        // SAFETY: the call takes a number and no memory.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         // SAFETY: the mapping is fresh, so nothing refers to the page that is made unreadable.
         let page = unsafe {
             let pages = libc::mmap(
                 core::ptr::null_mut(),
-                2 * PAGE,
+                2 * page_bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,
             );
-            assert_eq!(libc::mprotect(pages.add(PAGE), PAGE, libc::PROT_NONE), 0);
+            assert_eq!(libc::mprotect(pages.add(page_bytes), page_bytes, libc::PROT_NONE), 0);
             pages.cast::<u8>()
         };
-        let mut ours = [0u8; PAGE];
+        let mut ours = [0u8; 512];
         // Both instructions and all four moves of each way can be those that fault.
-        for event in [page.wrapping_add(PAGE - 11), page.wrapping_add(PAGE - 2), page.wrapping_add(PAGE)] {
+        for event in
+            [page.wrapping_add(page_bytes - 11), page.wrapping_add(page_bytes - 2), page.wrapping_add(page_bytes)]
+        {
             // SAFETY: the address may be any, which is what is tested.
             let written = unsafe { write_event(event.cast(), epoll_event { events: 1, u64: 2 }) };
             assert_eq!(written, Err(libc::EFAULT));
         }
         for count in [15, 16, 17, 31, 32, 33, 40, 63, 64, 65] {
             for there in 0..=count {
-                let at = page.wrapping_add(PAGE - there);
+                let at = page.wrapping_add(page_bytes - there);
                 let expected = if there == count { Ok(()) } else { Err(libc::EFAULT) };
                 // SAFETY: `ours` has the bytes, and the other side may be any address, which is what is tested.
                 unsafe {
@@ -404,13 +414,13 @@ mod tests {
         for count in [8, 9, 300] {
             // SAFETY: `ours` has the bytes, and the other side may be any address, which is what is tested.
             unsafe {
-                let near_the_end = page.add(PAGE - count);
+                let near_the_end = page.add(page_bytes - count);
                 assert_eq!(copy(ours.as_mut_ptr(), near_the_end, count), Ok(()));
                 assert_eq!(copy(ours.as_mut_ptr(), near_the_end, count + 1), Err(libc::EFAULT));
                 assert_eq!(copy(near_the_end, ours.as_ptr(), count + 1), Err(libc::EFAULT));
                 assert_eq!(read(core::ptr::null::<u64>()), Err(libc::EFAULT));
-                assert_eq!(is_there(page, PAGE), Ok(()));
-                assert_eq!(is_there(page, PAGE + 1), Err(libc::EFAULT));
+                assert_eq!(is_there(page, page_bytes), Ok(()));
+                assert_eq!(is_there(page, page_bytes + 1), Err(libc::EFAULT));
             }
         }
     }

@@ -26,20 +26,8 @@ use libc::{c_int, c_uint, c_void};
 use submission::Batch;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::Answer;
-#[cfg(target_arch = "x86_64")]
 use towpath_hook::uring::by_kernel as kernel;
 use towpath_ring::report::Count;
-
-/// Makes a system call. On other architectures the library does not intercept system calls, so libc's `syscall` will
-/// do.
-///
-/// # Safety
-/// The contract of the system call.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn kernel(number: libc::c_long, [a, b, c, d, e, f]: [u64; 6]) -> Sys<libc::c_long> {
-    // SAFETY: the caller keeps the contract of this system call.
-    towpath_hook::outcome(unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize).map(|done| done as libc::c_long)
-}
 
 /// Environment variable. `kernel` leaves io_uring to the kernel alone: the program must then not use accelerated
 /// sockets with it. `off` refuses io_uring.

@@ -92,6 +92,8 @@ impl Queue {
     fn look(&mut self, judge: impl FnOnce(&[Sqe], &mut dyn FnMut(usize, Sqe))) -> Sys<()> {
         // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
         let (head, tail) = unsafe { (user::read(self.head)?, user::read(self.tail)?) };
+        // Another thread of the program may have put the entries there.
+        core::sync::atomic::fence(Ordering::Acquire);
         let waiting = tail.wrapping_sub(head);
         if waiting > self.count {
             return Ok(());

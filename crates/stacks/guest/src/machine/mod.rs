@@ -165,6 +165,9 @@ fn start(
     let (Some(scratch), Some(memory_folder)) = (folders.0.first(), folders.0.last()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "a second kernel on this host is for x86-64 alone"));
+    }
     let mut command = match config.kind {
         MachineKind::Uml => uml::command(config, scratch)?,
         MachineKind::Qemu => qemu::command(config, rustix::fs::fstat(memory)?.st_size as u64, scratch)?,
