@@ -140,9 +140,9 @@ impl Stream {
     #[inline]
     pub fn whole_turn(&mut self, fast: &mut FastPath, batch: &[Frame], now: Micros) {
         fast.receive(now, PORT, &Batch(batch), &mut self.memory);
-        while let Some((event, view)) = fast.next_event() {
-            let update = AppUpdate { rx_head: view.rx_tail, ..AppUpdate::default() };
-            let honest = fast.app_update(now, event.flow, update).is_ok();
+        while let Some(news) = fast.next_event() {
+            let update = AppUpdate { rx_head: news.rx_tail, ..AppUpdate::default() };
+            let honest = fast.app_update(now, news.event.flow, update).is_ok();
             debug_assert!(honest);
         }
         fast.transmit(now, batch.len(), &self.memory, &mut self.out);

@@ -8,7 +8,7 @@ use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::counters::Counters;
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::{FlowId, PortId};
-use towpath_tcp::messages::{AppUpdate, AppView, ContractViolation, FlowEvent, ToFast, ToSlow};
+use towpath_tcp::messages::{AppUpdate, AppView, ContractViolation, FlowEvent, News, ToFast, ToSlow};
 use towpath_tcp::time::Micros;
 
 /// A fast path.
@@ -109,7 +109,11 @@ impl Engine {
 
     pub fn events(&mut self, rings: &mut Sockets, out: &mut Vec<(FlowEvent, AppView)>) {
         match self {
-            Self::Whole(fast) => out.extend(std::iter::from_fn(|| fast.next_event())),
+            Self::Whole(fast) => {
+                while let Some(News { event, .. }) = fast.next_event() {
+                    out.push((event, fast.view(event.flow)));
+                }
+            }
             Self::Pipelined(parts) => out.extend(parts.events(rings)),
         }
     }
