@@ -1,14 +1,14 @@
 //! The carriers of an established connection: the stack, or the two ends themselves. Sending and receiving are written
 //! once, over [`Backend`]. Everything here is inlined, so that a call on one carrier tests for no other.
 
-use crate::direct::{self, Direct};
-use crate::lock::{Guard, Quick};
+use crate::direct::Direct;
+use crate::lock::{Alone, Guard, Locked};
 use crate::private::{Private, flag};
 use crate::session::Session;
 use crate::socket::Socket;
 use crate::{cork, doorbell, held, idle, memory, ring_growth, violation};
 use core::sync::atomic::Ordering;
-use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::lines::{app_flags, status};
 use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
 
 /// Two full segments: less free room than this and the peer may have stopped sending.
@@ -68,6 +68,9 @@ impl Lines {
 pub trait Held {
     /// Ends the access, fences, and notifies the stack. Returns `count`, so that a call can end with it.
     fn notify(self, lines: &Lines, count: usize) -> usize;
+    /// Does what is to be done about `count` bytes that have been read, of `unread`, up to `head`, if that is more than to store
+    /// the head, and ends the access. Returns `count`, so that a call can end with it.
+    fn consume(self, lines: &Lines, head: u32, count: usize, unread: u32) -> usize;
 }
 
 /// The fence is the unlocking, and the stack is notified without the lock.
@@ -81,12 +84,21 @@ impl Held for Guard<'_> {
             doorbell::notify_and_return(lines.session, lines.slot, count)
         }
     }
+    #[inline(always)]
+    fn consume(self, lines: &Lines, head: u32, count: usize, unread: u32) -> usize {
+        self.leave();
+        consume_and_return(lines.session, lines.slot, head, count, unread)
+    }
 }
 
-impl Held for Quick<'_> {
+impl Held for Alone<'_> {
     #[inline(always)]
     fn notify(self, lines: &Lines, count: usize) -> usize {
         self.into_fencing().notify(lines, count)
+    }
+    #[inline(always)]
+    fn consume(self, lines: &Lines, head: u32, count: usize, unread: u32) -> usize {
+        Held::consume(self.into_fencing(), lines, head, count, unread)
     }
 }
 
@@ -99,6 +111,41 @@ impl Held for StillLocked {
         doorbell::notify_stack(lines.session, lines.slot, lines.app, lines.stack);
         count
     }
+    #[inline(always)]
+    fn consume(self, lines: &Lines, head: u32, count: usize, unread: u32) -> usize {
+        if has_news(lines.session, lines.slot, head, unread) { self.notify(lines, count) } else { count }
+    }
+}
+
+/// [`Held::consume`] of a caller that has [left](Guard::leave) `receiving` locked.
+#[inline(never)]
+fn consume_and_return(session: &'static Session, slot: Slot, head: u32, count: usize, unread: u32) -> usize {
+    let receiving = session.private(slot).receiving.left_locked();
+    if !has_news(session, slot, head, unread) {
+        return count;
+    }
+    receiving.unlock_and_fence();
+    let (app, stack) = (session.region.app(slot), session.region.stack(slot));
+    if doorbell::is_notified(session, app, stack) {
+        return count;
+    }
+    doorbell::notify_and_return(session, slot, count)
+}
+
+/// Stores the receive head, and makes the memory that the stack needs next. True: the stack is to be notified. Under `receiving`.
+#[inline(never)]
+fn has_news(session: &Session, slot: Slot, head: u32, unread: u32) -> bool {
+    let (app, stack, private) = (session.region.app(slot), session.region.stack(slot), session.private(slot));
+    if memory::is_short(private, head) {
+        idle::read_to(session, slot, head);
+    }
+    app.rx_head.store(head, Ordering::Release);
+    if !is_news(unread, head, private) {
+        return false;
+    }
+    ring_growth::look(session, slot, stack, private);
+    private.notified_head.store(head, Ordering::Relaxed);
+    true
 }
 
 /// The carrier of an established connection.
@@ -170,11 +217,11 @@ pub trait Backend: Copy {
     }
 }
 
-/// The stack carries the connection of these lines.
+/// The stack carries the connection of these lines. `GROWS`: its rings may grow.
 #[derive(Clone, Copy)]
-pub struct StackBackend<'a>(pub &'a Lines);
+pub struct StackBackend<'a, const GROWS: bool = true>(pub &'a Lines);
 
-impl Backend for StackBackend<'_> {
+impl<const GROWS: bool> Backend for StackBackend<'_, GROWS> {
     #[inline(always)]
     fn lines(&self) -> &Lines {
         self.0
@@ -214,6 +261,9 @@ impl Backend for StackBackend<'_> {
     #[inline(always)]
     fn send_span(&self, at: u32, len: usize) -> Option<*mut u8> {
         let Lines { session, slot, app, stack, .. } = *self.0;
+        if !GROWS {
+            return session.region.first_tx_span(slot, at, len);
+        }
         // Before the next piece the ring is to be doubled.
         if ring_growth::is_asked(session, app, stack) {
             return None;
@@ -223,7 +273,12 @@ impl Backend for StackBackend<'_> {
 
     #[inline(always)]
     fn receive_piece(&self, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
-        self.0.session.region.rx_piece(self.0.slot, at, unread, most)
+        let region = &self.0.session.region;
+        if GROWS {
+            region.rx_piece(self.0.slot, at, unread, most)
+        } else {
+            region.first_rx_piece(self.0.slot, at, unread, most)
+        }
     }
 
     #[inline(always)]
@@ -243,21 +298,23 @@ impl Backend for StackBackend<'_> {
     #[inline(always)]
     fn consume(self, receiving: impl Held, head: u32, count: usize, unread: u32) -> usize {
         let Lines { app, private, .. } = *self.0;
-        if memory::is_short(private, head) {
-            idle::read_to(self.0.session, self.0.slot, head);
+        if memory::may_be_short(private, head) || may_be_news(unread, head, private) {
+            return Held::consume(receiving, self.0, head, count, unread);
         }
         app.rx_head.store(head, Ordering::Release);
-        if !is_news(unread, head, private) {
-            return count;
-        }
-        ring_growth::look(self.0.session, self.0.slot, self.0.stack, private);
-        private.notified_head.store(head, Ordering::Relaxed);
-        receiving.notify(self.0, count)
+        count
     }
 }
 
-/// Does this receive head change the window that the stack offers? `unread` bytes were unread before.
+/// [`is_news`] in fewer instructions, but true also of some heads that are none.
 #[inline(always)]
+fn may_be_news(unread: u32, head: u32, private: &Private) -> bool {
+    let limit = private.receive_limit.load(Ordering::Relaxed);
+    let grown = head.wrapping_sub(private.notified_head.load(Ordering::Relaxed));
+    unread.wrapping_add(TWO_SEGMENTS) > limit || grown >= limit / 4
+}
+
+/// Does this receive head change the window that the stack offers? `unread` bytes were unread before.
 fn is_news(unread: u32, head: u32, private: &Private) -> bool {
     let limit = private.receive_limit.load(Ordering::Relaxed);
     let grown = head.wrapping_sub(private.notified_head.load(Ordering::Relaxed));
@@ -419,6 +476,7 @@ fn status_of(flags: u32, to_nobody: bool, cut: bool) -> u32 {
         | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
 }
 
+<<<<<<< HEAD
 /// The lines of a direct connection, and what the stack's line says of its pair.
 pub struct DirectLines {
     lines: Lines,
@@ -500,6 +558,8 @@ fn in_register<T>(reference: &T) -> &T {
     reference
 }
 
+=======
+>>>>>>> lib
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,7 +26,7 @@ pub struct Context {
     pub wake: i32,
     /// The event queue of each thread of the stack.
     told: Vec<Told>,
-    /// Scratch space for events of direct connections. Empty between calls.
+    /// Events of direct connections that have been taken out of the bitmaps and are still to be handed out.
     raised: Vec<Raised>,
 }
 
@@ -58,6 +58,40 @@ impl Told {
             left -= 1;
         }
     }
+}
+
+/// An event that is still in its queue.
+pub struct Next<'a> {
+    told: &'a mut Told,
+    slot: u32,
+}
+
+impl Next<'_> {
+    /// The number of its slot, unchecked.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Takes it out of the queue. The slot's words are looked at after this. A number beyond all slots' acknowledges nothing.
+    #[inline(always)]
+    pub fn take(self) {
+        let Told { set, words: (seq, ack), head } = self.told;
+        set.pass(head);
+        if let (Some(seq), Some(ack)) = (seq.get(self.slot as usize), ack.get(self.slot as usize)) {
+            acknowledge(seq, ack);
+        }
+    }
+}
+
+/// The events of the stack that are in the queues.
+pub enum Queued<'a> {
+    /// None.
+    Nothing,
+    /// One.
+    One(Next<'a>),
+    /// More than one, or a queue breaks the contract.
+    Several,
 }
 
 /// How long ago an event was raised. One that is newer than `now` counts as just raised.
@@ -169,6 +203,44 @@ impl Context {
                 }
             });
         }
+    }
+
+    /// What is in the queues of the stack.
+    #[inline(always)]
+    pub fn queued(&mut self) -> Queued<'_> {
+        let mut one: Option<&mut Told> = None;
+        for told in &mut self.told {
+            match told.set.behind(told.head) {
+                0 => {}
+                1 if one.is_none() => one = Some(told),
+                _ => return Queued::Several,
+            }
+        }
+        match one {
+            Some(told) => {
+                let slot = told.set.next(told.head);
+                Queued::One(Next { told, slot })
+            }
+            None => Queued::Nothing,
+        }
+    }
+
+    /// Is anything in the queues of the stack?
+    #[inline(always)]
+    pub fn is_anything_queued(&self) -> bool {
+        self.told.iter().any(|told| told.set.behind(told.head) != 0)
+    }
+
+    /// The only event of a direct connection, which [`Context::take_direct`] takes. `Err`: there may be more.
+    #[inline(always)]
+    pub fn only_direct(&self) -> Result<Option<direct::Next>, ()> {
+        direct::only(self.session, self.id)
+    }
+
+    /// Takes that event. False: it is now among those that [`Context::first_direct`] takes.
+    #[inline(always)]
+    pub fn take_direct(&mut self, next: &direct::Next) -> bool {
+        next.take(&mut self.raised)
     }
 
     /// Takes the events that the peers of direct connections have posted. Returns the first; [`Context::next_direct`] has the

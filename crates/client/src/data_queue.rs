@@ -50,7 +50,7 @@ impl DataQueue {
     /// The queue.
     #[inline(always)]
     pub fn set(&self) -> DirtySet<'_> {
-        // SAFETY: they are in the region, which outlives this, so they are mapped. They are atomics.
-        DirtySet::of_words(self.words(), unsafe { self.entries.as_ref() })
+        // SAFETY: they are in the region, which outlives this, so they are mapped. They are atomics, and those of a set.
+        unsafe { DirtySet::of_words(self.words(), self.entries.as_ref()) }
     }
 }

@@ -9,7 +9,7 @@ use crate::descriptors;
 use crate::session::{SESSIONS, Session};
 use crate::sys;
 use crate::without_sigpipe;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::fd::AsFd;
 use towpath_ring::dirty::full_fence;
 use towpath_ring::exclusive::notify_one;
@@ -18,53 +18,13 @@ use towpath_ring::pair::{CONTEXTS, End, PLACES, PairLines};
 use towpath_ring::{ByteRing, PairGeometry, PairRegion, Slot, wake};
 
 use crate::lock::Lock;
+use crate::pair_place::{Doorbell, Mapped, Place};
 
 mod events;
 
-pub(crate) use events::drain;
-pub use events::{Raised, arm, disarm, is_empty, is_used};
+pub use events::{Next, Raised, arm, disarm, is_empty, is_used};
+pub(crate) use events::{drain, only};
 
-/// One of the peer's doorbells.
-struct Doorbell {
-    /// -1 = not asked for yet. As long as its session lasts the descriptor is never closed, only replaced (`dup3`).
-    fd: AtomicI32,
-    /// Which doorbell it is.
-    number: AtomicU32,
-}
-
-/// A pair region as this process has mapped it. It is never unmapped, but another pair may take its place.
-struct Mapped {
-    region: PairRegion,
-    /// By side and slot: the slot in this client's own region.
-    owners: [Box<[AtomicU32]>; 2],
-    /// By side of the pair, and context.
-    doorbells: [[Doorbell; CONTEXTS]; 2],
-    /// The sides that are this client's (bits).
-    sides: AtomicU32,
-}
-
-/// One of the places for pair regions.
-struct Place {
-    /// The number of the pair in it; 0 = none.
-    number: AtomicU32,
-    /// The last region in it; null = there was none.
-    mapped: AtomicPtr<Mapped>,
-}
-
-impl Place {
-    /// The region that is in it, or was.
-    #[inline(always)]
-    fn mapped(&self) -> Option<&'static Mapped> {
-        // SAFETY: the pointer is null or a leaked box.
-        unsafe { self.mapped.load(Ordering::Acquire).as_ref() }
-    }
-}
-
-static ALL: [[Place; PLACES]; SESSIONS] =
-    [const { [const { Place { number: AtomicU32::new(0), mapped: AtomicPtr::new(core::ptr::null_mut()) } }; PLACES] };
-        SESSIONS];
-/// The places in use (bits), by session.
-static HELD: [AtomicU64; SESSIONS] = [const { AtomicU64::new(0) }; SESSIONS];
 /// Held while the service is asked for a region or a doorbell.
 static ASKING: Lock = Lock::new();
 /// Whose turn it is: the context after the one that was last woken alone.
@@ -77,11 +37,11 @@ pub fn forked() {
     ASKING.reset();
 }
 
-/// The session of this number has ended. Another session may get the number, with pair regions of its own.
-pub fn forget_session(number: u32) {
-    HELD[number as usize].store(0, Ordering::SeqCst);
-    ALL[number as usize].iter().for_each(|place| place.number.store(0, Ordering::Release));
-    for mapped in ALL[number as usize].iter().filter_map(Place::mapped) {
+/// The session has ended: its pair regions' memory goes, and their addresses stay.
+pub(crate) fn forget_session(session: &Session) {
+    session.pairs.store(0, Ordering::SeqCst);
+    session.places.iter().for_each(|place| place.number.store(0, Ordering::Release));
+    for mapped in session.places.iter().filter_map(Place::mapped) {
         // Without it the memory goes when another pair takes the place.
         let _ = mapped.region.retire();
         for doorbell in mapped.doorbells.iter().flatten() {
@@ -105,7 +65,7 @@ static LAST_REST: AtomicU32 = AtomicU32::new(0);
 /// Spinning pays more with a direct connection than with a stack: no third thread needs the CPU, and both sides save a
 /// wake-up. It fails if the peer has no CPU of its own. Each failure makes it rarer, down to every 64th wait.
 pub fn spin(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
-    if HELD[session.number as usize].load(Ordering::Relaxed) == 0 {
+    if session.pairs.load(Ordering::Relaxed) == 0 {
         return wake::spin_until(session.spin_us, ready);
     }
     if ready() {
@@ -136,19 +96,32 @@ pub struct Direct {
 
 /// The place that a stack line names.
 #[inline(always)]
-fn place_of(session: &Session, word: u32) -> &'static Place {
-    // No session has a higher number, and no word a higher place.
-    &ALL[session.number as usize % SESSIONS][pair_slot::place(word) as usize % PLACES]
+fn place_of(session: &Session, word: u32) -> &Place {
+    // No word has a higher place.
+    &session.places[pair_slot::place(word) as usize % PLACES]
 }
 
 /// The end that a stack line names. Maps the pair region if this process has not mapped it yet; `None` if that fails.
 #[inline(always)]
 pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
-    let place = place_of(session, word);
-    if place.number.load(Ordering::Acquire) != pair {
+    if place_of(session, word).number.load(Ordering::Acquire) != pair {
         map(session, pair, word)?;
     }
-    let mapped = place.mapped()?;
+    found(session, pair, word)
+}
+
+/// [`find`], if the region is mapped already. It may have been replaced since.
+#[inline(always)]
+pub fn find_mapped(session: &Session, pair: u32, word: u32) -> Option<Direct> {
+    if place_of(session, word).number.load(Ordering::Acquire) != pair {
+        return None;
+    }
+    found(session, pair, word)
+}
+
+#[inline(always)]
+fn found(session: &Session, pair: u32, word: u32) -> Option<Direct> {
+    let mapped = place_of(session, word).mapped()?;
     let end = mapped.region.end(pair_slot::slot(word), pair_slot::side(word));
     let (own, peer) = (mapped.region.lines_of(end), mapped.region.lines_of(end.other()));
     Some(Direct { mapped, own, peer, end, pair, word })
@@ -190,7 +163,7 @@ fn map(session: &Session, pair: u32, word: u32) -> Option<()> {
     place.number.store(pair, Ordering::Release);
     // Only sessions of this process itself can subscribe.
     if session.can_subscribe {
-        HELD[session.number as usize].fetch_or(1 << number, Ordering::SeqCst);
+        session.pairs.fetch_or(1 << number, Ordering::SeqCst);
     }
     Some(())
 }

@@ -86,9 +86,52 @@ pub fn is_notified(session: &Session, app: &AppLine, stack: &StackLine) -> bool 
 }
 
 /// Notifies the stack and returns `count`, so that a call that has sent `count` bytes can end with it.
+///
+/// It is [`Queue::push`] at one look. What it calls itself, it ends with, so that it saves no register.
 #[inline(never)]
 pub fn notify_and_return(session: &Session, slot: Slot, count: usize) -> usize {
+    let lines = session.region.lines(slot);
+    let data = &session.data_queues[named(&lines.stack)];
+    let queue = data.queue();
+    let Some(locked) = queue.lock.try_lock() else { return notify_slowly(session, slot, count) };
+    locked.fence();
+    let set = data.set();
+    if !push_uninterrupted(queue, set, slot, &lines.app.data_seq, &lines.stack.data_ack) {
+        locked.leave();
+        return repair_and_notify(session, data, slot, count);
+    }
+    queue.pushing.store(0, Ordering::Release);
+    locked.unlock_and_fence();
+    if set.must_notify_fenced() { notify_pushed_and_return(session, data, count) } else { count }
+}
+
+/// [`notify_and_return`], waiting for the lock.
+#[cold]
+#[inline(never)]
+fn notify_slowly(session: &Session, slot: Slot, count: usize) -> usize {
     push_data(session, slot, session.region.app(slot), session.region.stack(slot));
+    count
+}
+
+/// The end of [`notify_and_return`], which has left the lock taken and has been interrupted.
+#[cold]
+#[inline(never)]
+fn repair_and_notify(session: &Session, data: &DataQueue, slot: Slot, count: usize) -> usize {
+    let queue = data.queue();
+    let locked = queue.lock.left_locked();
+    repair(session, data.number, slot.raw() + 1);
+    queue.pushing.store(0, Ordering::Release);
+    locked.unlock_and_fence();
+    if data.set().must_notify_fenced() {
+        notify_pushed(session, data);
+    }
+    count
+}
+
+/// [`notify_pushed`]; returns `count`.
+#[inline(never)]
+fn notify_pushed_and_return(session: &Session, data: &DataQueue, count: usize) -> usize {
+    notify_pushed(session, data);
     count
 }
 
@@ -122,7 +165,7 @@ fn push_data(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
 }
 
 /// Notifies the stack of what has been pushed into a data queue.
-#[inline(never)]
+#[inline]
 fn notify_pushed(session: &Session, data: &DataQueue) {
     let pushed = data.set().written();
     session.notify_queue(data.number as usize);
@@ -158,9 +201,7 @@ impl<'a> Queue<'a> {
         if locked.was_abandoned() {
             repair(self.session, *self.number, queue.pushing.load(Ordering::Relaxed));
         }
-        queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
-        self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
-        if queue.nested.load(Ordering::Relaxed) != 0 {
+        if !push_uninterrupted(queue, self.set, slot, seq, ack) {
             repair(self.session, *self.number, slot.raw() + 1);
         }
         queue.pushing.store(0, Ordering::Release);
@@ -184,6 +225,14 @@ impl<'a> Queue<'a> {
             self.set.push_again(tail, slot);
         }
     }
+}
+
+/// Under the lock: queues a slot with its words. False: a signal handler has interrupted this, so the queue needs [`repair`].
+#[inline(always)]
+fn push_uninterrupted(queue: &private::Queue, set: DirtySet<'_>, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
+    queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
+    set.push_fenced(&mut set.written(), slot, seq, ack);
+    queue.nested.load(Ordering::Relaxed) == 0
 }
 
 /// This thread holds the queue's lock: a signal handler has interrupted a push. The stack sees the handler's entry at once.

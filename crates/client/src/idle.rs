@@ -80,7 +80,7 @@ pub fn ask_for_all(socket: &Socket) -> bool {
     if giving(socket).0 {
         return true;
     }
-    let Some(_receiving) = socket.private().receiving.try_lock(true) else { return false };
+    let Some(_receiving) = socket.private().receiving.try_lock() else { return false };
     if words(socket) != (true, true) || giving(socket) != (false, true) {
         return false;
     }
@@ -115,7 +115,7 @@ pub fn unread_seen(socket: &Socket) {
     // Whoever has no id yet locks nothing at one look.
     tid();
     // A thread in a call comes there itself.
-    if let Some(_receiving) = socket.private().receiving.try_lock(true) {
+    if let Some(_receiving) = socket.private().receiving.try_lock() {
         is_over(socket.session, socket.slot);
     }
 }
@@ -125,7 +125,7 @@ pub fn unread_seen(socket: &Socket) {
 fn ask(socket: &Socket) {
     let (app, stack, private, session) = (socket.app(), socket.stack(), socket.private(), socket.session);
     // A thread in a call has them.
-    let Some(_receiving) = private.receiving.try_lock(true) else { return };
+    let Some(_receiving) = private.receiving.try_lock() else { return };
     let head = app.rx_head.load(Ordering::Relaxed);
     let unread = stack.rx_tail.load(Ordering::Acquire) != head;
     let much = memory::has_much(private, app.tx_tail.load(Ordering::Relaxed))
@@ -149,7 +149,7 @@ pub fn give_back(socket: &Socket) {
     if !asked {
         return;
     }
-    if let Some(_sending) = private.sending.try_lock(true)
+    if let Some(_sending) = private.sending.try_lock()
         && is_carried_by_stack(socket)
         && words(socket) == (true, true)
     {

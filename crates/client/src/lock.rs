@@ -44,6 +44,12 @@ impl<'a> Guard<'a> {
         fence_by_lock();
     }
 
+    /// Leaves the lock taken, for a function that gets it by [`Lock::left_locked`].
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        core::mem::forget(self);
+    }
+
     /// Unlocks, with a fence like [`Guard::fence`].
     #[inline(always)]
     pub fn unlock_and_fence(self) {
@@ -52,33 +58,45 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// The locked state of a lock taken by [`Lock::try_lock`]; unlocks when dropped.
-pub struct Quick<'a> {
+/// The locked state of a lock taken by [`Lock::try_alone`], which no other thread or process can have seen; unlocks when dropped.
+pub struct Alone<'a> {
     word: &'a AtomicU32,
-    /// No other thread or process can have seen the lock.
-    alone: bool,
 }
 
-impl<'a> Quick<'a> {
-    /// For a caller that unlocks and fences in one instruction, however the lock was taken.
+impl Drop for Alone<'_> {
     #[inline(always)]
-    pub fn into_fencing(self) -> Guard<'a> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+/// A locked state, however the lock was taken.
+pub trait Locked<'a>: Sized {
+    /// For a caller that unlocks and fences in one instruction, or leaves that to the function with which it ends.
+    fn into_fencing(self) -> Guard<'a>;
+}
+
+impl<'a> Locked<'a> for Alone<'a> {
+    #[inline(always)]
+    fn into_fencing(self) -> Guard<'a> {
         let word = self.word;
         core::mem::forget(self);
         Guard::of(word)
     }
 }
 
-impl Drop for Quick<'_> {
+impl<'a> Locked<'a> for Guard<'a> {
     #[inline(always)]
-    fn drop(&mut self) {
-        if self.alone {
-            compiler_fence(Ordering::SeqCst);
-            self.word.store(0, Ordering::Release);
-        } else {
-            drop(Guard::of(self.word));
-        }
+    fn into_fencing(self) -> Guard<'a> {
+        self
     }
+}
+
+/// May a lock that is not `shared` with other processes be taken by [`Lock::try_alone`]?
+#[inline(always)]
+pub fn is_alone(shared: bool) -> bool {
+    !shared && is_single_threaded()
 }
 
 /// Called after taking or releasing a lock. On x86-64 either instruction is a full fence for the processor.
@@ -107,26 +125,33 @@ impl Lock {
         }
     }
 
-    /// Locks if one attempt suffices. `None`: another thread holds it, or the calling thread does not know its id yet.
-    /// In a single-threaded process a lock that is not `shared` with other processes costs no locked instruction.
+    /// Locks if one attempt suffices. `None`: somebody holds it, or the calling thread does not know its id yet.
     #[inline(always)]
-    pub fn try_lock(&self, shared: bool) -> Option<Quick<'_>> {
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
         let me = known();
-        if me == 0 {
+        if me == 0 || self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
-        let alone = !shared && is_single_threaded();
-        if alone {
-            if self.0.load(Ordering::Acquire) != 0 {
-                return None;
-            }
-            // A signal handler that interrupts here releases what it has locked before it returns.
-            self.0.store(me, Ordering::Relaxed);
-            compiler_fence(Ordering::SeqCst);
-        } else if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        Some(Guard::of(&self.0))
+    }
+
+    /// [`Lock::try_lock`] without a locked instruction, if the lock [is this thread's alone](is_alone).
+    #[inline(always)]
+    pub fn try_alone(&self) -> Option<Alone<'_>> {
+        let me = known();
+        if me == 0 || self.0.load(Ordering::Acquire) != 0 {
             return None;
         }
-        Some(Quick { word: &self.0, alone })
+        // A signal handler that interrupts here releases what it has locked before it returns.
+        self.0.store(me, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(Alone { word: &self.0 })
+    }
+
+    /// The locked state that the caller of a function has left to it, by [`Guard::leave`].
+    #[inline(always)]
+    pub(crate) fn left_locked(&self) -> Guard<'_> {
+        Guard::of(&self.0)
     }
 
     /// Does somebody hold it? For a forked child, in which the owner does not exist.
@@ -262,14 +287,17 @@ mod tests {
     fn a_lock_taken_at_one_look_excludes_whether_it_is_shared_or_not() {
         let lock = Lock::new();
         tid();
-        for shared in [false, true] {
-            let guard = lock.try_lock(shared).expect("free");
-            assert!(lock.try_lock(shared).is_none() && lock.try_lock(!shared).is_none());
-            assert!(lock.lock().is_none(), "the owner gets an answer and does not hang");
-            drop(guard);
-            lock.try_lock(shared).expect("let go").into_fencing().unlock_and_fence();
-            assert!(lock.lock().is_some());
-        }
+        let excludes = || lock.try_lock().is_none() && lock.try_alone().is_none() && lock.lock().is_none();
+        let guard = lock.try_lock().expect("free");
+        assert!(excludes(), "the owner gets an answer and does not hang");
+        guard.leave();
+        assert!(excludes());
+        drop(lock.left_locked());
+        let alone = lock.try_alone().expect("let go");
+        assert!(excludes());
+        drop(alone);
+        lock.try_alone().expect("let go").into_fencing().unlock_and_fence();
+        assert!(lock.lock().is_some());
     }
 
     #[test]
@@ -278,15 +306,8 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             crate::single_threaded::pretend();
-            crate::tid::forget();
-            tid();
-            let lock = Lock::new();
-            let guard = lock.try_lock(false).expect("free");
-            let held = guard.alone && lock.try_lock(false).is_none() && lock.lock().is_none();
-            drop(guard);
-            let shared = lock.try_lock(true).expect("let go");
             // SAFETY: `_exit` takes a number, and ends the child.
-            unsafe { libc::_exit(i32::from(!held || shared.alone)) };
+            unsafe { libc::_exit(i32::from(!is_alone(false) || is_alone(true))) };
         }
         let mut status = -1;
         // SAFETY: `child` is the process just forked, and `status` has room.

@@ -49,10 +49,15 @@ pub(crate) fn expect_children(session: &Session, accepted: Option<Slot>) {
     }
 }
 
-/// Has the reader at `head` come near the end of what is touched? This is asked for every piece that is read.
-#[inline(always)]
+/// Has the reader at `head` come near the end of what is touched?
 pub(crate) fn is_short(private: &Private, head: u32) -> bool {
     private.touched.load(Ordering::Relaxed) < head.saturating_add(AHEAD)
+}
+
+/// [`is_short`] in fewer instructions. It is true also just before positions wrap around, and false once behind that.
+#[inline(always)]
+pub(crate) fn may_be_short(private: &Private, head: u32) -> bool {
+    private.touched.load(Ordering::Relaxed) < head.wrapping_add(AHEAD)
 }
 
 /// Touches the ring ahead of a reader at `head`. Once it has been all around the ring nothing is left to do.
@@ -120,7 +125,7 @@ pub(crate) fn close(socket: &Socket) {
     // Whoever has no id yet locks nothing at one look.
     tid();
     // A thread that is still in a call has them; then the memory stays until the slot's next use ends.
-    let (Some(_receiving), Some(_sending)) = (private.receiving.try_lock(true), private.sending.try_lock(true)) else {
+    let (Some(_receiving), Some(_sending)) = (private.receiving.try_lock(), private.sending.try_lock()) else {
         return;
     };
     session.region.give_back_rings(slot, kept);

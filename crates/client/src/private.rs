@@ -205,10 +205,20 @@ pub fn header(region: &Region) -> &Header {
 /// A slot's part of a region's private area.
 #[inline(always)]
 pub fn of_slot(region: &Region, slot: Slot) -> &Private {
+    // SAFETY: it is the slot's part.
+    unsafe { at(region.private_slot(slot)) }
+}
+
+/// The same, for whoever knows where it is.
+///
+/// # Safety
+/// It is a slot's part of a region's private area, and the region outlives the reference.
+#[inline(always)]
+pub unsafe fn at<'a>(place: *mut u8) -> &'a Private {
     // SAFETY: behind the header the area has `PRIVATE_SLOT_BYTES` for each slot of the region, with their alignment. It
     // starts as zeros, which is a valid value, and holds only atomics.
     unsafe {
         const { assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES) };
-        &*region.private_slot(slot).cast::<Private>()
+        &*place.cast::<Private>()
     }
 }

@@ -5,6 +5,7 @@ use crate::descriptors::{protect, unprotect};
 use crate::idle_time::IdleTime;
 use crate::liveness::{LIFE_CHECK, Liveness};
 use crate::lock::Lock;
+use crate::pair_place::Place;
 use crate::private::{self, Header, Private};
 use crate::sys::{self, Sys, borrow};
 use crate::tid::tid;
@@ -13,6 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
 use towpath_ring::control::features;
+use towpath_ring::layout::SlotLines;
+use towpath_ring::pair::PLACES;
 use towpath_ring::{Geometry, Region, Slot};
 
 mod error;
@@ -37,12 +40,15 @@ const SPINNING_CPUS: usize = 4;
 /// has gone, but not their sockets, count too.
 pub const SESSIONS: usize = 16;
 
+/// A slot's lines and its private part.
+pub type SlotWords<'a> = (&'a SlotLines, &'a Private);
+
 /// One region of one service, and the connection to that service.
 pub struct Session {
     /// Its number in this process.
     pub number: u32,
-    /// The [`Socket::number`](crate::socket::Socket::number) of its first slot.
-    pub first: u32,
+    /// Its number, above the bits of a [`Slot::offset`].
+    pub tag: u32,
     /// The number of the service's other stack plus one; 0 = the service itself.
     pub stack: u32,
     /// The region.
@@ -88,6 +94,10 @@ pub struct Session {
     no_files: AtomicBool,
     /// The process uses its parent's connection, because it could not join.
     shares_connection: AtomicBool,
+    /// The places of pair regions that are in use (bits).
+    pub(crate) pairs: AtomicU64,
+    /// The places themselves.
+    pub(crate) places: [Place; PLACES],
     /// It is the process's own session with its stack, so contexts can subscribe to its sockets.
     pub can_subscribe: bool,
     /// How often its stack has refused listeners that wait for a service.
@@ -196,7 +206,7 @@ impl Session {
         let direct_spin_us = chosen.unwrap_or(if online > 1 { DIRECT_SPIN_US } else { 0 });
         let session = Self {
             number: 0,
-            first: 0,
+            tag: 0,
             stack: 0,
             data_queues: core::array::from_fn(|number| DataQueue::of(&region, number)),
             region,
@@ -221,6 +231,8 @@ impl Session {
             out_of_contexts: AtomicBool::new(false),
             no_files: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
+            pairs: AtomicU64::new(0),
+            places: [const { Place::new() }; PLACES],
             can_subscribe: false,
             refusals: AtomicU32::new(0),
         };
@@ -389,6 +401,14 @@ impl Session {
     #[inline]
     pub fn header(&self) -> &Header {
         private::header(&self.region)
+    }
+
+    /// The slot of this [`Slot::offset`], and where its words are. `None`: there is none.
+    #[inline(always)]
+    pub fn slot_at(&self, offset: u32) -> Option<(Slot, SlotWords<'_>)> {
+        let (slot, lines, private) = self.region.slot_at(offset)?;
+        // SAFETY: it is the slot's part of this region's private area.
+        Some((slot, (lines, unsafe { private::at(private) })))
     }
 
     /// A slot's private part.

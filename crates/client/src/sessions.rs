@@ -1,9 +1,9 @@
 //! The sessions of the process: the first, more, and the end of those whose services have gone.
 
 use crate::session::{self, SESSIONS, STARTING, Session, SessionError, call, coarse_ms};
-use crate::socket::SLOT_BITS;
 use crate::{callbacks, context, descriptor_reserve, direct};
 use core::sync::atomic::Ordering;
+use towpath_ring::layout::OFFSET_BITS;
 
 /// After its service's end a session is kept so long, for threads that are in a call on one of its sockets.
 const LINGER_MS: u64 = 2000;
@@ -23,7 +23,7 @@ pub(crate) fn sweep() -> bool {
         }
         (callbacks::get().forget_session)(session.number);
         context::forget_session(session.number);
-        direct::forget_session(session.number);
+        direct::forget_session(session);
         session::set_numbered(session.number, core::ptr::null_mut());
         session.retire();
     }
@@ -35,7 +35,7 @@ pub(crate) fn add(make: impl FnOnce() -> Option<Session>) -> Option<&'static Ses
     sweep();
     let number = (0..SESSIONS as u32).find(|number| session::numbered(*number).is_none())?;
     let mut session = make()?;
-    (session.number, session.first) = (number, number << SLOT_BITS);
+    (session.number, session.tag) = (number, number << OFFSET_BITS);
     let session = Box::into_raw(Box::new(session));
     session::set_numbered(number, session);
     session::numbered(number)

@@ -131,17 +131,19 @@ macro_rules! calls {
             )*
         }
 
-        /// The fast path of the most frequent calls, which is asked before the [`Handler`]. `None`: nothing has been
-        /// done, and the handler must be asked. So must it be before [`Handler::init`], and in a cancellation point once a
-        /// thread has been cancelled ([`cancel::ever`](crate::cancel::ever)).
+        /// The fast path of the most frequent calls, which comes before the [`Handler`]. What it does not do itself it leaves to
+        /// `whole`, the rest of the call, which asks the handler. So it must before [`Handler::init`], and in a cancellation point
+        /// once a thread has been cancelled ([`cancel::ever`](crate::cancel::ever)). A call ends with that one, so that a fast
+        /// path need not save registers for it.
         #[allow(unused_variables, missing_docs)]
         pub trait Usual {
             $(
                 /// # Safety
-                /// The contract of the libc function of this name.
+                /// The contract of the libc function of this name, which `whole` is, too.
                 #[inline(always)]
-                unsafe fn $name($($arg: $ty),*) -> Option<$ret> {
-                    None
+                unsafe fn $name($($arg: $ty,)* whole: unsafe extern "C-unwind" fn($($ty),*) -> $ret) -> $ret {
+                    // SAFETY: the caller keeps the contract of the function.
+                    unsafe { whole($($arg),*) }
                 }
             )*
         }
@@ -181,12 +183,7 @@ macro_rules! calls {
                                 unsafe { $crate::real::$name($($arg),*) }
                             }
                             // SAFETY: the caller keeps the contract of the function.
-                            unsafe {
-                                if let Some(value) = <$d handler as $crate::Usual>::$name($($arg),*) {
-                                    return value;
-                                }
-                                whole($($arg),*)
-                            }
+                            unsafe { <$d handler as $crate::Usual>::$name($($arg,)* whole) }
                         }
                     )*
                     $(

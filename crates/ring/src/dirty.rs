@@ -45,9 +45,12 @@ impl<W> Clone for DirtySet<'_, W> {
 impl<W> Copy for DirtySet<'_, W> {}
 
 impl<'a> DirtySet<'a> {
-    /// The set of these words and their entries, which are as many as a power of two.
+    /// The set of these words and their entries.
+    ///
+    /// # Safety
+    /// There are as many entries as a power of two.
     #[inline(always)]
-    pub fn of_words(words: &'a QueueWords, entries: &'a [AtomicU32]) -> Self {
+    pub unsafe fn of_words(words: &'a QueueWords, entries: &'a [AtomicU32]) -> Self {
         Self { entries, tail: &words.tail, head: &words.head, armed: &words.armed }
     }
 }
@@ -125,27 +128,45 @@ impl<'a, W: Word> DirtySet<'a, W> {
     /// contract is dealt with as in [`DirtySet::pop`].
     #[inline(always)]
     pub fn queued(&self, head: &mut u32) -> u32 {
-        let tail = self.tail.load(Ordering::Acquire);
-        let queued = tail.wrapping_sub(*head);
+        let queued = self.behind(*head);
         // Asked first: most looks find nothing.
         if queued == 0 {
             return 0;
         }
         if queued > self.capacity() {
-            *head = tail;
-            self.head.store(tail, Ordering::Release);
+            *head = head.wrapping_add(queued);
+            self.head.store(*head, Ordering::Release);
             return 0;
         }
         queued
     }
 
+    /// How far the tail is from this position: more than the set is long, if that violates the contract.
+    #[inline(always)]
+    pub fn behind(&self, head: u32) -> u32 {
+        self.tail.load(Ordering::Acquire).wrapping_sub(head)
+    }
+
     /// Takes the next slot number, as [`DirtySet::pop`] does, after [`DirtySet::queued`] has said that there is one.
     #[inline(always)]
     pub fn take(&self, head: &mut u32) -> u32 {
-        let raw = self.entry(*head).load(Ordering::Relaxed);
+        let raw = self.next(*head);
+        self.pass(head);
+        raw
+    }
+
+    /// The slot number that [`DirtySet::take`] would take. Whoever takes it by this calls [`DirtySet::pass`] before all that
+    /// follows, and so loads it once.
+    #[inline(always)]
+    pub fn next(&self, head: u32) -> u32 {
+        self.entry(head).load(Ordering::Relaxed)
+    }
+
+    /// Goes on behind the next slot number.
+    #[inline(always)]
+    pub fn pass(&self, head: &mut u32) {
         *head = head.wrapping_add(1);
         self.head.store(*head, Ordering::Release);
-        raw
     }
 
     /// [`DirtySet::pop`] of as many numbers as `into` has room for; returns how many there were. The caller checks each, calls
@@ -237,7 +258,9 @@ impl<'a, W: Word> DirtySet<'a, W> {
 
     #[inline]
     fn entry(&self, position: u32) -> &W {
-        &self.entries[position as usize & (self.entries.len() - 1)]
+        let at = position as usize & self.entries.len().wrapping_sub(1);
+        // SAFETY: there is at least one entry, as whoever has made the set has seen to. So this is below their number.
+        unsafe { self.entries.get_unchecked(at) }
     }
 }
 

@@ -97,6 +97,17 @@ impl Begun {
     }
 }
 
+/// What a look at a bitmap tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    /// No slot is in it.
+    Nothing,
+    /// This one, and perhaps more by now.
+    Slot(u32),
+    /// There are several, or another thread is about to enter or to take one.
+    Unclear,
+}
+
 /// A view of one event bitmap.
 pub struct EventBitmap<'a, B = AtomicU64, F = AtomicU32> {
     /// Bit n: look at word n.
@@ -128,6 +139,22 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         word.set(lower);
         // This is done even if the lower bit was set: its writer may have died before it came this far.
         self.summary.set(1u64 << upper);
+    }
+
+    /// The only slot that is in the bitmap, as far as a look tells. It stays there.
+    #[inline(always)]
+    pub fn only(&self) -> Only {
+        let upper = self.summary.load();
+        if upper == 0 {
+            return Only::Nothing;
+        }
+        let word = upper.trailing_zeros();
+        let lower = self.words.get(word as usize).map_or(0, Bits::load);
+        if upper.is_power_of_two() && lower.is_power_of_two() {
+            Only::Slot(word * WORD_SLOTS + lower.trailing_zeros())
+        } else {
+            Only::Unclear
+        }
     }
 
     /// The lowest slot that is in the bitmap. It stays there.

@@ -15,6 +15,8 @@ pub const HEADER_BYTES: usize = 4096;
 pub const PRIVATE_HEADER_BYTES: usize = 4096;
 /// Bytes of the private area for each slot.
 pub const PRIVATE_SLOT_BYTES: usize = 128;
+/// Bits of a [`Slot::offset`]. The lowest nine are 0.
+pub const OFFSET_BITS: u32 = 25;
 /// Parts of a region start at multiples of this, so that one part's pages hold nothing else.
 pub(crate) const PAGE: usize = 4096;
 /// Rings start at a multiple of this, the largest page of any kernel. So a kernel with such pages, too, has most rings' memory in
@@ -150,6 +152,11 @@ impl Slot {
     pub fn raw(self) -> u32 {
         self.0
     }
+    /// The distance of its lines from those of the first slot, bytes. It has [`OFFSET_BITS`].
+    #[inline]
+    pub fn offset(self) -> u32 {
+        self.0 * size_of::<SlotLines>() as u32
+    }
 }
 
 /// The first bytes of a region. Written once, before the region is given away.
@@ -199,7 +206,7 @@ pub struct QueueWords {
 
 const _: () = assert!(size_of::<usize>() == 8, "regions need 64-bit addresses");
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
-const _: () = assert!(size_of::<SlotLines>() == 512);
+const _: () = assert!(size_of::<SlotLines>() == 512 && 65_536 << 9 == 1 << OFFSET_BITS);
 const _: () = assert!(size_of::<QueueWords>() == 256);
 
 /// Byte offsets of the parts of a region.

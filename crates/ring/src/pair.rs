@@ -7,7 +7,7 @@ use crate::layout::{RINGS, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
 use crate::memory::{SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
-use core::num::NonZeroUsize;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -112,8 +112,35 @@ pub struct PairRegion {
     geometry: PairGeometry,
     /// One less than the ends, of which each slot has two.
     mask: u32,
-    /// Where the rings begin; `None` if they are not mapped.
-    rings: Option<NonZeroUsize>,
+    places: Places,
+}
+
+/// The addresses of its parts, computed once.
+struct Places {
+    lines: *mut u8,
+    bitmaps: *mut u8,
+    /// How many words an event bitmap has.
+    words: usize,
+    /// `None` if the rings are not mapped.
+    rings: Option<NonNull<u8>>,
+}
+
+// SAFETY: the addresses are parts of the region's mapping, which belongs to the process and not to a thread.
+unsafe impl Send for Places {}
+// SAFETY: the addresses never change, and the region hands out atomics and copying views only.
+unsafe impl Sync for Places {}
+
+impl Places {
+    fn of(mapping: &Mapping, geometry: PairGeometry, with_rings: bool) -> Self {
+        let at = |offset| mapping.base.wrapping_add(offset);
+        let rings = if with_rings { NonNull::new(at(rings(geometry))) } else { None };
+        Self {
+            lines: at(HEADER_BYTES),
+            bitmaps: at(bitmaps(geometry)),
+            words: (geometry.slots / WORD_SLOTS).max(1) as usize,
+            rings,
+        }
+    }
 }
 
 /// One side of one connection, by the number of its lines and of the ring that it writes.
@@ -136,14 +163,14 @@ impl PairRegion {
         let mapping = Mapping::new(memfd.as_fd(), rings(geometry), Access::ReadWrite)?;
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
         unsafe { put_header!(mapping, PairHeader { magic: MAGIC, version: VERSION, pair: pair }) };
-        Ok((Self { mapping, geometry, mask: mask(geometry), rings: None }, memfd))
+        Ok((Self { places: Places::of(&mapping, geometry, false), mapping, geometry, mask: mask(geometry) }, memfd))
     }
 
     /// Application side: checks and maps the region of pair number `pair`.
     pub fn map(fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<Self, MapError> {
         check(fd, geometry)?;
         let mapping = Mapping::new(fd, total_bytes(geometry), Access::ReadWrite)?;
-        let region = Self { mapping, geometry, mask: mask(geometry), rings: NonZeroUsize::new(rings(geometry)) };
+        let region = Self { places: Places::of(&mapping, geometry, true), mapping, geometry, mask: mask(geometry) };
         region.check_header(pair)?;
         Ok(region)
     }
@@ -195,9 +222,8 @@ impl PairRegion {
     /// The lines of one side of a connection.
     #[inline(always)]
     pub fn lines_of(&self, end: End) -> &PairLines {
-        let at = HEADER_BYTES + size_of::<PairLines>() * self.number(end);
         // SAFETY: inside the mapping and a multiple of 256; all words are atomics.
-        unsafe { &*self.mapping.base.add(at).cast() }
+        unsafe { &*self.places.lines.cast::<PairLines>().add(self.number(end)) }
     }
 
     /// The words of one side's event bitmap for a context (modulo 64).
@@ -205,14 +231,14 @@ impl PairRegion {
     pub fn bitmap_words(&self, side: usize, context: usize) -> &BitmapWords {
         let at = size_of::<BitmapWords>() * (CONTEXTS * (side & 1) + context % CONTEXTS);
         // SAFETY: inside the mapping and a multiple of 128; all words are atomics.
-        unsafe { &*self.mapping.base.add(bitmaps(self.geometry) + at).cast() }
+        unsafe { &*self.places.bitmaps.add(at).cast() }
     }
 
     /// One side's event bitmap for a context: written by the other side.
     #[inline]
     pub fn event_bitmap(&self, side: usize, context: usize) -> EventBitmap<'_> {
         let words = self.bitmap_words(side, context);
-        let slots = words.words.get(..((self.mask >> 1) / WORD_SLOTS + 1) as usize).unwrap_or(&words.words);
+        let slots = words.words.get(..self.places.words).unwrap_or(&words.words);
         EventBitmap::over(&words.summary, slots, &words.armed)
     }
 
@@ -225,17 +251,15 @@ impl PairRegion {
     /// [`PairRegion::ring`] of the side that writes it.
     #[inline]
     pub fn ring_of(&self, end: End) -> Option<ByteRing<'_>> {
-        let at = self.rings?.get() + self.geometry.ring_bytes as usize * self.number(end);
+        let ring_bytes = self.geometry.ring_bytes;
         // SAFETY: the rings are mapped to the last, and their size is a power of two.
-        Some(unsafe { ByteRing::over(self.mapping.base.add(at), self.geometry.ring_bytes) })
+        Some(unsafe { ByteRing::over(self.begin_of(end)?, ring_bytes) })
     }
 
     /// [`ByteRing::span`] of that ring.
     #[inline(always)]
     pub fn span(&self, end: End, position: u32, len: usize) -> Option<*mut u8> {
-        let ring_bytes = self.geometry.ring_bytes;
-        let at = self.rings?.get() + ring_bytes as usize * self.number(end);
-        span_of_one(self.mapping.base.wrapping_add(at), ring_bytes, position, len)
+        span_of_one(self.begin_of(end)?, self.geometry.ring_bytes, position, len)
     }
 
     /// The next `unread` bytes of that ring from this position on, but no more than `most`: see [`Region::rx_piece`].
@@ -251,8 +275,13 @@ impl PairRegion {
     #[inline]
     pub fn byte(&self, slot: u32, side: usize, position: u32) -> Option<*const u8> {
         let ring_bytes = self.geometry.ring_bytes;
-        let at = self.rings?.get() + ring_bytes as usize * self.number(self.end(slot, side));
-        Some(self.mapping.base.wrapping_add(at + (position & (ring_bytes - 1)) as usize))
+        Some(self.begin_of(self.end(slot, side))?.wrapping_add((position & (ring_bytes - 1)) as usize))
+    }
+
+    /// Where the ring of the side that writes it begins.
+    #[inline(always)]
+    fn begin_of(&self, end: End) -> Option<*mut u8> {
+        Some(self.places.rings?.as_ptr().wrapping_add(self.geometry.ring_bytes as usize * self.number(end)))
     }
 
     /// The number of an end, which may be of a larger region.

@@ -34,6 +34,8 @@ struct Places {
     private_slots: *mut u8,
     tx: *mut u8,
     rx: *mut u8,
+    /// The bits that no [`Slot::offset`] has.
+    no_offset: u32,
 }
 
 // SAFETY: the addresses are parts of the region's mapping, which belongs to the process and not to a thread.
@@ -52,6 +54,7 @@ impl Places {
             private_slots: at(layout.private() + PRIVATE_HEADER_BYTES),
             tx: at(layout.tx(first)),
             rx: at(layout.rx(first)),
+            no_offset: !Slot(layout.geometry().slots - 1).offset(),
         }
     }
 }
@@ -182,6 +185,22 @@ impl Region {
         self.layout.slot(raw)
     }
 
+    /// The slot of this [`Slot::offset`], with its lines and its part of the private area. `None`: there is none.
+    #[inline(always)]
+    pub fn slot_at(&self, offset: u32) -> Option<(Slot, &SlotLines, *mut u8)> {
+        const { assert!(size_of::<SlotLines>() == 4 * PRIVATE_SLOT_BYTES) };
+        if offset & self.places.no_offset != 0 {
+            return None;
+        }
+        // SAFETY: the offset is that of a slot of this region. There its lines are, as in `lines`.
+        let lines = unsafe { &*self.places.lines.add(offset as usize).cast() };
+        Some((
+            Slot(offset / size_of::<SlotLines>() as u32),
+            lines,
+            self.places.private_slots.wrapping_add(offset as usize / 4),
+        ))
+    }
+
     /// The application's line of a slot.
     #[inline]
     pub fn app(&self, slot: Slot) -> &AppLine {
@@ -262,11 +281,14 @@ impl Region {
     pub fn tx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
         match self.grows().0 {
             true => self.tx(slot).span(at, len),
-            false => {
-                let bytes = self.geometry().tx_bytes;
-                span_of_one(self.first_part(self.places.tx, slot, bytes), bytes, at, len)
-            }
+            false => self.first_tx_span(slot, at, len),
         }
+    }
+    /// [`Region::tx_span`], if the send rings of this region do not grow.
+    #[inline(always)]
+    pub fn first_tx_span(&self, slot: Slot, at: u32, len: usize) -> Option<*mut u8> {
+        let bytes = self.geometry().tx_bytes;
+        span_of_one(self.first_part(self.places.tx, slot, bytes), bytes, at, len)
     }
     /// The next `unread` bytes of a slot's receive ring from this position on, but no more than `most`: where they lie, and how
     /// many they are. `None`: there are none, the ring has no room for so many, or they do not lie in one piece.
@@ -277,6 +299,11 @@ impl Region {
             let count = count_of(unread, ring.capacity(), most)?;
             return Some((ring.span(at, count)?, count));
         }
+        self.first_rx_piece(slot, at, unread, most)
+    }
+    /// [`Region::rx_piece`], if the receive rings of this region do not grow.
+    #[inline(always)]
+    pub fn first_rx_piece(&self, slot: Slot, at: u32, unread: u32, most: usize) -> Option<(*mut u8, usize)> {
         let bytes = self.geometry().rx_bytes;
         let count = count_of(unread, bytes, most)?;
         Some((span_of_one(self.first_part(self.places.rx, slot, bytes), bytes, at, count)?, count))
@@ -455,7 +482,7 @@ impl Region {
 
     #[inline]
     fn queue(&self, offset: usize) -> DirtySet<'_> {
-        // SAFETY: a queue's offset is a multiple of 4096, and its words and `slots` entries are inside the mapping. All
+        // SAFETY: a queue's offset is a multiple of 4096, and its words and `slots` entries, a power of two, are inside the mapping. All
         // of them are atomics; `QueueWords` has others only as padding, which nobody touches.
         unsafe {
             let words: &QueueWords = &*self.at(offset).cast();

@@ -1,9 +1,10 @@
 //! The events that the peers of direct connections post: a process's own side of the event bitmaps.
 
-use super::{ALL, HELD, Mapped, own_doorbell};
-use crate::session::{SESSIONS, Session};
+use super::own_doorbell;
+use crate::pair_place::Mapped;
+use crate::session::Session;
 use core::sync::atomic::{AtomicU32, Ordering};
-use towpath_ring::event_bitmap::{Begun, EventBitmap};
+use towpath_ring::event_bitmap::{Begun, EventBitmap, Only};
 use towpath_ring::lines::want;
 use towpath_ring::pair::PLACES;
 use towpath_ring::{AppLine, prefetch};
@@ -11,12 +12,11 @@ use towpath_ring::{AppLine, prefetch};
 /// Passes each region of the session that is in use, with this client's sides of it, to `work`.
 #[inline(always)]
 fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
-    let number = session.number as usize % SESSIONS;
-    let mut held = HELD[number].load(Ordering::SeqCst);
+    let mut held = session.pairs.load(Ordering::SeqCst);
     while held != 0 {
         let place = held.trailing_zeros() as usize;
         held &= held - 1;
-        let Some(mapped) = ALL[number][place % PLACES].mapped() else { continue };
+        let Some(mapped) = session.places[place % PLACES].mapped() else { continue };
         let sides = mapped.sides.load(Ordering::SeqCst);
         let mut sides = sides & 3;
         while sides != 0 {
@@ -44,7 +44,7 @@ pub fn disarm(session: &Session, context: u32) {
 /// Does this process have direct connections in this session?
 #[inline(always)]
 pub fn is_used(session: &Session) -> bool {
-    HELD[session.number as usize % SESSIONS].load(Ordering::SeqCst) != 0
+    session.pairs.load(Ordering::SeqCst) != 0
 }
 
 /// Is there no event for this context?
@@ -82,6 +82,77 @@ impl Raised {
     }
 }
 
+/// The only event of this context in all bitmaps, which is still there.
+pub struct Next {
+    mapped: &'static Mapped,
+    side: usize,
+    bitmap: EventBitmap<'static>,
+    /// Its slot in the pair region.
+    slot: u32,
+    /// This client's slot.
+    owner: u32,
+    event: Raised,
+}
+
+impl Next {
+    /// This client's slot.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.owner
+    }
+
+    /// Has this client's side asked for room?
+    #[inline(always)]
+    pub fn wants_room(&self) -> bool {
+        self.event.wants_room()
+    }
+
+    /// Asks for the lines that the call after the event needs, whose receive head is this. It comes before the bitmap's own line
+    /// is taken, so that all come together.
+    #[inline(always)]
+    pub fn fetch_ahead(&self, head: u32) {
+        self.mapped.fetch_ahead(self.side, self.slot, &self.event, Some(head));
+    }
+
+    /// Takes it. False: there are more by now, all of which are in `others`.
+    #[inline(always)]
+    pub(crate) fn take(&self, others: &mut Vec<Raised>) -> bool {
+        match self.bitmap.begin() {
+            Some(begun) if begun.only() == Some(self.slot) => true,
+            Some(begun) => {
+                self.mapped.take_several(self.side, &self.bitmap, begun, others);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// Looks for the only event of this context, in a process with one pair region that is on one side of it. `Err`: it has
+/// more, or there are more events.
+#[inline(always)]
+pub(crate) fn only(session: &Session, context: u32) -> Result<Option<Next>, ()> {
+    let held = session.pairs.load(Ordering::SeqCst);
+    if !held.is_power_of_two() {
+        return Err(());
+    }
+    let Some(mapped) = session.places[held.trailing_zeros() as usize % PLACES].mapped() else { return Err(()) };
+    let side = match mapped.sides.load(Ordering::SeqCst) & 3 {
+        1 => 0,
+        2 => 1,
+        _ => return Err(()),
+    };
+    let bitmap = mapped.region.event_bitmap(side, context as usize);
+    let slot = match bitmap.only() {
+        Only::Nothing => return Ok(None),
+        Only::Slot(slot) => slot,
+        Only::Unclear => return Err(()),
+    };
+    let Some(event) = mapped.event(side, slot) else { return Err(()) };
+    let owner = event.slot();
+    Ok(Some(Next { mapped, side, bitmap, slot, owner, event }))
+}
+
 /// Empties this context's bitmaps. Returns one event, and puts the others into `others`.
 #[inline(never)]
 pub(crate) fn drain(session: &Session, context: u32, others: &mut Vec<Raised>) -> Option<Raised> {
@@ -91,7 +162,9 @@ pub(crate) fn drain(session: &Session, context: u32, others: &mut Vec<Raised>) -
         let first = bitmap.first().and_then(|slot| Some((slot, mapped.event(side, slot)?)));
         // Before the bitmap's own line is taken: all come together.
         if let Some((slot, event)) = &first {
-            mapped.fetch_ahead(session, side, *slot, event);
+            let owner = session.region.slot(event.slot());
+            let head = owner.map(|owner| session.region.app(owner).rx_head.load(Ordering::Relaxed));
+            mapped.fetch_ahead(side, *slot, event, head);
         }
         let Some(begun) = bitmap.begin() else { return };
         match (begun.only(), first) {
@@ -120,13 +193,12 @@ impl Mapped {
     }
 
     /// Asks for the lines that the call after an event needs: the peer's words, the bytes, and this side's words, which it
-    /// will write.
+    /// will write. `head`: the receive head.
     #[inline(always)]
-    fn fetch_ahead(&self, session: &Session, side: usize, slot: u32, event: &Raised) {
+    fn fetch_ahead(&self, side: usize, slot: u32, event: &Raised, head: Option<u32>) {
         prefetch::to_read(event.by);
         prefetch::to_write(event.own);
-        if let Some(owner) = session.region.slot(event.slot())
-            && let head = session.region.app(owner).rx_head.load(Ordering::Relaxed)
+        if let Some(head) = head
             && let Some(bytes) = self.region.byte(slot, 1 - side, head)
         {
             prefetch::to_read(bytes);

@@ -2,9 +2,10 @@
 //! on other descriptors, and one load tells them so.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use towpath_client::session::Session;
-use towpath_client::socket::Socket;
+use towpath_client::session::{self, Session, SlotWords};
+use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_ring::Slot;
+use towpath_ring::layout::{OFFSET_BITS, SlotLines};
 
 /// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
 pub const NUMBERS: usize = 1 << 20;
@@ -76,6 +77,8 @@ pub struct Pending {
 }
 
 const KIND_BITS: u32 = 3;
+/// From the number of a slot to its offset. The bits below it are 0, and have the kind.
+const LINES_SHIFT: u32 = size_of::<SlotLines>().ilog2();
 const KIND: u64 = (1 << KIND_BITS) - 1;
 /// [`Descriptor::Slot`].
 const SLOT: u64 = 2;
@@ -85,9 +88,23 @@ const EPOLL: u64 = 3;
 const MEASURED_SLOT: u64 = 6;
 /// [`Descriptor::Kernel`] whose calls are measured.
 const MEASURED_KERNEL: u64 = 7;
-/// The bits for the number of a slot and its session.
-const SLOT_MASK: u32 = u32::MAX >> 3;
+/// The numbers of sessions are below this.
+const SESSIONS: u32 = 1 << (u32::BITS - KIND_BITS - OFFSET_BITS);
+const _: () = assert!(session::SESSIONS <= SESSIONS as usize);
 const FAMILIES: u32 = (1 << 24) - 1;
+
+/// A slot and its session in the word: the [`Slot::offset`], and above it the session's number.
+fn place_of(number: u32) -> u32 {
+    (number & ((1 << SLOT_BITS) - 1)) << LINES_SHIFT & ((1 << OFFSET_BITS) - 1)
+        | (number >> SLOT_BITS & (SESSIONS - 1)) << OFFSET_BITS
+}
+
+/// The number of the slot and its session in a word.
+#[inline(always)]
+fn number_at(word: u64) -> u32 {
+    let word = word as u32;
+    (word & ((1 << OFFSET_BITS) - 1)) >> LINES_SHIFT | (word >> OFFSET_BITS) << SLOT_BITS
+}
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -110,7 +127,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.no_wait[0]) << 62
                 | u64::from(u.no_wait[1]) << 63
         }
-        Descriptor::Slot { slot, generation } => SLOT | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
+        Descriptor::Slot { slot, generation } => SLOT | u64::from(place_of(slot)) | u64::from(generation) << 32,
         Descriptor::Epoll(id) => EPOLL | u64::from(id) << 3,
         Descriptor::Internal => 4,
         Descriptor::Ring(id) => 5 | u64::from(id) << 3,
@@ -141,7 +158,7 @@ fn decode(word: u64) -> Descriptor {
         EPOLL => Descriptor::Epoll((word >> 3) as u32),
         4 => Descriptor::Internal,
         5 => Descriptor::Ring((word >> 3) as u32),
-        SLOT | MEASURED_SLOT => Descriptor::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
+        SLOT | MEASURED_SLOT => Descriptor::Slot { slot: number_at(word), generation: (word >> 32) as u32 },
         _ => Descriptor::Kernel,
     }
 }
@@ -161,7 +178,7 @@ pub enum Target {
 pub fn target(fd: i32) -> Target {
     let word = TABLE.get(fd as u32 as usize).map_or(0, |word| word.load(Ordering::Acquire));
     match word & KIND {
-        SLOT => Socket::at(word as u32 >> 3, (word >> 32) as u32).map_or(Target::Other, Target::Ours),
+        SLOT => Socket::at(number_at(word), (word >> 32) as u32).map_or(Target::Other, Target::Ours),
         MEASURED_SLOT | MEASURED_KERNEL => Target::Measured,
         _ => Target::Other,
     }
@@ -192,13 +209,12 @@ pub fn named(fd: i32) -> Option<Named> {
 }
 
 impl Named {
-    /// Slot and generation, if it is a socket of this session whose calls are not measured.
+    /// Slot, words and generation, if it is a socket of this session whose calls are not measured.
     #[inline(always)]
-    pub fn own(self, session: &Session) -> Option<(Slot, u32)> {
-        // Another kind leaves some of the highest bits set, and another session some of those that are above a slot's. No slot
-        // has so high a number.
-        let number = (self.0 as u32).wrapping_sub(SLOT as u32).rotate_right(KIND_BITS) ^ session.first;
-        Some((session.region.slot(number)?, (self.0 >> 32) as u32))
+    pub fn own(self, session: &Session) -> Option<(Slot, SlotWords<'_>, u32)> {
+        // Another kind leaves some of the lowest bits set, and another session some of the highest. No slot's offset has them.
+        let (slot, words) = session.slot_at((self.0 as u32).wrapping_sub(SLOT as u32) ^ session.tag)?;
+        Some((slot, words, (self.0 >> 32) as u32))
     }
 }
 

@@ -6,8 +6,10 @@ use crate::lifecycle::in_flight;
 use crate::options::peek;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
-use towpath_client::backend::{Backend, Carrier, StackBackend};
+use towpath_client::backend::{Backend, Held, StackBackend};
+use towpath_client::carrier::Carrier;
 use towpath_client::idle;
+use towpath_client::lock;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
@@ -28,7 +30,7 @@ pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags:
         // SAFETY: the caller vouches that `buf` has `len` writable bytes.
         let taken = unsafe {
             match Carrier::of(socket.session, socket.slot, socket.generation) {
-                Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
+                Carrier::Stack(lines) => at_once(StackBackend::<'_, true>(&lines), buf, len),
                 Carrier::Direct(lines) => match lines.find() {
                     Some(direct) => at_once(lines.backend(&direct), buf, len),
                     None => None,
@@ -53,18 +55,35 @@ pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags:
 /// `buf` has `len` writable bytes.
 #[inline(always)]
 pub unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Option<usize> {
+    let (lock, is_shared) = (&backend.lines().private.receiving, backend.lines().private.is_shared());
+    // SAFETY: the caller keeps the contract. Each way is compiled for itself, so that it does not ask again when it unlocks.
+    unsafe {
+        if lock::is_alone(is_shared) {
+            let receiving = lock.try_alone()?;
+            locked(backend, buf, len, receiving)
+        } else {
+            let receiving = lock.try_lock()?;
+            locked(backend, buf, len, receiving)
+        }
+    }
+}
+
+/// [`at_once`], under the lock.
+///
+/// # Safety
+/// As [`at_once`].
+#[inline(always)]
+unsafe fn locked(backend: impl Backend, buf: *mut c_void, len: usize, receiving: impl Held) -> Option<usize> {
     let lines = *backend.lines();
-    let receiving = lines.private.receiving.try_lock(lines.private.is_shared())?;
     let head = lines.app.rx_head.load(Ordering::Relaxed);
     let unread = backend.unread(head);
-    // An impossible tail is for [`receive`] to judge.
-    let (from, count) = backend.receive_piece(head, unread, len)?;
-    let wanted = lines.private.low_water.load(Ordering::Relaxed);
     // After the position, because an urgent byte is announced before it.
     let urgent = backend.status() & status::URGENT != 0;
-    if unread < wanted || urgent {
+    if urgent || unread < lines.private.low_water.load(Ordering::Relaxed) {
         return None;
     }
+    // An impossible tail is for [`receive`] to judge.
+    let (from, count) = backend.receive_piece(head, unread, len)?;
     // SAFETY: from that place on `count` bytes are in the ring, which is shared memory without Rust references. The
     // caller vouches for the buffer.
     unsafe { user::copy_inline(buf.cast(), from, count) }.ok()?;

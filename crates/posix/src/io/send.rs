@@ -6,12 +6,14 @@ use crate::io::{files, urgent, user};
 use crate::lifecycle::in_flight;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
-use towpath_client::backend::{Backend, Carrier, StackBackend};
+use towpath_client::backend::{Backend, StackBackend};
+use towpath_client::carrier::Carrier;
+use towpath_client::lock::Locked;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::view::View;
-use towpath_client::{cork, doorbell, wait};
+use towpath_client::{cork, doorbell, lock, wait};
 use towpath_ring::lines::{app_flags, state, status};
 
 /// How long the stack may take to see the end of a record before the next one's is shown, µs.
@@ -30,7 +32,7 @@ pub unsafe fn send_from(socket: &Socket, buf: *const c_void, len: usize, flags: 
         // SAFETY: the caller vouches that `buf` has `len` readable bytes.
         let sent = unsafe {
             match Carrier::of(socket.session, socket.slot, socket.generation) {
-                Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
+                Carrier::Stack(lines) => at_once(StackBackend::<'_, true>(&lines), buf, len),
                 Carrier::Direct(lines) => match lines.find() {
                     Some(direct) => at_once(lines.backend(&direct), buf, len),
                     None => None,
@@ -59,7 +61,8 @@ pub unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> 
         return None;
     }
     let lines = *backend.lines();
-    let sending = lines.private.sending.try_lock(lines.private.is_shared())?.into_fencing();
+    let (lock, is_alone) = (&lines.private.sending, lock::is_alone(lines.private.is_shared()));
+    let sending = if is_alone { lock.try_alone()?.into_fencing() } else { lock.try_lock()? };
     let tail = lines.app.tx_tail.load(Ordering::Relaxed);
     let queued = backend.queued(tail);
     let to = backend.send_span(tail, len)?;

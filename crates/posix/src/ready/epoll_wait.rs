@@ -22,7 +22,10 @@ use towpath_client::{direct, held, rejoin, wait};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::report::Count;
 
+mod fast_path;
 mod merge;
+
+pub use fast_path::{Whole, fast_path};
 
 /// The most calls with ready slots before the kernel is asked again.
 const NATIVE_EVERY: u32 = 16;
@@ -78,26 +81,6 @@ pub unsafe fn epoll_wait(
         }
     };
     Some(found.map(|n| n as c_int))
-}
-
-/// The fast path of `epoll_wait`: connections are ready, and there is nothing else to look at. `None`: nothing has
-/// been reported.
-///
-/// # Safety
-/// As [`epoll_pwait`].
-#[inline(always)]
-pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> Option<c_int> {
-    let instance = instance::instance(table::look_for_epoll(epfd)?);
-    let session = session::usual()?;
-    if count <= 0 {
-        return None;
-    }
-    let native_is_due = |waits, longest| waits >= NATIVE_EVERY || instance.since_native_look() >= longest;
-    // SAFETY: `user::write_event` accepts any address, and `at` stays below `count`, for which the program has given room.
-    let put = |at, event| unsafe { user::write_event(events.wrapping_add(at), event) }.is_ok();
-    let end = || instance.is_plain_no_longer();
-    let report = |interest: &mut Interest| interest.report_plain(session, native_is_due, put, count as usize, end);
-    instance.with_plain(session, report)?.map(|found| found as c_int)
 }
 
 /// Waits while the process has no accelerated socket. Another thread may make the first one meanwhile and have this

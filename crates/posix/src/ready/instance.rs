@@ -16,6 +16,9 @@ use towpath_client::{descriptors, process, sys};
 use towpath_hook::real;
 
 mod nudge;
+mod plain;
+
+pub use plain::{Look, forget_plain};
 
 /// The most instances of a process. Further epoll descriptors stay with the kernel and cannot watch slots.
 const INSTANCES: usize = 1024;
@@ -116,23 +119,6 @@ impl Instance {
         self.plain
             .store(plain.map_or(core::ptr::null_mut(), |own| core::ptr::from_ref(own).cast_mut()), Ordering::Relaxed);
         Some(result)
-    }
-
-    /// [`Instance::with`], if the list is plain for this session and the lock is free. The work leaves the list as plain as it
-    /// is, or says so ([`Instance::is_plain_no_longer`]).
-    #[inline(always)]
-    pub fn with_plain<R>(&self, session: &'static Session, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
-        let _locked = self.lock.try_lock(false)?;
-        if !core::ptr::eq(self.plain.load(Ordering::Relaxed), session) {
-            return None;
-        }
-        // SAFETY: the lock is held, so this is the only reference.
-        Some(work(unsafe { &mut *self.interest.get() }))
-    }
-
-    /// The list is plain for nobody, until more work has been done on it.
-    pub fn is_plain_no_longer(&self) {
-        self.plain.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// How the program waits on it: `waits::*`.
@@ -475,13 +461,6 @@ pub fn forking() {
                 instance(id).waits_through_library(interest);
             }
         });
-    }
-}
-
-/// In a forked child, before it counts as another process: no list is plain any more.
-pub fn forget_plain() {
-    for instance in ALL.iter().take(HIGHEST.load(Ordering::Relaxed) as usize) {
-        instance.is_plain_no_longer();
     }
 }
 

@@ -1,22 +1,29 @@
 //! The interest list of one epoll instance: the slots that it watches, and which of them may be ready.
 
 use crate::ready::readiness;
+use entry::{Entry, EntryState};
 use halves::Halves;
 use libc::{c_int, epoll_event};
 use notice::Notice;
-use std::collections::{BTreeSet, VecDeque};
+use ready::Ready;
+use std::collections::BTreeSet;
 use towpath_client::context::Context;
 use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_ring::lines::state;
 
+mod entry;
 mod fast_path;
 mod halves;
 mod missed;
 pub mod notice;
+mod ready;
 mod report;
 mod settle;
+
+pub use entry::EntryName;
+pub use fast_path::Glance;
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -33,62 +40,6 @@ const WITH_EXCLUSIVE: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32
         | EXCLUSIVE;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-
-/// The name by which a call of the program refers to an entry.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub enum EntryName {
-    /// A descriptor of the watched socket.
-    Descriptor(c_int),
-    /// None: the library watches the socket for itself, and keeps it in use.
-    Library,
-    /// None: the descriptor has been closed, but copies of it are open.
-    #[default]
-    Closed,
-}
-
-/// One watched descriptor of a slot.
-#[derive(Clone, Copy, Default)]
-struct Entry {
-    data: u64,
-    /// The key of its slot, see [`Interest::key`].
-    slot: u32,
-    generation: u32,
-    events: u32,
-    name: EntryName,
-    state: EntryState,
-    /// The entry is in `ready`.
-    queued: bool,
-    /// The events of the last report by edge, and the socket's words at that time.
-    reported: Option<(u32, [u32; 4])>,
-}
-
-/// The state of an entry.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum EntryState {
-    /// The entry is not in use.
-    #[default]
-    Free,
-    /// Events are reported.
-    Watching,
-    /// EPOLLONESHOT: an event has been reported, and no more are.
-    Served,
-}
-
-impl Entry {
-    #[inline(always)]
-    fn is_used(&self) -> bool {
-        self.state != EntryState::Free
-    }
-
-    /// Its socket. `session` is the list's own.
-    #[inline]
-    fn socket(&self, session: &'static Session) -> Option<Socket> {
-        match session.region.slot(self.slot) {
-            Some(slot) => Some(Socket { session, slot, generation: self.generation }),
-            None => Socket::at(swap(self.slot, session.number), self.generation),
-        }
-    }
-}
 
 /// Swaps the numbers 0 and `own` of sessions in the number of a slot.
 #[inline]
@@ -127,7 +78,7 @@ pub struct Interest {
     /// The number of the session whose slots the first entries are for: the process's own.
     pub own: u32,
     /// Entries to look at. A level-triggered one stays here while it is ready.
-    ready: VecDeque<u32>,
+    ready: Ready,
     /// Entries for which the sender holds bytes back. They become due without an event.
     held: Vec<u32>,
     /// The number of watched descriptors.
@@ -173,7 +124,7 @@ impl Interest {
             entries: Vec::new(),
             slots: 0,
             own: 0,
-            ready: VecDeque::new(),
+            ready: Ready::new(),
             held: Vec::new(),
             watched: 0,
             further: BTreeSet::new(),
@@ -306,8 +257,8 @@ impl Interest {
         let slot = self.key(socket);
         let entry = &mut self.entries[at];
         let (stale, queued) = (entry.is_used(), entry.queued);
-        let (data, generation, events) = (event.u64, socket.generation, event.events);
-        *entry = Entry { data, slot, generation, events, name, state: EntryState::Watching, queued, reported: None };
+        *entry = Entry::of(name, socket, slot, event);
+        entry.queued = queued;
         self.watched += usize::from(!stale);
         match self.context_at(socket.session.number).map(Context::bit) {
             Some(bit) => self.watch(socket, bit),
@@ -335,8 +286,7 @@ impl Interest {
         if (event.events | entry.events) & EXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
-        (entry.data, entry.events, entry.reported) = (event.u64, event.events, None);
-        entry.state = EntryState::Watching;
+        entry.modify(event);
         self.look_if_ready(at, socket);
         Ok(())
     }
@@ -357,7 +307,7 @@ impl Interest {
     }
 
     fn end(&mut self, at: usize, socket: &Socket, ours: bool) {
-        self.entries[at].state = EntryState::Free;
+        self.entries[at].end();
         self.halves.entry_ended(at);
         self.watched -= 1;
         let others = self.of_slot(self.key(socket)).any(|at| self.is_current(at, socket));
@@ -487,7 +437,7 @@ impl Interest {
 }
 
 #[inline]
-fn queue(entries: &mut [Entry], ready: &mut VecDeque<u32>, at: usize) {
+fn queue(entries: &mut [Entry], ready: &mut Ready, at: usize) {
     let Some(entry) = entries.get_mut(at) else { return };
     if entry.is_used() && !entry.queued {
         entry.queued = true;

@@ -24,6 +24,8 @@ pub const PRI: u32 = libc::EPOLLPRI as u32;
 /// The same as [`IN`], which some programs ask for instead.
 pub const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
+/// [`OUT`] by both of its names.
+pub const WRITE: u32 = OUT | WRNORM;
 /// Events that are reported whether asked for or not.
 pub const ALWAYS: u32 = HUP | ERR;
 

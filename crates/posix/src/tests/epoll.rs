@@ -1,15 +1,14 @@
 //! Epoll: triggers, slots beside kernel descriptors, and sockets that are promoted while they are watched.
 
+use super::fast;
 use super::os::*;
 use crate::fd::table;
-use crate::handler::Posix;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
 use std::io::{PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use towpath_hook::Usual;
 
 #[test]
 fn level_triggered_reports_as_long_as_it_is_so() {
@@ -261,11 +260,7 @@ fn the_fast_path_and_the_general_path_report_each_event_once() {
     }
     // Drains the events of the connections' start.
     assert_eq!(wait(epfd, 30), []);
-    let glance = || {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
-        // SAFETY: room for one.
-        unsafe { <Posix as Usual>::epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|n| (n, events[0].u64))
-    };
+    let glance = || fast::wait(epfd);
     assert_eq!(glance(), None, "nothing is ready, so the general path is needed");
     send(pairs[0].1, b"data", 0).expect("send");
     eventually(|| glance() == Some((1, 1)));
@@ -290,22 +285,22 @@ fn fast_paths_leave_other_calls_to_the_handler() {
     let at = byte.as_mut_ptr().cast();
     // SAFETY: one byte, or none that is touched.
     unsafe {
-        assert_eq!(<Posix as Usual>::read(ours, at, 1), None, "there is nothing to read");
+        assert_eq!(fast::read(ours, at, 1), None, "there is nothing to read");
         for fd in [-1, 0, 1 << 20, c_int::MAX] {
-            assert_eq!(<Posix as Usual>::write(fd, at.cast_const(), 1), None, "{fd}");
-            assert_eq!(<Posix as Usual>::read(fd, at, 1), None, "{fd}");
+            assert_eq!(fast::write(fd, at.cast_const(), 1), None, "{fd}");
+            assert_eq!(fast::read(fd, at, 1), None, "{fd}");
         }
-        assert_eq!(<Posix as Usual>::send(ours, at.cast_const(), 1, libc::MSG_OOB), None);
-        assert_eq!(<Posix as Usual>::write(ours, core::ptr::null(), 1), None, "EFAULT is left to the handler");
-        assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), usize::MAX), None);
-        assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), 1), Some(1));
-        eventually(|| <Posix as Usual>::recv(theirs, at, 1, libc::MSG_PEEK).is_none() && readable(theirs));
-        assert_eq!(<Posix as Usual>::read(theirs, core::ptr::null_mut(), 1), None);
-        assert_eq!(<Posix as Usual>::read(theirs, at, usize::MAX), Some(1), "what there is");
+        assert_eq!(fast::send(ours, at.cast_const(), 1, libc::MSG_OOB), None);
+        assert_eq!(fast::write(ours, core::ptr::null(), 1), None, "EFAULT is left to the handler");
+        assert_eq!(fast::write(ours, at.cast_const(), usize::MAX), None);
+        assert_eq!(fast::write(ours, at.cast_const(), 1), Some(1));
+        eventually(|| fast::recv(theirs, at, 1, libc::MSG_PEEK).is_none() && readable(theirs));
+        assert_eq!(fast::read(theirs, core::ptr::null_mut(), 1), None);
+        assert_eq!(fast::read(theirs, at, usize::MAX), Some(1), "what there is");
     }
     shutdown(ours, libc::SHUT_WR).expect("shutdown");
     // SAFETY: one byte, or none that is touched.
-    let sent = unsafe { <Posix as Usual>::write(ours, at.cast_const(), 1) };
+    let sent = unsafe { fast::write(ours, at.cast_const(), 1) };
     assert_eq!(sent, None, "EPIPE and its signal are the handler's");
     close_both(ours, theirs);
 }

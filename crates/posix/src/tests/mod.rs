@@ -2,6 +2,7 @@
 
 mod direct_peer;
 mod epoll;
+mod fast;
 pub mod halves;
 mod halves_fork;
 mod hand_over;

@@ -1,5 +1,6 @@
 //! Calls as a program makes them under the library, and a pair of connected sockets to make them on.
 
+use super::fast;
 use crate::fake;
 use crate::fd::table;
 use crate::handler::Posix;
@@ -7,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use libc::{epoll_event, pollfd, sockaddr_in, socklen_t};
 use std::sync::Once;
 use std::time::{Duration, Instant};
-use towpath_hook::{Answer, Failure, Handler, Usual, outcome, real};
+use towpath_hook::{Answer, Failure, Handler, outcome, real};
 use towpath_ring::Geometry;
 use towpath_ring::control::features::LISTENS_IN_KERNEL;
 
@@ -187,7 +188,7 @@ pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Os<usize> {
     let buf: *const c_void = bytes.as_ptr().cast();
     // SAFETY: `buf` is a slice of that length.
     unsafe {
-        let usual = <Posix as Usual>::send(fd, buf, bytes.len(), flags);
+        let usual = fast::send(fd, buf, bytes.len(), flags);
         let answer = || <Posix as Handler>::send(fd, buf, bytes.len(), flags);
         ask(usual_or(usual, answer), || real::send(fd, buf, bytes.len(), flags))
     }
@@ -199,7 +200,7 @@ pub fn recv(fd: c_int, len: usize, flags: c_int) -> Os<Vec<u8>> {
     let buf: *mut c_void = bytes.as_mut_ptr().cast();
     // SAFETY: `buf` is a vector of that length.
     let n = unsafe {
-        let usual = <Posix as Usual>::recv(fd, buf, len, flags);
+        let usual = fast::recv(fd, buf, len, flags);
         ask(usual_or(usual, || <Posix as Handler>::recv(fd, buf, len, flags)), || real::recv(fd, buf, len, flags))
     }?;
     bytes.truncate(n as usize);
@@ -281,7 +282,7 @@ pub fn wait(epfd: c_int, timeout_ms: c_int) -> Vec<(u64, c_int)> {
     let at = events.as_mut_ptr();
     // SAFETY: `at` is an array of 16.
     let n = unsafe {
-        let usual = <Posix as Usual>::epoll_wait(epfd, at, 16, timeout_ms);
+        let usual = fast::epoll_wait(epfd, at, 16, timeout_ms);
         let answer = || <Posix as Handler>::epoll_wait(epfd, at, 16, timeout_ms);
         ask(usual_or(usual, answer), || real::epoll_wait(epfd, at, 16, timeout_ms))
     };

@@ -1,23 +1,17 @@
 //! The fast path where it has to leave a call to the handler.
 
+use super::fast;
 use super::halves_fork::Child;
 use super::os::*;
 use crate::fd::table::{self, Descriptor};
 use crate::handler::Posix;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLLIN, c_int};
 use towpath_client::session;
-use towpath_hook::{Handler, Usual};
-
-/// What the fast path of `epoll_wait` reports.
-fn glance(epfd: c_int) -> Option<(c_int, u64)> {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
-    // SAFETY: room for one.
-    unsafe { <Posix as Usual>::epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|n| (n, events[0].u64))
-}
+use towpath_hook::Handler;
 
 fn write(fd: c_int) -> Option<isize> {
     // SAFETY: one byte.
-    unsafe { <Posix as Usual>::write(fd, b"x".as_ptr().cast(), 1) }
+    unsafe { fast::write(fd, b"x".as_ptr().cast(), 1) }
 }
 
 #[test]
@@ -26,14 +20,14 @@ fn a_child_makes_an_inherited_instance_its_own_before_the_fast_path_looks_at_it(
     control(epfd, ADD, ours, EPOLLIN, 5).expect("add");
     assert_eq!(wait(epfd, 30), []);
     send(theirs, b"a", 0).expect("send");
-    eventually(|| glance(epfd) == Some((1, 5)));
+    eventually(|| fast::wait(epfd) == Some((1, 5)));
     let child = Child::new(|| {
         // A call that takes a lock: from now on the thread knows its id, without which the fast path does nothing.
         send(theirs, b"b", 0).expect("send");
-        glance(epfd).is_none() && wait(epfd, 60_000) == [(5, EPOLLIN)]
+        fast::wait(epfd).is_none() && wait(epfd, 60_000) == [(5, EPOLLIN)]
     });
     assert!(child.ends_well());
-    assert_eq!(glance(epfd), Some((1, 5)), "the parent's is as it was");
+    assert_eq!(fast::wait(epfd), Some((1, 5)), "the parent's is as it was");
     for fd in [ours, theirs, epfd] {
         close(fd).expect("close");
     }
@@ -45,13 +39,13 @@ fn an_instance_with_more_than_connections_of_one_stack_is_looked_at_as_a_whole()
     control(epfd, ADD, ours, EPOLLIN, 5).expect("add");
     assert_eq!(wait(epfd, 30), []);
     send(theirs, b"a", 0).expect("send");
-    eventually(|| glance(epfd) == Some((1, 5)));
+    eventually(|| fast::wait(epfd) == Some((1, 5)));
     control(epfd, ADD, inner, EPOLLIN, 6).expect("add");
     assert_eq!(wait(epfd, 60_000), [(5, EPOLLIN)]);
-    assert_eq!(glance(epfd), None, "it watches another instance");
+    assert_eq!(fast::wait(epfd), None, "it watches another instance");
     close(inner).expect("close");
     assert_eq!(wait(epfd, 60_000), [(5, EPOLLIN)]);
-    assert_eq!(glance(epfd), Some((1, 5)));
+    assert_eq!(fast::wait(epfd), Some((1, 5)));
     for fd in [ours, theirs, epfd] {
         close(fd).expect("close");
     }
@@ -85,7 +79,9 @@ fn after_a_cancellation_every_call_is_the_handlers() {
 fn only_sockets_of_the_processs_own_session_are_taken_for_such() {
     let (ours, theirs) = pair();
     let socket = table::socket(ours).expect("accelerated");
-    let own = |fd| table::named(fd).and_then(|named| named.own(socket.session));
+    let own = |fd| {
+        table::named(fd).and_then(|named| named.own(socket.session)).map(|(slot, _, generation)| (slot, generation))
+    };
     assert_eq!(own(ours), Some((socket.slot, socket.generation)));
     let other = 1_000_010;
     for kind in [

@@ -2,10 +2,22 @@
 
 use super::{ET, Entry, EntryState, Interest, ONESHOT};
 use crate::ready::readiness;
+use core::sync::atomic::Ordering;
 use libc::epoll_event;
-use towpath_client::backend::{Carrier, StackBackend};
+use towpath_client::backend::StackBackend;
+use towpath_client::carrier::Carrier;
+use towpath_client::context::Queued;
 use towpath_client::session::Session;
 use towpath_ring::Slot;
+use towpath_ring::lines::want;
+
+/// What a glance at a list that is plain has found.
+pub enum Glance {
+    /// One event, which has been reported.
+    One,
+    /// Nothing has been reported. A longer look is needed.
+    Unclear,
+}
 
 impl Entry {
     /// The events of a level-triggered connection in its ordinary state. `None`: the general path is needed.
@@ -17,7 +29,7 @@ impl Entry {
         let slot = session.region.slot(self.slot)?;
         match Carrier::of_usual(session, slot, self.generation) {
             Carrier::Stack(lines) => {
-                readiness::events_by(&StackBackend(&lines), session.region.rx_space(), self.events)
+                readiness::events_by(&StackBackend::<'_, true>(&lines), session.region.rx_space(), self.events)
             }
             Carrier::Direct(_) => self.steady_events_directly(session, slot),
             Carrier::Neither => None,
@@ -28,7 +40,7 @@ impl Entry {
     #[inline(never)]
     fn steady_events_directly(&self, session: &'static Session, slot: Slot) -> Option<u32> {
         let Carrier::Direct(lines) = Carrier::of_usual(session, slot, self.generation) else { return None };
-        let direct = lines.find()?;
+        let direct = lines.find_mapped()?;
         let backend = lines.backend(&direct);
         let events = readiness::events_by(&backend, direct.ring_bytes(), self.events);
         // Held bytes are due at some time, which the general path looks after.
@@ -52,11 +64,112 @@ impl Interest {
         is_plain.then_some(session)
     }
 
+    /// The shortest look: at most one event is queued, and one entry is to be looked at, that of a connection which a stack
+    /// carries. The list is plain for this session, and the process has no direct connections. What it takes out of a queue it enters in the list, as [`Interest::drain`]
+    /// does. So the longer look finds it there. It calls nothing, so that its caller saves no register. `put` gets the event;
+    /// false = it could not be stored.
+    #[inline(always)]
+    pub fn glance(
+        &mut self,
+        session: &'static Session,
+        native_is_due: impl FnOnce(u32, u64) -> bool,
+        put: impl FnOnce(epoll_event) -> bool,
+    ) -> Glance {
+        let has_more = !self.ready.has_no_second() || !self.further.is_empty();
+        if has_more || self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.longest_unasked()) {
+            return Glance::Unclear;
+        }
+        let Self { context: Some(context), entries, ready, activity, .. } = self else { return Glance::Unclear };
+        let entry = match context.queued() {
+            Queued::One(next) => {
+                let at = next.slot();
+                let Some(entry) = entries.get_mut(at as usize).filter(|entry| entry.slot == at) else {
+                    return Glance::Unclear;
+                };
+                let Some(words) = entry.plain_words() else { return Glance::Unclear };
+                // Otherwise the entry is not all that the event is for, as in `drain_own`. Nobody asks for room of a direct
+                // connection in a process without any.
+                if words.app().want.load(Ordering::Relaxed) & want::WRITABLE != 0 || !ready.make_first(at, entry) {
+                    return Glance::Unclear;
+                }
+                next.take();
+                *activity = activity.wrapping_add(1);
+                Some((&*entry, words))
+            }
+            Queued::Nothing => {
+                let entry = ready.front().and_then(|first| entries.get(first as usize));
+                entry.and_then(|entry| Some((entry, entry.plain_words()?)))
+            }
+            Queued::Several => None,
+        };
+        let Some((entry, words)) = entry else { return Glance::Unclear };
+        let events = entry.plain_events(words, session);
+        if events == 0 || !put(epoll_event { events, u64: entry.data }) {
+            return Glance::Unclear;
+        }
+        if self.native > 0 {
+            self.since_native = self.since_native.saturating_add(1);
+        }
+        Glance::One
+    }
+
+    /// [`Interest::glance`] of a process that has direct connections: at one of those.
+    #[inline(always)]
+    pub fn glance_directly(
+        &mut self,
+        session: &'static Session,
+        native_is_due: impl FnOnce(u32, u64) -> bool,
+        put: impl FnOnce(epoll_event) -> bool,
+    ) -> Glance {
+        let has_more = !self.ready.has_no_second() || !self.further.is_empty();
+        if has_more || self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.longest_unasked()) {
+            return Glance::Unclear;
+        }
+        let Self { context: Some(context), entries, ready, activity, .. } = self else { return Glance::Unclear };
+        if context.is_anything_queued() {
+            return Glance::Unclear;
+        }
+        let entry = match context.only_direct() {
+            Ok(Some(next)) => {
+                let at = next.slot();
+                let Some(entry) = entries.get_mut(at as usize).filter(|entry| entry.slot == at) else {
+                    return Glance::Unclear;
+                };
+                let Some(words) = entry.plain_words() else { return Glance::Unclear };
+                next.fetch_ahead(words.app().rx_head.load(Ordering::Relaxed));
+                if next.wants_room() || !ready.is_free_for(at) {
+                    return Glance::Unclear;
+                }
+                if !context.take_direct(&next) {
+                    self.drain_direct(session);
+                    return Glance::Unclear;
+                }
+                ready.make_first(at, entry);
+                *activity = activity.wrapping_add(1);
+                Some((&*entry, words))
+            }
+            Ok(None) => {
+                let entry = ready.front().and_then(|first| entries.get(first as usize));
+                entry.and_then(|entry| Some((entry, entry.plain_words()?)))
+            }
+            Err(()) => None,
+        };
+        let Some((entry, words)) = entry else { return Glance::Unclear };
+        let events = entry.plain_events_directly(words, session);
+        if events == 0 || !put(epoll_event { events, u64: entry.data }) {
+            return Glance::Unclear;
+        }
+        if self.native > 0 {
+            self.since_native = self.since_native.saturating_add(1);
+        }
+        Glance::One
+    }
+
     /// [`Interest::drain`] and [`Interest::collect`] in one, if nothing else has to be done. The list is plain for this session.
     /// `put` gets each event with its number; false = it could not be stored. `end` is told that the list is plain no longer.
     /// Returns the number of events, at least 1.
     /// `None`: nothing is ready, the general path is needed, or the kernel is due (`native_is_due`).
-    #[inline(always)]
+    #[inline(never)]
     pub fn report_plain(
         &mut self,
         session: &'static Session,
@@ -69,22 +182,11 @@ impl Interest {
         if self.native > 0 && native_is_due(self.since_native.saturating_add(1), self.longest_unasked()) {
             return None;
         }
-        if self.ready.len() == 1
-            && let Some(raw) = self.ready.front().copied()
-            && let Some(entry) = self.entries.get(raw as usize)
-            && let Some(events @ 1..) = entry.steady_events(session)
-            && put(0, epoll_event { events, u64: entry.data })
-        {
-            if self.native > 0 {
-                self.since_native = self.since_native.saturating_add(1);
-            }
-            return Some(1);
-        }
         self.report_several(session, put, room, end)
     }
 
     /// The rest of [`Interest::report_plain`].
-    #[inline(never)]
+    #[inline(always)]
     fn report_several(
         &mut self,
         session: &'static Session,
@@ -97,7 +199,7 @@ impl Interest {
             if found == room {
                 break;
             }
-            let Some(raw) = self.ready.front().copied() else { break };
+            let Some(raw) = self.ready.front() else { break };
             let steady =
                 self.entries.get(raw as usize).and_then(|entry| Some((entry.steady_events(session)?, entry.data)));
             let (event, stays) = match steady {

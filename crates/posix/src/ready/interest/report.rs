@@ -1,11 +1,13 @@
 //! Reporting: events are drained from the contexts, their slots looked at, and ready ones reported.
 
-use super::{ET, Entry, EntryState, Interest, ONESHOT, queue, swap};
+use super::entry::{Entry, EntryState};
+use super::ready::Ready;
+use super::{ET, Interest, ONESHOT, queue, swap};
 use crate::io::hand_over;
 use crate::ready::readiness;
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use towpath_client::private::flag;
 use towpath_client::session::{self, Session};
 use towpath_client::socket::{SLOT_BITS, Socket};
@@ -55,7 +57,7 @@ impl Interest {
 
     /// [`Interest::drain`] for the direct connections of the process's own session.
     #[inline(never)]
-    fn drain_direct(&mut self, session: &'static Session) {
+    pub(super) fn drain_direct(&mut self, session: &'static Session) {
         let Self { context: Some(context), entries, ready, further, activity, .. } = self else { return };
         let mut next = context.first_direct();
         while let Some(event) = next {
@@ -98,7 +100,7 @@ impl Interest {
             if found == room {
                 break;
             }
-            let Some(raw) = self.ready.front().copied() else { break };
+            let Some(raw) = self.ready.front() else { break };
             let (reported, stays) = self.report(session, raw, put);
             found += usize::from(reported);
             if !stays || self.ready.len() != 1 {
@@ -167,7 +169,7 @@ impl Interest {
             self.look_at_due(session);
         }
         self.ready.iter().any(|at| {
-            let Some(entry) = self.entries.get(*at as usize).filter(|entry| entry.state == EntryState::Watching) else {
+            let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.state == EntryState::Watching) else {
                 return false;
             };
             entry.socket(session).is_some_and(|socket| readiness::events_for(&socket, entry.events) != 0)
@@ -220,7 +222,7 @@ fn event_seen(socket: Socket) {
 #[inline(always)]
 fn queue_slot(
     entries: &mut [Entry],
-    ready: &mut VecDeque<u32>,
+    ready: &mut Ready,
     further: &BTreeSet<(u32, u32)>,
     slot: Slot,
     seen: impl FnOnce(u32),
@@ -238,6 +240,6 @@ fn queue_slot(
 }
 
 /// Queues the further entries of a slot.
-fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, further: &BTreeSet<(u32, u32)>, slot: u32) {
+fn look_at(entries: &mut [Entry], ready: &mut Ready, further: &BTreeSet<(u32, u32)>, slot: u32) {
     further.range((slot, 0)..=(slot, u32::MAX)).for_each(|(_, at)| queue(entries, ready, *at as usize));
 }

@@ -42,11 +42,12 @@ impl Interest {
             if at >= slots {
                 self.further.insert((slot, at as u32));
             }
-            self.entries[at] = Entry { slot, ..*entry };
+            self.entries[at] = *entry;
+            self.entries[at].slot = slot;
             *place = Some(at as u32);
         }
         let moved = |at: u32| places.get(at as usize).copied().flatten();
-        self.ready = self.ready.iter().filter_map(|at| moved(*at)).collect();
+        self.ready = self.ready.iter().filter_map(moved).collect();
         self.held = self.held.iter().filter_map(|at| moved(*at)).collect();
         self.halves.moved_entries(moved);
     }
