@@ -1,6 +1,6 @@
 //! `towpath version`: what this is, for people and for programs that roll it out.
 
-use crate::print;
+use crate::{json, print};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let version = Version { version: env!("CARGO_PKG_VERSION"), contract: towpath_ring::layout::VERSION, target };
     if arguments.json {
-        return print(&(serde_json::to_string(&version).unwrap_or_default() + "\n"));
+        return print(&json::line(&version));
     }
     print(&format!("towpath {} ({}), version {} of the contract\n", version.version, version.target, version.contract))
 }

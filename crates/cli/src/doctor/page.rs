@@ -182,7 +182,7 @@ fn details(out: &mut String, program: &Program) {
 /// The host's checks as JSON.
 pub fn host_json(checks: &[Check]) -> String {
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
-    json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks }).to_string() + "\n"
+    crate::json::line(&json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks }))
 }
 
 /// Everything as JSON.
@@ -197,7 +197,7 @@ pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u
         "programs": programs,
         "left_out": left_out,
     });
-    all.to_string() + "\n"
+    crate::json::line(&all)
 }
 
 fn program(program: &Program) -> Value {

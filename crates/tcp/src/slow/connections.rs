@@ -2,6 +2,7 @@
 
 use super::active_flows::Activity;
 use super::congestion::Algorithm;
+use super::ending::Ending;
 use super::keepalive::Keepalive;
 use super::opening::Opening;
 use super::path_mtu::PathMtu;
@@ -56,6 +57,8 @@ pub(super) enum Phase {
 pub(super) struct Installed {
     /// `Remove` has been sent, and only `Removed` is awaited.
     pub removing: bool,
+    /// What has ended it, once that is known.
+    pub ending: Option<Ending>,
     /// Is it spliced with another one?
     pub splice: SpliceState,
     /// The application has closed it.

@@ -170,6 +170,7 @@ impl SlowPath {
         setup.class = host.class(owner);
         let installed = Installed {
             removing: false,
+            ending: None,
             splice: SpliceState::No,
             orphan: false,
             passive: false,
@@ -338,6 +339,7 @@ impl SlowPath {
         if opening.listener.is_none() {
             host.connect_failed(connection.owner, errno);
         }
+        self.not_opened(id, errno, host);
         self.counters.failed += 1;
         self.discard_opening(id, host);
     }

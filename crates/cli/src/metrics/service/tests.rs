@@ -3,7 +3,8 @@ use super::*;
 use crate::samples;
 use std::collections::BTreeSet;
 use towpath_service::api::{
-    ClientStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, NumberedFlowGroup, PortStatus, WorkerStatus,
+    ClientStatus, ConfigurationStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, NumberedFlowGroup,
+    PortStatus, WorkerStatus,
 };
 
 /// A status in which everything occurs.
@@ -13,6 +14,9 @@ fn full() -> Status {
     let (kernel, listeners) = (named(&[("policy", 4), ("stack", 5), ("join", 6)]), named(&[("taken", 8)]));
     let mut status = Status { uptime_us: 2_500_000, slow, kernel, listeners, ..samples::status() };
     (status.policy.rules, status.policy.denied) = (1, 9);
+    (status.policy.generation, status.policy.hash) = (17, "ab".into());
+    let (hash, restart) = (Some("cd".to_owned()), vec!["cores".to_owned()]);
+    status.configuration = ConfigurationStatus { file: None, generation: 18, hash, restart };
     let tally = Tally { stages: [("pre", 10)].into_iter().collect(), retransmits: 11, ..Tally::default() };
     let port = PortStatus { rx_frames: 12, tx_frames: 13, ..PortStatus::default() };
     status.flow_groups.push(NumberedFlowGroup {
@@ -80,6 +84,11 @@ fn what_a_service_counts_is_on_the_page() {
         "towpath_asked_to_join_total{stack=\"home\"} 6.0",
         "towpath_listener_syns_total{stack=\"home\",outcome=\"taken\"} 8.0",
         "towpath_policy_denied_total{stack=\"home\"} 9.0",
+        "towpath_policy_info{stack=\"home\",hash=\"ab\"} 1.0",
+        "towpath_policy_generation{stack=\"home\"} 17.0",
+        "towpath_configuration_info{stack=\"home\",hash=\"cd\"} 1.0",
+        "towpath_configuration_generation{stack=\"home\"} 18.0",
+        "towpath_configuration_restart_keys{stack=\"home\"} 1.0",
         "towpath_sockets{stack=\"home\",uid=\"1000\",program=\"a\\\"b\\n\"} 15.0",
         "towpath_module_frames_total{stack=\"home\",module=\"wall\",hook=\"ingress\",action=\"pass\"} 16.0",
     ] {
