@@ -10,7 +10,7 @@ const RULES: &str = "# mail\ndeny connect port 25\nlimit program nginx connectio
 /// Runs `towpath LINE` with this service.
 fn towpath(service: &Service, line: &str) -> Finished {
     let program = line.split_whitespace().fold(Program::new(&[bin("towpath")]), Program::arg);
-    program.arg("--socket").arg(&service.socket).run(20)
+    program.env("TOWPATH_SOCKET", &service.socket).run(20)
 }
 
 fn json(service: &Service, line: &str) -> Value {
