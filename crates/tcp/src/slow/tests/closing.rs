@@ -149,7 +149,8 @@ fn a_closed_socket_waits_sixty_seconds_in_fin_wait_2() {
 
 #[test]
 fn resets_remove_without_time_wait() {
-    let all: [(fn(FlowId) -> ToSlow, Ending); 3] =
+    type Message = fn(FlowId) -> ToSlow;
+    let all: [(Message, Ending); 3] =
         [(ToSlow::Reset, Ending::PeerReset), (ToSlow::Aborted, Ending::Aborted), (ToSlow::Violated, Ending::Violation)];
     for (message, why) in all {
         let mut bench = Bench::new();
