@@ -24,9 +24,22 @@ pub use statistics::{Spread, jain, median, quantile};
 
 use serde::Serialize;
 
+/// The number of the schema of what `--json` prints, as the other commands have it (docs/reference/json.md).
+pub const SCHEMA: u32 = 1;
+/// The key of that number.
+pub const SCHEMA_KEY: &str = "schema";
+
+/// A row with its schema.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    row: &'a T,
+}
+
 /// Prints a row as one line of JSON if `wanted`. True if it did.
 pub fn print_json(wanted: bool, row: &impl Serialize) -> bool {
-    if wanted && let Ok(text) = serde_json::to_string(row) {
+    if wanted && let Ok(text) = serde_json::to_string(&Document { schema: SCHEMA, row }) {
         println!("{text}");
     }
     wanted

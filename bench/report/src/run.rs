@@ -1,5 +1,6 @@
 //! A run of all benchmarks, as it is kept: the machine, the settings, and the rows of each step.
 
+use crate::{SCHEMA, SCHEMA_KEY};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -47,6 +48,8 @@ impl Step {
     pub fn take(&mut self, lines: &str) -> Result<(), serde_json::Error> {
         for line in lines.lines().filter(|line| !line.is_empty()) {
             let mut row: Map<String, Value> = serde_json::from_str(line)?;
+            // The run has it once.
+            row.remove(SCHEMA_KEY);
             // Each benchmark has a word of its own for what it compares.
             if let Some(way) = ["stack", "arm"].iter().find_map(|name| row.remove(*name)) {
                 row.insert("way".to_owned(), way);
@@ -90,6 +93,7 @@ impl Run {
         let mut head = serde_json::to_value(Self { steps: Vec::new(), ..self.clone() })?;
         if let Value::Object(head) = &mut head {
             head.remove("steps");
+            head.insert(SCHEMA_KEY.to_owned(), SCHEMA.into());
         }
         let head = json(&head)?;
         let mut steps = Vec::new();

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use towpath_bench_report::print_json;
 use towpath_service::programs::find;
 
 /// How long a counted program may take to end, with callgrind's report.
@@ -100,9 +101,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         capture_all_egress,
         capture_written,
     };
-    if options.json {
-        println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
-    } else {
+    if !print_json(options.json, &counts) {
         println!("instructions per 64-byte echo request ({} requests, callgrind)", options.requests);
         println!("  stages, 1 flow       {:>8.1}", counts.stages_1);
         println!("  stages, 64 flows     {:>8.1}", counts.stages_64);

@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use towpath_bench_report::print_json;
 use towpath_module_compiler::compile;
 use towpath_modules::Object;
 use towpath_modules::verify::{may_ask, time_of_runs, verify};
@@ -122,9 +123,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         ALL.iter().map(|measured| row(*measured, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
     let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
-    if options.json {
-        let all = serde_json::json!({ "removed": removed, "modules": rows, "splicing": splicing });
-        println!("{}", serde_json::to_string(&all).map_err(io::Error::other)?);
+    if print_json(options.json, &serde_json::json!({ "removed": removed, "modules": rows, "splicing": splicing })) {
         return Ok(());
     }
     println!(

@@ -1,6 +1,6 @@
 //! `towpath check-config`: judges a configuration file before a service has it.
 
-use crate::{fail, print};
+use crate::{fail, json, print};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_service::background::exit::USAGE;
@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Err(why) => return fail(&why.to_string(), arguments.json, USAGE),
     };
     if arguments.json {
-        return print(&(serde_json::to_string(&judged).unwrap_or_default() + "\n"));
+        return print(&json::line(&judged));
     }
     let notes: String = judged.notes.iter().map(|note| format!("note: {note}\n")).collect();
     let rules = judged.rules;

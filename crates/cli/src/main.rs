@@ -11,8 +11,10 @@ mod daemon;
 mod doctor;
 mod events;
 mod exec;
+mod json;
 mod kernel_stack;
 mod locate;
+mod log_level;
 mod man;
 mod metrics;
 mod module;
@@ -89,6 +91,8 @@ enum Command {
     CheckConfig(check_config::Arguments),
     /// Have the service read its configuration file again
     Reload(reload::Arguments),
+    /// Show or set which lines the service writes to its log
+    LogLevel(log_level::Arguments),
     /// End connections that a new rule would refuse
     Reset(reset::Arguments),
     /// End the service
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),
         Command::CheckConfig(arguments) => check_config::run(&arguments),
         Command::Reload(arguments) => report(reload::run(&arguments), arguments.json),
+        Command::LogLevel(arguments) => report(log_level::run(&arguments), arguments.json),
         Command::Reset(arguments) => report(reset::run(&arguments), arguments.json),
         Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -168,7 +173,7 @@ fn print(text: &str) -> ExitCode {
 /// Ends a command with an error: a line on standard error, and with `--json` an object on standard output, too.
 fn fail(why: &str, json: bool, code: u8) -> ExitCode {
     if json {
-        print(&format!("{}\n", serde_json::json!({ "error": why })));
+        print(&json::line(&serde_json::json!({ "error": why })));
     }
     complain(why);
     ExitCode::from(code)

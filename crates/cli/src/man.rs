@@ -8,17 +8,19 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use towpath_service::daemon_line::DaemonLine;
 
 /// Prints a manual page, or writes all of them. They say what `--help` says.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath man run | man -l -
   towpath man module add | man -l -
+  towpath man towpathd | man -l -
   towpath man --to /usr/local/share/man/man1
 
-`make install` installs all of them: `man towpath-run`, `man towpath-module-add`.")]
+`make install` installs all of them: `man towpath-run`, `man towpath-module-add`, `man towpathd`.")]
 pub struct Arguments {
-    /// The command, e.g. `run` or `module add` [default: towpath itself]
+    /// The command, e.g. `run` or `module add`, or `towpathd`, the service [default: towpath itself]
     #[arg(value_name = "COMMAND", conflicts_with = "to")]
     command: Vec<String>,
     /// Write the pages of all commands to this directory, which is made if it is missing
@@ -35,6 +37,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             Err(why) => failed(&why, exit::FAILED),
         };
     }
+    if arguments.command == [DAEMON] {
+        return print(&daemon_page());
+    }
     let wanted = ["towpath"].into_iter().chain(arguments.command.iter().map(String::as_str));
     let wanted = wanted.collect::<Vec<_>>().join("-");
     match pages.iter().find(|page| page.name == wanted) {
@@ -49,6 +54,16 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 fn failed(why: &str, code: u8) -> ExitCode {
     complain(why);
     ExitCode::from(code)
+}
+
+/// The program that has a page of its own, in the section of those that administrators run.
+const DAEMON: &str = "towpathd";
+
+fn daemon_page() -> String {
+    let mut text = Vec::new();
+    // Memory takes everything.
+    let _ = render(DaemonLine::command(), DAEMON, "8", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// A page, and its name without the section.
@@ -72,16 +87,16 @@ fn add(command: Command, name: &str, pages: &mut Vec<Page>) {
     }
     let mut text = Vec::new();
     // Memory takes everything.
-    let _ = render(command.display_name(name), name, &mut text);
+    let _ = render(command.display_name(name), name, "1", &mut text);
     pages.push(Page { name: name.to_owned(), text: String::from_utf8_lossy(&text).into_owned() });
 }
 
 /// Writes a page, with the end of `--help` line by line as it stands there.
-fn render(command: Command, name: &str, text: &mut Vec<u8>) -> io::Result<()> {
+fn render(command: Command, name: &str, section: &str, text: &mut Vec<u8>) -> io::Result<()> {
     let end = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let inner = command.has_subcommands();
     let source = concat!("towpath ", env!("CARGO_PKG_VERSION"));
-    let man = Man::new(command).title(name.to_uppercase()).source(source).manual("Towpath");
+    let man = Man::new(command).title(name.to_uppercase()).section(section).source(source).manual("Towpath");
     man.render_title(text)?;
     man.render_name_section(text)?;
     man.render_synopsis_section(text)?;
@@ -124,6 +139,10 @@ mod tests {
                 text.contains(".SH \"EXAMPLES AND NOTES\"") && text.contains("Example"),
                 "{name} is not whole: {text}"
             );
+        }
+        let daemon = daemon_page();
+        for part in [".TH TOWPATHD 8", "TOWPATH_LOG", "interface", "Examples:"] {
+            assert!(daemon.contains(part), "{part} is missing in {daemon}");
         }
         assert!(of("towpath-run").is_some_and(|text| text.contains("require")));
         assert!(of("towpath-module-add").is_some_and(|text| text.contains("priority")));

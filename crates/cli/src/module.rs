@@ -1,5 +1,6 @@
 //! `towpath module`: programs of the operator in the data path.
 
+use crate::json;
 use crate::locate::{NoService, Which};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -182,16 +183,16 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         matches!(request, ModuleRequest::Dump { .. } | ModuleRequest::Set { .. } | ModuleRequest::Delete { .. });
     if elements {
         let elements: Elements = api::ask(&socket, Command::Module(request))?;
-        return Ok(if arguments.json { json(&elements) } else { element_lines(&elements) });
+        return Ok(if arguments.json { json::line(&elements) } else { element_lines(&elements) });
     }
     if matches!(request, ModuleRequest::Pin { .. } | ModuleRequest::Pins | ModuleRequest::Unpin { .. }) {
         let pins: PinList = api::ask(&socket, Command::Module(request.clone()))?;
-        return Ok(if arguments.json { json(&pins) } else { pin_answer(&request, &pins.pins) });
+        return Ok(if arguments.json { json::line(&pins) } else { pin_answer(&request, &pins.pins) });
     }
     let ModuleList { modules } =
         api::ask(&socket, Command::Module(request)).map_err(|why| with_missing(why, &missing))?;
     if arguments.json {
-        return Ok(json(&ModuleList { modules }));
+        return Ok(json::line(&ModuleList { modules }));
     }
     Ok(match &arguments.action {
         Action::Add { .. } => modules.iter().map(added).collect(),
@@ -202,10 +203,6 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         }
         _ => list(&modules),
     })
-}
-
-fn json<T: serde::Serialize>(answer: &T) -> String {
-    serde_json::to_string(answer).unwrap_or_default() + "\n"
 }
 
 /// The object in hexadecimal digits, with the types of this kernel, and what it relies on that this kernel has not.
@@ -344,7 +341,7 @@ const LOOK: Duration = Duration::from_millis(100);
 fn trace(socket: &Path, request: &ModuleRequest, follow: bool, as_json: bool) -> Result<String, NoService> {
     loop {
         let lines: TraceLines = api::ask(socket, Command::Module(request.clone()))?;
-        let text = if as_json { json(&lines) } else { trace_lines(&lines) };
+        let text = if as_json { json::line(&lines) } else { trace_lines(&lines) };
         if !follow {
             return Ok(text);
         }

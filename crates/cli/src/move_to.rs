@@ -1,5 +1,6 @@
 //! `towpath move`: moves the clients of a stack to another kernel, with their connections.
 
+use crate::json;
 use crate::locate::{NoService, Which};
 use towpath_service::api::{self, Command, Moved};
 
@@ -28,7 +29,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let moved: Moved = api::ask(&socket, Command::Move { to: arguments.to.clone() })?;
     if arguments.json {
-        return Ok(serde_json::to_string(&moved).unwrap_or_default() + "\n");
+        return Ok(json::line(&moved));
     }
     let Moved { clients, connections, lost, took_us } = moved;
     let reset = if lost == 0 { String::new() } else { format!(", {lost} reset") };

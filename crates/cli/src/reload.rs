@@ -1,5 +1,6 @@
 //! `towpath reload`: the service reads its configuration file again.
 
+use crate::json;
 use crate::locate::{NoService, Which};
 use towpath_service::api::{self, Command, Reloaded};
 
@@ -26,7 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let reloaded: Reloaded = api::ask(&socket, Command::Reload)?;
     if arguments.json {
-        return Ok(serde_json::to_string(&reloaded).unwrap_or_default() + "\n");
+        return Ok(json::line(&reloaded));
     }
     Ok(reloaded.line() + "\n")
 }

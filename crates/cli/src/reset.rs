@@ -1,5 +1,6 @@
 //! `towpath reset`: ends connections that a new rule would refuse.
 
+use crate::json;
 use crate::locate::{NoService, Which};
 use towpath_service::api::{self, Command, Reset, ResetDone};
 
@@ -35,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let which = Reset { peer: arguments.peer.clone(), local: arguments.local.clone(), port: arguments.port };
     let done: ResetDone = api::ask(&socket, Command::Reset(which))?;
     if arguments.json {
-        return Ok(serde_json::to_string(&done).unwrap_or_default() + "\n");
+        return Ok(json::line(&done));
     }
     Ok(format!("{} connections reset\n", done.reset))
 }

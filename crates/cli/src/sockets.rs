@@ -1,14 +1,25 @@
 //! `towpath sockets`: like `ss -ti`.
 
+mod dead;
 mod filter;
+mod stacks;
 
 pub use self::filter::Filter;
+use crate::json;
 use crate::locate::{NoService, Which};
-use crate::{exit, fail, report};
+use crate::receive_cpus::screen::{Page, Size};
+use crate::{exit, fail};
+use serde::Serialize;
+use stacks::Place;
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
+use std::time::Duration;
 use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStatus};
+
+/// Between two lists of `--watch`.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Lists sockets with their queues, addresses, programs and TCP details.
 #[derive(clap::Args)]
@@ -18,9 +29,15 @@ use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStat
   towpath sockets -a --json      everything, for a program
   towpath sockets state established '( sport = :6379 or dst 10.0.0.0/8 )'
   towpath sockets program nginx uid 33
+  towpath sockets --dead         how the last connections have ended, and why
+  towpath sockets --watch        again each second
 
 FILTER is that of `ss`: state and exclude, then src, dst, sport, dport, with and, or, not and parentheses. As there, they hold from left
 to right. program and uid are beside that; dev, fwmark, cgroup and autobound are not there.
+
+Without --stack and --socket the list has all stacks of this host that admit you: the machine's service and your own, the stacks of
+their configurations, and your kernel stacks.
+--dead shows the last 1,024 ends of each stack, the newest first. A service that ends takes them with it. Kernel stacks do not know them.
 
 A direct connection joins two programs of this host without the stack and has no details. Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
 its backlog. You see your own programs' sockets; the service's user and root see all.")]
@@ -33,7 +50,16 @@ pub struct Arguments {
     /// Connections, listeners and TIME-WAIT
     #[arg(short, long)]
     all: bool,
-    /// One JSON object
+    /// How the last connections have ended, and why
+    #[arg(long, conflicts_with_all = ["listening", "all"])]
+    dead: bool,
+    /// Again each second, until a signal comes
+    #[arg(short, long)]
+    watch: bool,
+    /// With --watch: end after this many lists
+    #[arg(long, value_name = "N", requires = "watch")]
+    times: Option<u64>,
+    /// One JSON object; with --watch one for each list
     #[arg(long)]
     pub json: bool,
     /// Only these, in the words of `ss`
@@ -41,23 +67,69 @@ pub struct Arguments {
     filter: Vec<String>,
 }
 
+/// A socket, and its stack.
+#[derive(Serialize)]
+struct Row {
+    stack: String,
+    #[serde(flatten)]
+    socket: SocketStatus,
+}
+
+/// What `--json` shows.
+#[derive(Serialize)]
+struct Document<T> {
+    sockets: Vec<T>,
+}
+
 /// Lists the sockets.
 pub fn run(arguments: &Arguments) -> ExitCode {
-    match Filter::parse(&arguments.filter) {
-        Ok(filter) => report(listed(arguments, &filter), arguments.json),
-        Err(why) => fail(&why, arguments.json, exit::WRONG_LINE),
+    let filter = match Filter::parse(&arguments.filter) {
+        Ok(filter) => filter,
+        Err(why) => return fail(&why, arguments.json, exit::WRONG_LINE),
+    };
+    let times = if arguments.watch { arguments.times.unwrap_or(u64::MAX) } else { 1 };
+    let drawn = arguments.watch && !arguments.json && std::io::stdout().is_terminal();
+    for time in 0..times {
+        if time > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let text = match listed(arguments, &filter) {
+            Ok(text) if drawn => page(&text).drawn(Size::of(std::io::stdout())),
+            Ok(text) => text,
+            Err(error) => return fail(&error.to_string(), arguments.json, exit::NO_SERVICE),
+        };
+        // `towpath sockets --watch | head`
+        if std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()).is_err() {
+            break;
+        }
     }
+    ExitCode::SUCCESS
+}
+
+/// The list as a page that is drawn over the last one.
+fn page(text: &str) -> Page {
+    Page { table: text.lines().map(|line| line.replace('\t', "    ")).collect(), ..Page::default() }
 }
 
 fn listed(arguments: &Arguments, filter: &Filter) -> Result<String, NoService> {
-    let socket = arguments.which.find()?;
-    let mut answer: Sockets = api::ask(&socket, Command::Sockets)?;
-    answer.sockets.retain(|socket| arguments.wants(filter, &socket.state) && filter.matches(socket));
-    answer.sockets.sort_by_key(|s| (s.state != "LISTEN", s.local, s.peer));
-    if arguments.json {
-        return Ok(serde_json::to_string(&answer).unwrap_or_default() + "\n");
+    let places = stacks::find(&arguments.which)?;
+    if arguments.dead {
+        let rows = dead::rows(&places, filter)?;
+        return Ok(if arguments.json { json::line(&Document { sockets: rows }) } else { dead::table(&rows) });
     }
-    Ok(table(&answer.sockets))
+    let mut rows = Vec::new();
+    for Place { name, socket } in &places {
+        let found = match api::ask::<Sockets>(socket, Command::Sockets) {
+            Ok(Sockets { sockets }) => sockets,
+            // One of several may have ended in this moment.
+            Err(_) if places.len() > 1 => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let wanted = found.into_iter().filter(|one| arguments.wants(filter, &one.state) && filter.matches(one));
+        rows.extend(wanted.map(|socket| Row { stack: name.clone(), socket }));
+    }
+    rows.sort_by_key(|Row { socket: s, .. }| (s.state != "LISTEN", s.local, s.peer));
+    Ok(if arguments.json { json::line(&Document { sockets: rows }) } else { table(&rows) })
 }
 
 impl Arguments {
@@ -68,33 +140,42 @@ impl Arguments {
     }
 }
 
-/// The human form.
-fn table(sockets: &[SocketStatus]) -> String {
-    let mut out = String::new();
-    let address = |s: &SocketStatus, local: bool| {
-        let of = if local { s.local } else { s.peer };
-        let ip = match of.ip() {
-            ip if ip.is_unspecified() && !local => "*".into(),
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("[{ip}]"),
-        };
-        if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
+/// An address as `ss` shows it.
+fn address(of: SocketAddr, local: bool) -> String {
+    let ip = match of.ip() {
+        ip if ip.is_unspecified() && !local => "*".into(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
     };
+    if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
+}
+
+/// The human form. The stacks are named if there are several.
+fn table(rows: &[Row]) -> String {
+    let several = rows.iter().any(|row| row.stack != rows[0].stack);
+    let stack = |name: &str| if several { format!("{name:<10} ") } else { String::new() };
+    let mut out = String::new();
     let _ = writeln!(
         out,
-        "{:<11}{:>8} {:>8} {:>22} {:>22}  Program",
-        "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
+        "{}{:<11}{:>8} {:>8} {:>22} {:>22}  Program",
+        stack("Stack"),
+        "State",
+        "Recv-Q",
+        "Send-Q",
+        "Local Address:Port",
+        "Peer Address:Port"
     );
-    for s in sockets {
+    for Row { stack: name, socket: s } in rows {
         let program =
             if s.program.is_empty() { String::new() } else { format!("{} (pid {}, uid {})", s.program, s.pid, s.uid) };
         let line = format!(
-            "{:<11}{:>8} {:>8} {:>22} {:>22}  {program}",
+            "{}{:<11}{:>8} {:>8} {:>22} {:>22}  {program}",
+            stack(name),
             s.state,
             s.recv_q,
             s.send_q,
-            address(s, true),
-            address(s, false)
+            address(s.local, true),
+            address(s.peer, false)
         );
         let _ = writeln!(out, "{}", line.trim_end());
         if s.direct {
@@ -192,21 +273,35 @@ LISTEN            0      511           0.0.0.0:6379                    *:*  redi
 ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
 \tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 flow_group:0
 ";
-        assert_eq!(table(&[listener(), connection]), expected);
+        let row = |stack: &str, socket| Row { stack: stack.into(), socket };
+        let table = |sockets: Vec<SocketStatus>| {
+            table(&sockets.into_iter().map(|socket| row("home", socket)).collect::<Vec<_>>())
+        };
+        assert_eq!(table(vec![listener(), connection]), expected);
         let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 0 });
         let both = SocketStatus { halves, ..listener() };
-        assert!(table(&[both]).ends_with("redis-server (pid 42, uid 1000)\n\taccepted:5 accepted_by_kernel:2\n"));
+        assert!(table(vec![both]).ends_with("redis-server (pid 42, uid 1000)\n\taccepted:5 accepted_by_kernel:2\n"));
         let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 7 });
         let refusing = SocketStatus { halves, ..listener() };
-        assert!(table(&[refusing]).ends_with("\taccepted:5 accepted_by_kernel:2 refused:7\n"));
+        assert!(table(vec![refusing]).ends_with("\taccepted:5 accepted_by_kernel:2 refused:7\n"));
         let direct = SocketStatus { state: "ESTAB".into(), direct: true, ..listener() };
-        assert!(table(&[direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
+        assert!(table(vec![direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
+        let two = super::table(&[row("home", listener()), row("blue", listener())]);
+        assert!(two.starts_with("Stack      State ") && two.contains("\nblue       LISTEN "), "{two}");
     }
 
     #[test]
     fn what_is_listed() {
-        let arguments =
-            |listening, all| Arguments { which: Which::default(), listening, all, json: false, filter: Vec::new() };
+        let arguments = |listening, all| Arguments {
+            which: Which::default(),
+            listening,
+            all,
+            dead: false,
+            watch: false,
+            times: None,
+            json: false,
+            filter: Vec::new(),
+        };
         let none = Filter::default();
         let listed = |a: Arguments| ["LISTEN", "ESTAB", "TIME-WAIT"].map(|state| a.wants(&none, state));
         assert_eq!(listed(arguments(false, false)), [false, true, false]);

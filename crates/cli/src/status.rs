@@ -1,7 +1,11 @@
 //! `towpath status`: the service at a glance.
 
 mod auto;
+mod files;
 
+pub use self::files::short;
+
+use crate::json;
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
@@ -33,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let first: Status = api::ask(&socket, Command::Status)?;
     if arguments.json {
-        return Ok(serde_json::to_string(&first).unwrap_or_default() + "\n");
+        return Ok(json::line(&first));
     }
     std::thread::sleep(WATCH);
     let second: Status = api::ask(&socket, Command::Status)?;
@@ -55,6 +59,7 @@ fn page(first: &Status, s: &Status) -> String {
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
     s.interfaces.iter().for_each(|interface| link(&mut out, interface));
+    files::configuration(&mut out, &s.configuration);
     let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
     sizing(&mut out, s);
     workers(&mut out, first, s);
@@ -93,10 +98,7 @@ fn page(first: &Status, s: &Status) -> String {
             s.stacks.iter().map(|o| format!("{} ({}{})", o.name, o.kind, if o.running { ", runs" } else { "" }));
         let _ = writeln!(out, "other stacks: {}; given to them: {given}{asked}", stacks.collect::<Vec<_>>().join(", "));
     }
-    if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
-        let (rules, denied, limited) = (counted(s.policy.rules, "rule"), s.policy.denied, s.policy.limited);
-        let _ = writeln!(out, "policy: {rules}, {denied} attempts denied, {limited} over a limit");
-    }
+    files::policy(&mut out, s);
     auto::table(&mut out, &s.auto);
     let _ = writeln!(out, "{}:", counted(s.clients.len(), "client"));
     for c in &s.clients {
@@ -243,7 +245,7 @@ fn tally(out: &mut String, t: &Tally) {
 }
 
 /// 3 s, 5 min 3 s, 2 h 5 min, 3 d 2 h.
-fn age(us: u64) -> String {
+pub fn age(us: u64) -> String {
     let s = us / 1_000_000;
     match s {
         0..60 => format!("{s} s"),
@@ -256,7 +258,7 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
+    use towpath_service::api::{ClientId, ClientStatus, ConfigurationStatus, FlowGroupStatus, NumberedFlowGroup};
     use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
     use towpath_service::policy::request::PolicyTotals;
     use towpath_service::sandbox::SandboxStatus;
@@ -336,7 +338,8 @@ mod tests {
                     failed: None,
                 },
             ],
-            policy: PolicyTotals { rules: 1, denied: 2, limited: 0 },
+            policy: PolicyTotals { rules: 1, denied: 2, limited: 0, generation: 5, hash: "ab".repeat(32) },
+            configuration: ConfigurationStatus::default(),
             auto: Vec::new(),
             sandbox: SandboxStatus { in_force: vec!["seccomp on".into()], ..SandboxStatus::default() },
             clients: vec![client],
@@ -361,7 +364,7 @@ accepted by the kernel's half of listeners: 2 connections (from programs without
 SYNs that the policy refused to the kernel's half of listeners: 4
 SYNs for listeners: 9 taken, 3 left to the kernel because too many waited
 other stacks: blue (kernel, runs), guest (uml); given to them: 5; asked to join: 2
-policy: 1 rule, 2 attempts denied, 0 over a limit
+policy: 1 rule, 2 attempts denied, 0 over a limit; generation 5, hash abababababab
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";

@@ -1,6 +1,7 @@
 //! `towpath stop`: ends the service.
 
 use crate::complain;
+use crate::json;
 use crate::locate::{NoService, Which};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     }
     let stopping: Stopping = api::ask(&socket, Command::Stop { drain_s: None })?;
     if arguments.json {
-        return Ok(serde_json::to_string(&stopping).unwrap_or_default() + "\n");
+        return Ok(json::line(&stopping));
     }
     let left = match (arguments.drain, stopping.connections) {
         (None, _) => String::new(),

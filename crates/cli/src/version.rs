@@ -1,6 +1,6 @@
 //! `towpath version`: what this is, for people and for programs that roll it out.
 
-use crate::print;
+use crate::{json, print};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -33,13 +33,13 @@ fn version() -> Version {
 
 /// The version as JSON.
 pub fn json() -> String {
-    serde_json::to_string(&version()).unwrap_or_default()
+    crate::json::line(&version())
 }
 
 /// Shows it.
 pub fn run(arguments: &Arguments) -> ExitCode {
     if arguments.json {
-        return print(&(json() + "\n"));
+        return print(&json());
     }
     let version = version();
     print(&format!("towpath {} ({}), version {} of the contract\n", version.version, version.target, version.contract))

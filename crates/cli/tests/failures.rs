@@ -40,6 +40,7 @@ fn with_json_an_error_is_an_object_on_standard_output() {
         let object: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{line}: {out:?}"));
         let why = object["error"].as_str().unwrap();
         assert_eq!(err.trim_end(), format!("towpath: {why}"), "{line}");
+        assert_eq!(object["schema"], 1, "{line}");
     }
     let (code, out, err) = end(&mut towpath("status --socket /nonexistent/towpath.sock"));
     let why = "towpath: no Towpath service at /nonexistent/towpath.sock (the directory /nonexistent does not exist); \

@@ -1,6 +1,7 @@
 //! Requests of the service's threads to a thread of a stack.
 
 use crate::client_setup::{ClientId, ClientSetup};
+use crate::ended::EndedSocket;
 use crate::files::SharedFile;
 use crate::mailbox::Doorbell;
 use crate::reservation::Reservation;
@@ -39,6 +40,8 @@ pub enum Request {
     Refusals(Sender<()>),
     /// See [`crate::Stack::connections`].
     Connections(Sender<Vec<SocketStatus>>),
+    /// See [`crate::Stack::ended`].
+    Ended(Sender<Vec<EndedSocket>>),
     /// See [`crate::Stack::cut`].
     Cut(Vec<(SocketAddr, SocketAddr)>, Sender<usize>),
     /// See [`crate::Stack::pair`].

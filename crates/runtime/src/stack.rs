@@ -2,6 +2,7 @@
 
 use crate::capture::{Capture, Wish};
 use crate::client_setup::{ClientId, ClientMemory, ClientSetup};
+use crate::ended::EndedSocket;
 use crate::execute::Executed;
 use crate::files::{Files, SharedFile};
 use crate::reservation::Reservation;
@@ -121,6 +122,10 @@ pub trait Stack: Send + Sync {
     fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
     /// All sockets.
     fn connections(&self) -> Vec<SocketStatus>;
+    /// The connections that have ended last, the newest first. `None`: the stack does not know how its connections end.
+    fn ended(&self) -> Option<Vec<EndedSocket>> {
+        None
+    }
     /// Ends the connections with these local and remote ends: the peer sees a reset, and the program ECONNABORTED. Returns
     /// how many there were.
     fn cut(&self, _: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {

@@ -8,9 +8,11 @@ use crate::capture;
 use crate::container;
 use crate::conversation::Lines;
 use crate::events;
+use crate::log;
 use crate::modules;
 use crate::other_stacks::{OtherStack, OtherStacks};
-use crate::policy::{PolicyRequest, peer_process};
+use crate::policy::peer_process;
+use crate::policy_requests;
 use crate::port_proof;
 use crate::privileged;
 use crate::received;
@@ -27,6 +29,8 @@ use towpath_runtime::{Movement, SocketStatus};
 
 /// The answer to who comes when descriptors have run out.
 const NO_DESCRIPTOR: &str = "the service has no free descriptor; raise its limit with `ulimit -Hn` or LimitNOFILE=";
+/// The answer of a stack that does not know how its connections end.
+const NO_ENDS: &str = "its connections are a kernel's, which does not tell how they have ended";
 
 /// Accepts what waits on the control socket; each conversation has a thread. A user who is not admitted is told so and
 /// gets no place.
@@ -175,6 +179,10 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         }
         Ok(Command::Stop { drain_s }) if operator => stop(state, drain_s),
         Ok(Command::Stop { .. }) => asker.refused("stop it"),
+        Ok(Command::Log { filter, reset }) if operator || (filter.is_none() && !reset) => {
+            log::level(filter.as_deref(), reset).map_or_else(error, |level| good(&level))
+        }
+        Ok(Command::Log { .. }) => asker.refused("set what is logged"),
         Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
         Ok(Command::Reload) => asker.refused("have it read its configuration"),
         Ok(Command::Reset(which)) if operator => reset(state, &which),
@@ -194,7 +202,7 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         Ok(Command::Cores { set: None }) => good(&state.threads.sizing(state.stack.name(), true)),
         Ok(Command::Cores { set: Some(set) }) if operator => set_cores(state, set),
         Ok(Command::Cores { .. }) => asker.refused("set how many workers run"),
-        Ok(Command::Policy(request)) if operator => policy(state, &request),
+        Ok(Command::Policy(request)) if operator => policy_requests::serve(state, &request),
         Ok(Command::Policy(_)) => asker.refused("see and change the policy"),
         Ok(Command::Stack { name, start }) => stack(state, &name, start),
         Ok(Command::Sockets) => {
@@ -202,6 +210,13 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             let sockets = state.stack.connections().into_iter().filter(seen).collect();
             good(&api::Sockets { sockets })
         }
+        Ok(Command::Ended) => match state.stack.ended() {
+            Some(mut ended) => {
+                ended.retain(|one| asker.sees(operator, one.uid));
+                good(&api::Ended { ended })
+            }
+            None => error(NO_ENDS.into()),
+        },
         Ok(Command::Status) => good(&status(state, |uid| asker.sees(operator, uid))),
     }
 }
@@ -277,24 +292,6 @@ fn set_cores(state: &ServiceState, set: api::SetCores) -> String {
     state.threads.fix(&*state.stack, workers).map_or_else(error, |sizing| good(&sizing))
 }
 
-fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
-    let policy = &state.settings.policy;
-    if let PolicyRequest::Test { question } = request {
-        return policy.test(question).map_or_else(error, |tested| good(&tested));
-    }
-    match policy.change(request) {
-        Err(why) => return error(why),
-        Ok(true) => {
-            state.stack.policy_changed();
-            tracing::info!(rules = policy.totals().rules, "policy changed: {}", request.words());
-        }
-        Ok(false) => {}
-    }
-    // The refusals of the kernel's filter are its hits, too.
-    state.stack.count_refusals();
-    good(&policy.listing())
-}
-
 fn hello(state: &ServiceState) -> Hello {
     let auto = state.settings.auto.always;
     let (contract, features) = (VERSION, state.features());
@@ -345,6 +342,7 @@ fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
         listeners: status.listeners,
         stacks: (0..stacks.all().len()).map(|number| other_stack(stacks, number)).collect(),
         policy: state.settings.policy.totals(),
+        configuration: state.settings.source.status(),
         auto: state.settings.auto.rows(seen),
         sandbox: state.settings.sandbox.status(),
         clients,

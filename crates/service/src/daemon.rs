@@ -14,7 +14,7 @@ use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
 use crate::known_namespaces::{KnownNamespaces, names_of};
 use crate::live::LiveSettings;
-use crate::log_filter;
+use crate::log;
 use crate::namespace_watch;
 use crate::netns;
 use crate::options::Options;
@@ -34,7 +34,7 @@ use crate::threads;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::fd::AsFd;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
@@ -116,7 +116,7 @@ pub enum Startup<'a> {
 /// Runs a service to its end, reports errors on standard error, and returns the exit code. `tell` is called when
 /// clients are served, and with an error.
 pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
-    let config = start_log().and_then(|()| options.configuration());
+    let config = log::start().and_then(|()| options.configuration());
     let entered = |config: Config| match &config.netns {
         Some(netns) => enter(netns).map(|()| config),
         None => Ok(config),
@@ -200,14 +200,6 @@ fn exit_code(result: Result<Ended, ServiceError>, tell: &impl Fn(Startup<'_>)) -
             error.exit_code()
         }
     }
-}
-
-/// Starts the log on standard error. `TOWPATH_LOG` filters it (`debug`, `towpath_service=debug`; default `info`).
-pub fn start_log() -> Result<(), ConfigError> {
-    let filter = log_filter::from_environment()?;
-    let ansi = io::stderr().is_terminal();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).try_init();
-    Ok(())
 }
 
 /// Starts everything, serves until told to end, and ends everything.

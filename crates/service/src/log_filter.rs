@@ -21,14 +21,15 @@ const TARGETS: [&str; 9] = [
     "towpath_remote",
 ];
 
-/// The filter that the environment names.
-pub fn from_environment() -> Result<EnvFilter, ConfigError> {
-    let text = std::env::var_os(VARIABLE).unwrap_or_default();
-    parse(&text.to_string_lossy()).map_err(|why| ConfigError::Value(format!("{VARIABLE}: {why}")))
+/// The filter that the environment names, and its text.
+pub fn from_environment() -> Result<(String, EnvFilter), ConfigError> {
+    let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
+    let filter = parse(&text).map_err(|why| ConfigError::Value(format!("{VARIABLE}: {why}")))?;
+    Ok((if text.trim().is_empty() { DEFAULT.to_owned() } else { text }, filter))
 }
 
 /// Reads a filter. `tracing` takes any word for a target, so that a mistyped level would silence the log.
-fn parse(text: &str) -> Result<EnvFilter, String> {
+pub fn parse(text: &str) -> Result<EnvFilter, String> {
     let directives: Vec<&str> = text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
     match directives.iter().find(|directive| !is_known(directive)) {
         None if directives.is_empty() => Ok(EnvFilter::new(DEFAULT)),

@@ -63,6 +63,7 @@ fn try_reload(state: &ServiceState) -> Result<Reloaded, String> {
     state.wake();
     let (changed, restart) = in_force.differing(&new).into_iter().partition(|key| CHANGEABLE.contains(key));
     *in_force = in_force.with_changeable_of(&new);
+    source.show(&in_force);
     if let Err(why) = privileged::configuration_taken() {
         tracing::warn!("a process that serves after this one begins with the configuration before: {why}");
     }

@@ -101,6 +101,8 @@ pub enum ToSlow {
     AppClosed(FlowId),
     /// The application closed with unread data, or asked for an abort: RST has been sent.
     Aborted(FlowId),
+    /// The application has violated the contract: RST has been sent.
+    Violated(FlowId),
     /// The answer to [`Splicing::Hold`], with its number.
     Held(FlowId, u32, Held),
     /// The flow is forgotten; its number may be used again.

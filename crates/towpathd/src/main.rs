@@ -3,10 +3,10 @@
 use clap::Parser;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
 use towpath_service::daemon::{ServiceError, Startup};
+use towpath_service::daemon_line::DaemonLine;
 use towpath_service::default_socket::default_socket;
 use towpath_service::options::Options;
 use towpath_service::paths::PathError;
@@ -15,47 +15,11 @@ use towpath_towpathd::remote_server;
 use towpath_towpathd::service_manager;
 use towpath_towpathd::stacks::Stacks;
 
-/// The Towpath service: a TCP stack that programs started with `towpath run` use through shared memory.
-#[derive(Parser)]
-#[command(
-    name = "towpathd",
-    version,
-    after_help = "Examples:
-  towpathd                          serve this user's programs inside this machine
-  towpathd --interface eth1         serve eth1 too (root)
-  towpathd --config FILE            with a configuration file
-
-Exit codes: 0 ended as told; 1 could not start, or failed; 2 wrong command line or configuration;
-3 another service has the socket or the interface already.
-SIGTERM and SIGINT end it; SIGHUP has it read its configuration file again (`towpath reload`).
-TOWPATH_LOG=debug shows more."
-)]
-struct Arguments {
-    #[command(flatten)]
-    options: Options,
-    /// Serve other services with this kernel's sockets, at unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT; no program is
-    /// served directly
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["background", "socket"])]
-    listen: Option<String>,
-    /// Make a token for --token in a new file, and end
-    #[arg(long, value_name = "FILE", exclusive = true)]
-    make_token: Option<PathBuf>,
-    /// Write a byte to this descriptor when clients are served
-    #[arg(long, value_name = "FD")]
-    ready_fd: Option<u32>,
-    /// Return when clients are served, and go on in the background; the log goes to a file beside the socket
-    #[arg(long)]
-    background: bool,
-    /// Leave the caller's session (used by --background)
-    #[arg(long, hide = true)]
-    detached: bool,
-}
-
 fn main() -> ExitCode {
     if let Some(code) = towpath_guest::init::main_if_guest() {
         return code;
     }
-    let arguments = Arguments::parse();
+    let arguments = DaemonLine::parse();
     if let Some(file) = &arguments.make_token {
         return remote_server::make_token(file);
     }

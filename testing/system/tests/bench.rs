@@ -13,7 +13,9 @@ fn rows(line: &str, seconds: u64) -> Vec<Value> {
     bin("towpath-bench");
     let program = Program::new(&[bin("towpath")]).arg("bench");
     let said = line.split(' ').fold(program, Program::arg).arg("--json").run(seconds).ok();
-    said.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    let rows: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    assert!(rows.iter().all(|row| row["schema"] == 1), "{said}");
+    rows
 }
 
 #[test]

@@ -42,6 +42,7 @@ c.sendall(b'bytes'); print(s.recv(9))";
     for page in ["towpath.1", "towpath-run.1", "towpath-module-add.1"] {
         assert!(prefix.join("share/man/man1").join(page).is_file(), "{page} is missing");
     }
+    assert!(prefix.join("share/man/man8/towpathd.8").is_file(), "towpathd has no page");
     let completion = fs::read_to_string(prefix.join("share/bash-completion/completions/towpath")).unwrap();
     assert!(completion.contains("check-config"));
     let configuration = root.join("etc/towpath/towpathd.toml");

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use towpath_bench_report::{Run, Step, counts, recorded};
+use towpath_bench_report::{Run, SCHEMA_KEY, Step, counts, recorded};
 
 /// How often instructions are counted at most.
 const COUNTS: usize = 3;
@@ -127,7 +127,11 @@ fn count(
     step: &mut Step,
     problems: &mut Vec<String>,
 ) -> io::Result<String> {
-    let once = || Ok::<Map<String, Value>, io::Error>(serde_json::from_str(&output(planned)?)?);
+    let once = || {
+        let mut counts: Map<String, Value> = serde_json::from_str(&output(planned)?)?;
+        counts.remove(SCHEMA_KEY);
+        Ok::<_, io::Error>(counts)
+    };
     let mut counted = once()?;
     for _ in 1..COUNTS {
         if counts::missed(recorded, &counted).is_empty() {

@@ -59,7 +59,7 @@ impl Captured {
     }
     /// For programs.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() + "\n"
+        crate::json::line(self)
     }
 }
 

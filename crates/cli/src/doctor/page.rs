@@ -183,8 +183,9 @@ fn details(out: &mut String, program: &Program) {
 /// The host's checks as JSON.
 pub fn host_json(checks: &[Check], nics: &[Fitness]) -> String {
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
-    json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks, "interfaces": nics }).to_string()
-        + "\n"
+    crate::json::line(
+        &json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks, "interfaces": nics }),
+    )
 }
 
 /// Everything as JSON.
@@ -199,7 +200,7 @@ pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u
         "programs": programs,
         "left_out": left_out,
     });
-    all.to_string() + "\n"
+    crate::json::line(&all)
 }
 
 fn program(program: &Program) -> Value {

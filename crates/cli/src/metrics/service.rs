@@ -1,5 +1,7 @@
 //! What a service and its stacks tell, as metrics.
 
+mod files;
+
 use super::page::{Histogram, Labels, Page};
 use std::collections::BTreeMap;
 use towpath_service::api::{EndedStatus, ModuleList, NamedCounts, NumberedFlowGroup, SpreadStatus, Status, Tally};
@@ -41,6 +43,7 @@ pub fn page(readings: &[Reading]) -> String {
     network(&mut page, &stacks);
     left_to_the_kernel(&mut page, &stacks);
     programs(&mut page, &stacks);
+    files::add(&mut page, &stacks);
     modules(&mut page, readings);
     page.text()
 }

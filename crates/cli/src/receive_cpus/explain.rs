@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
             "interface": status.interface, "mode": status.mode, "pid": status.pid, "cores": status.cores,
             "reserved": status.reserved, "explanation": status.explanation, "decisions": status.decisions,
         });
-        return Ok(value.to_string() + "\n");
+        return Ok(crate::json::line(&value));
     }
     Ok(page(&status))
 }

@@ -21,7 +21,7 @@ mod plan;
 mod recorder;
 mod replay;
 mod restore;
-mod screen;
+pub mod screen;
 mod set;
 mod show;
 mod status;

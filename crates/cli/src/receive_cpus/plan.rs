@@ -33,7 +33,7 @@ fn answer(arguments: &Arguments, tree: &Tree) -> Result<String, String> {
         (Ok((plan, taken)), true) => json(&plan, &taken).map_err(|error| error.to_string()),
         (Ok((plan, taken)), false) => Ok(text(&plan, &taken)),
         // For a program a reason is an answer, too.
-        (Err(why), true) => Ok(serde_json::json!({ "plan": null, "why": why }).to_string() + "\n"),
+        (Err(why), true) => Ok(crate::json::line(&serde_json::json!({ "plan": null, "why": why }))),
         (Err(why), false) => Err(why),
     }
 }
@@ -43,7 +43,7 @@ fn json(plan: &Plan, taken: &CpuSet) -> serde_json::Result<String> {
     let mut value = serde_json::to_value(plan)?;
     value["commands"] = plan.commands().into();
     value["taken"] = taken.list().into();
-    Ok(value.to_string() + "\n")
+    Ok(crate::json::line(&value))
 }
 
 fn text(plan: &Plan, taken: &CpuSet) -> String {

@@ -55,7 +55,7 @@ fn lines(trace: &Trace) -> String {
     let line = |(said, (recorded, _)): (Replayed, &(u32, _))| {
         let (reason, why) = (said.reason.name(), said.reason.sentence());
         let line = Line { tick: said.tick, from: said.from, cores: said.cores, recorded: *recorded, reason, why };
-        serde_json::to_string(&line).unwrap_or_default() + "\n"
+        crate::json::line(&line)
     };
     ticks.map(line).collect()
 }

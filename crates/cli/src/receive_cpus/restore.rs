@@ -22,7 +22,7 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     let restored =
         Journal::restore(&journal_place(), &tree, &Machine::read(&tree).boot_id).map_err(|error| error.to_string())?;
     let said = match &restored {
-        _ if arguments.json => serde_json::to_string(&restored).map_err(|error| error.to_string())? + "\n",
+        _ if arguments.json => crate::json::line(&serde_json::json!({ "restored": restored })),
         Some(restored) => text(restored),
         None => "nothing to put back\n".into(),
     };

@@ -1,5 +1,6 @@
 //! `towpath cores set`: the number of threads of a service's stack, by hand.
 
+use crate::json;
 use crate::locate::Which;
 use clap::Args;
 use towpath_scaling::counted;
@@ -31,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     let command = Command::Cores { set: Some(arguments.cores) };
     let sizing: Sizing = api::ask(&socket, command).map_err(|error| error.to_string())?;
     if arguments.json {
-        return Ok(serde_json::to_string(&sizing).unwrap_or_default() + "\n");
+        return Ok(json::line(&sizing));
     }
     Ok(format!("{} of at most {}: {}\n", counted(sizing.workers, "worker"), sizing.most, sizing.why))
 }

@@ -91,7 +91,7 @@ impl Entry {
 
     /// As a JSON line.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() + "\n"
+        crate::json::line(self)
     }
     /// As a line for people, with the commands below it.
     pub fn text(&self) -> String {

@@ -76,7 +76,7 @@ fn look(arguments: &Arguments) -> Result<bool, String> {
         before = Times::read(&tree);
         alarms = !picture.alarms.is_empty();
         let text = match arguments.json {
-            true => serde_json::to_string(&picture).map_err(|error| error.to_string())? + "\n",
+            true => crate::json::line(&picture),
             false if redraw => page(&picture, status.as_ref()).drawn(Size::of(std::io::stdout())),
             false => picture.text(),
         };

@@ -101,7 +101,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     match done {
         Ok(text) if arguments.json && !matches!(arguments.action, Action::List) => {
-            print(&(serde_json::json!({ "done": text.trim_end() }).to_string() + "\n"))
+            print(&crate::json::line(&serde_json::json!({ "done": text.trim_end() })))
         }
         Ok(text) => print(&text),
         Err(why) => crate::fail(&why, arguments.json, exit::FAILED),
@@ -201,7 +201,7 @@ fn unit_of(groups: &str) -> Option<String> {
 }
 
 fn json(units: &[Unit]) -> String {
-    serde_json::json!({ "units": units }).to_string() + "\n"
+    crate::json::line(&serde_json::json!({ "units": units }))
 }
 
 fn table(units: &[Unit]) -> String {

@@ -24,8 +24,9 @@ pub use module::{
 pub use reloaded::Reloaded;
 pub use reset::{Reset, ResetDone};
 pub use sizing::{Seen, Sizing, WorkerChange};
-pub use status::{InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
+pub use status::{ConfigurationStatus, InterfaceStatus, NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
+pub use towpath_runtime::EndedSocket;
 pub use towpath_runtime::named_counts::NamedCounts;
 pub use towpath_runtime::status::{
     ClientStatus, EndedStatus, FlowGroupStatus, Halves, PortStatus, SocketStatus, SpreadStatus, Tally, TcpStatus,
@@ -51,6 +52,8 @@ pub enum Command {
     },
     /// Lists all sockets that the caller may see.
     Sockets,
+    /// Lists how the last connections have ended that the caller may see.
+    Ended,
     /// Reports counters and clients.
     Status,
     /// Shows or changes the operator's policy (the service's own user and root only).
@@ -88,6 +91,15 @@ pub enum Command {
     Capture(CaptureRequest),
     /// Shows and changes the modules that frames go through (the service's own user and root only).
     Module(ModuleRequest),
+    /// Shows which lines the process that serves writes to its log, or changes that (the service's own user and root only).
+    Log {
+        /// The new filter, as in `TOWPATH_LOG`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        filter: Option<String>,
+        /// That of the start.
+        #[serde(default)]
+        reset: bool,
+    },
     /// Reads the configuration file again (the service's own user and root only).
     Reload,
     /// Ends connections (the service's own user and root only).
@@ -186,6 +198,15 @@ pub struct Stopping {
     pub connections: usize,
 }
 
+/// Answer to [`Command::Log`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLevel {
+    /// The filter in force.
+    pub filter: String,
+    /// The filter of the start.
+    pub start: String,
+}
+
 /// Answer to [`Command::Stack`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherStackStatus {
@@ -233,6 +254,13 @@ pub struct Sockets {
     pub sockets: Vec<SocketStatus>,
 }
 
+/// Answer to [`Command::Ended`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The connections, the newest first.
+    pub ended: Vec<EndedSocket>,
+}
+
 /// The setting of [`Command::Cores`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -260,8 +288,8 @@ pub enum Answer<T> {
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
-            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, \
-             capture, module, events, configuration, reload, stop"
+            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, ended, hello, policy, stack, cores, exec, \
+             capture, module, events, configuration, log, reload, stop"
         )
     })
 }

@@ -53,6 +53,9 @@ pub struct Status {
     pub stacks: Vec<OtherStackStatus>,
     /// The policy's totals.
     pub policy: PolicyTotals,
+    /// What it was configured by.
+    #[serde(default)]
+    pub configuration: ConfigurationStatus,
     /// The measurements and decisions of `auto`.
     #[serde(default)]
     pub auto: Vec<ClassReport>,
@@ -64,6 +67,19 @@ pub struct Status {
     /// What clients have used that have ended, by program.
     #[serde(default)]
     pub ended: Vec<EndedStatus>,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationStatus {
+    /// Its file.
+    pub file: Option<PathBuf>,
+    /// Grows with each text of the file that is taken ([`crate::fingerprint::first_generation`]).
+    pub generation: u64,
+    /// SHA-256 of the file, as it was read last.
+    pub hash: Option<String>,
+    /// Keys of it whose values need a restart.
+    pub restart: Vec<String>,
 }
 
 /// A served interface.

@@ -41,7 +41,7 @@ impl Config {
         each_key!(words, self)
     }
 
-    /// This one with the changeable values of another.
+    /// This one with the changeable values of another, whose other values wait for a restart.
     #[must_use]
     pub fn with_changeable_of(&self, other: &Self) -> Self {
         Self {
@@ -50,6 +50,8 @@ impl Config {
             policy_default: other.policy_default,
             clients_per_user: other.clients_per_user,
             idle_exit: other.idle_exit,
+            hash: other.hash.clone(),
+            waiting: self.differing(other).into_iter().filter(|key| !CHANGEABLE.contains(key)).collect(),
             ..self.clone()
         }
     }

@@ -2,6 +2,7 @@
 
 use self::toml_error::{explain, line_at, line_of, line_of_entry};
 use crate::admission::Admit;
+use crate::fingerprint::hash;
 use crate::policy::list::DefaultAction;
 use crate::policy::{Entry, Namespaces};
 use crate::units::{Bytes, Duration};
@@ -45,6 +46,12 @@ pub struct Config {
     /// The file that the configuration was read from.
     #[serde(skip)]
     pub file: Option<PathBuf>,
+    /// SHA-256 of that file's text.
+    #[serde(skip)]
+    pub hash: Option<String>,
+    /// Keys that have other values in that text than in force ([`Config::with_changeable_of`]).
+    #[serde(skip)]
+    pub waiting: Vec<&'static str>,
     /// The namespaces beside that of the stack whose table this is ([`Config::of_stack`]). `None`: it is the first table.
     #[serde(skip)]
     pub of: Option<Namespaces>,
@@ -162,6 +169,8 @@ impl Default for Config {
             netns: None,
             stacks: BTreeMap::new(),
             file: None,
+            hash: None,
+            waiting: Vec::new(),
             of: None,
             auto: false,
             guest_tap: None,
@@ -292,7 +301,7 @@ impl Config {
     /// [`Config::load`] for a file with this text.
     pub fn of_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let file_name = std::path::absolute(file).unwrap_or(file.into());
-        Ok(Self { file: Some(file_name), ..Self::parse(file, text)? })
+        Ok(Self { file: Some(file_name), hash: Some(hash(text)), ..Self::parse(file, text)? })
     }
 
     /// Reads and checks a text; `file` is for messages.
@@ -315,7 +324,7 @@ impl Config {
             let file = self.file.as_deref().unwrap_or(Path::new("the configuration")).display();
             ConfigError::Value(format!("{file} has no [stacks.{name}]"))
         })?;
-        let mut config = Self { file: self.file.clone(), ..table.clone() };
+        let mut config = Self { file: self.file.clone(), hash: self.hash.clone(), ..table.clone() };
         if config.admit.is_empty() {
             config.admit.clone_from(&self.admit);
         }

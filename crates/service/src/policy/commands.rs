@@ -5,9 +5,11 @@ use super::identity::Identity;
 use super::joins;
 use super::list::{DefaultAction, Entry, RuleList, number};
 use super::parse::question;
+use super::query::Attempt;
 use super::query::{JoinQuery, Query, Question};
 use super::request::{Listing, PolicyRequest, RuleLine, Tested};
 use towpath_runtime::Verdict;
+use towpath_tcp::slow::congestion::Algorithm;
 
 impl Policy {
     /// Carries out a request that changes the list. True if the list has changed. A refused request changes nothing.
@@ -15,7 +17,7 @@ impl Policy {
         let mut state = self.lock();
         let list = &mut state.list;
         match request {
-            PolicyRequest::List | PolicyRequest::Test { .. } => return Ok(false),
+            PolicyRequest::List | PolicyRequest::Test { .. } | PolicyRequest::Diff(_) => return Ok(false),
             PolicyRequest::Add { rule } => list.insert(usize::MAX, rule.parse()?)?,
             PolicyRequest::Insert { number, rule } => {
                 let most = list.entries().len() + 1;
@@ -37,36 +39,29 @@ impl Policy {
             }
             PolicyRequest::Default { default } => {
                 let default: DefaultAction = default.parse()?;
-                if list.default != default {
-                    (list.default, list.default_hits) = (default, 0);
+                if list.default == default {
+                    return Ok(false);
                 }
+                (list.default, list.default_hits) = (default, 0);
             }
-            PolicyRequest::Replace { rules, default } => {
-                let parse = |(at, rule): (usize, &String)| {
-                    rule.parse::<Entry>().map_err(|e| format!("rule {}: {e}", number(at)))
-                };
-                let entries: Result<Vec<Entry>, String> = rules.iter().enumerate().map(parse).collect();
-                list.replace(entries?, default.parse()?)?;
+            PolicyRequest::Replace(new) => {
+                let (entries, default) = new.parsed()?;
+                return state.become_list(entries, default, new.if_generation);
             }
-            PolicyRequest::Flush => list.replace(Vec::new(), DefaultAction::Allow)?,
+            PolicyRequest::Flush => return state.become_list(Vec::new(), DefaultAction::Allow, None),
         }
-        state.forget_matches();
+        state.changed();
         Ok(true)
     }
 
-    /// Replaces the list. A refused list changes nothing.
+    /// Replaces the list. A refused list changes nothing, nor does the one that is there.
     pub fn replace(&self, entries: Vec<Entry>, default: DefaultAction) -> Result<(), String> {
-        let mut state = self.lock();
-        state.list.replace(entries, default)?;
-        state.forget_matches();
-        Ok(())
+        self.lock().become_list(entries, default, None).map(|_| ())
     }
 
     /// Is this the list?
     pub fn is(&self, entries: &[Entry], default: DefaultAction) -> bool {
-        let state = self.lock();
-        let same = state.list.entries().iter().map(|counted| &counted.entry).eq(entries);
-        same && state.list.default == default
+        self.lock().list.is(entries, default)
     }
 
     /// The list with its counts.
@@ -77,6 +72,9 @@ impl Policy {
             rules: (0..list.entries().len()).filter_map(|at| line(list, at)).collect(),
             default: list.default.name().into(),
             default_hits: list.default_hits,
+            generation: state.generation,
+            hash: state.hash.clone(),
+            changed: None,
         }
     }
 
@@ -91,6 +89,21 @@ impl Policy {
     }
 }
 
+/// A verdict in words, and the effect of a refusal, or the congestion control that comes with it.
+pub(super) fn words(list: &RuleList, attempt: Attempt, verdict: Verdict) -> (String, Option<String>) {
+    match verdict {
+        Verdict::Allow(id) => {
+            ("allow".into(), Algorithm::from_id(id).map(|algorithm| format!("congestion {algorithm}")))
+        }
+        Verdict::Kernel => ("kernel".into(), None),
+        Verdict::Stack(number) => {
+            let name = list.stacks.get(usize::from(number)).map_or("?", String::as_str);
+            (format!("stack {name}"), None)
+        }
+        refused => ("deny".into(), Some(seen(attempt, refused).to_owned())),
+    }
+}
+
 fn test_attempt(list: &RuleList, identity: &Identity, query: &Query) -> Tested {
     let about = list.about(identity);
     let (at, verdict) = list.first_match(&about, query);
@@ -98,15 +111,8 @@ fn test_attempt(list: &RuleList, identity: &Identity, query: &Query) -> Tested {
         Some(at) => first_that_matches(list, at),
         None => format!("no rule matches; the default is {}", list.default.name()),
     };
-    let (verdict, with) = match verdict {
-        Verdict::Allow(_) => ("allow".to_owned(), None),
-        Verdict::Kernel => ("kernel".into(), None),
-        Verdict::Stack(number) => {
-            let name = list.stacks.get(usize::from(number)).map_or("?", String::as_str);
-            (format!("stack {name}"), None)
-        }
-        refused => ("deny".into(), Some(seen(query.attempt, refused).to_owned())),
-    };
+    let (verdict, with) = words(list, query.attempt, verdict);
+    let with = with.filter(|_| verdict == "deny");
     let limit = list.limit(&about).and_then(|(at, _)| line(list, at));
     Tested { verdict, with, rule: at.and_then(|at| line(list, at)), limit, why }
 }

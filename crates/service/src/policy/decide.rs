@@ -7,6 +7,7 @@ use super::process_filter::ProcessFilter;
 use super::query::{Attempt, Query};
 use super::request::PolicyTotals;
 use super::rule::Denial;
+use crate::fingerprint;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_runtime::log_throttle::LogThrottle;
@@ -47,14 +48,77 @@ pub(super) struct PolicyState {
     pub drains: bool,
     /// Counts changes of the rules about listeners that there are.
     pub version: u64,
+    /// Counts changes of the list, for operators ([`fingerprint::first_generation`]).
+    pub generation: u64,
+    /// [`RuleList::hash`].
+    pub hash: String,
 }
 
 impl PolicyState {
     /// The list has changed: the rules about each process must be found anew.
-    pub fn forget_matches(&mut self) {
+    pub fn changed(&mut self) {
         self.version += 1;
+        self.generation += 1;
+        self.hash = self.list.hash();
         self.clients.values_mut().flatten().for_each(|known| known.about = None);
     }
+
+    /// May these rules replace the list? Those that are there already always may.
+    pub fn may_become(
+        &self,
+        entries: &[Entry],
+        default: DefaultAction,
+        if_generation: Option<u64>,
+    ) -> Result<(), String> {
+        match if_generation {
+            Some(asked) if asked != self.generation && !self.list.is(entries, default) => Err(format!(
+                "the policy has generation {}, not {asked}: it has been changed, or the service has begun again; see what it is \
+                 (`towpath policy diff`), and name that generation",
+                self.generation
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Replaces the list in one step. True if that has changed anything.
+    pub fn become_list(
+        &mut self,
+        entries: Vec<Entry>,
+        default: DefaultAction,
+        if_generation: Option<u64>,
+    ) -> Result<bool, String> {
+        self.may_become(&entries, default, if_generation)?;
+        if self.list.is(&entries, default) {
+            return Ok(false);
+        }
+        self.list.replace(entries, default)?;
+        self.changed();
+        Ok(true)
+    }
+
+    /// The processes of each client.
+    pub fn identities(&self) -> HashMap<ClientId, Vec<Identity>> {
+        let of = |known: &Vec<KnownProcess>| known.iter().map(|known| known.identity.clone()).collect();
+        self.clients.iter().map(|(client, known)| (*client, of(known))).collect()
+    }
+}
+
+/// Judges an attempt of a client by the rules about each of its processes. The first verdict that does not allow it counts.
+/// Returns the number of the process whose verdict that is, and the rule.
+pub(super) fn judged<'a>(
+    list: &RuleList,
+    processes: impl Iterator<Item = &'a [usize]>,
+    query: &Query,
+) -> Option<(usize, Option<usize>, Verdict)> {
+    let mut decision = None;
+    for (process, about) in processes.enumerate() {
+        let (rule, verdict) = list.first_match(about, query);
+        if !matches!(verdict, Verdict::Allow(_)) {
+            return Some((process, rule, verdict));
+        }
+        decision = decision.or(Some((process, rule, verdict)));
+    }
+    decision
 }
 
 /// See the module. A clone is another handle of the same policy.
@@ -88,7 +152,8 @@ impl Policy {
         let mut list = RuleList::of_stacks(stacks, namespaces);
         list.replace(entries, default)?;
         let (clients, totals, throttle) = (HashMap::new(), PolicyTotals::default(), LogThrottle::default());
-        let state = PolicyState { list, clients, totals, throttle, drains: false, version: 0 };
+        let (generation, hash) = (fingerprint::first_generation(), list.hash());
+        let state = PolicyState { list, clients, totals, throttle, drains: false, version: 0, generation, hash };
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
@@ -134,28 +199,19 @@ impl Policy {
     /// The totals that `towpath status` shows.
     pub fn totals(&self) -> PolicyTotals {
         let state = self.lock();
-        PolicyTotals { rules: state.list.entries().len(), ..state.totals.clone() }
+        let (generation, hash) = (state.generation, state.hash.clone());
+        PolicyTotals { rules: state.list.entries().len(), generation, hash, ..state.totals.clone() }
     }
 
-    /// Decides on an attempt: for each process of the client, by the first rule that matches. The first verdict that
-    /// does not allow it counts.
+    /// Decides on an attempt ([`judged`]), and counts that.
     pub fn decide(&self, client: ClientId, query: &Query) -> Verdict {
         let mut state = self.lock();
         let PolicyState { list, clients, totals, throttle, drains, .. } = &mut *state;
         let mut unknown = [KnownProcess::new(Identity { uid: u32::MAX, ..Identity::default() })];
         let processes = clients.get_mut(&client).map_or(&mut unknown[..], |known| &mut known[..]);
-        let mut decision = None;
-        for known in processes {
-            let about = known.rules_about(list);
-            let (rule, verdict) = list.first_match(about, query);
-            if decision.is_none() || !matches!(verdict, Verdict::Allow(_)) {
-                decision = Some((rule, verdict, &known.identity));
-            }
-            if !matches!(verdict, Verdict::Allow(_)) {
-                break;
-            }
-        }
-        let Some((rule, verdict, identity)) = decision else { return Verdict::Kernel };
+        let rules = processes.iter_mut().map(|known| known.rules_about(list));
+        let Some((process, rule, verdict)) = judged(list, rules, query) else { return Verdict::Kernel };
+        let identity = &processes[process].identity;
         list.hit(rule);
         if *drains && query.attempt != Attempt::Accept && matches!(verdict, Verdict::Allow(_)) {
             return Verdict::Kernel;

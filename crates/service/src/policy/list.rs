@@ -6,7 +6,8 @@ use super::limit::LimitRule;
 use super::namespaces::Namespaces;
 use super::query::{Attempt, Query};
 use super::rule::{Action, Rule, denied};
-use std::fmt;
+use crate::fingerprint;
+use std::fmt::{self, Write};
 use towpath_runtime::{Limit, Verdict};
 
 /// Most rules and limits.
@@ -109,7 +110,7 @@ impl Counted {
 }
 
 /// The list.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RuleList {
     entries: Vec<Counted>,
     /// The action where no rule matches.
@@ -198,6 +199,22 @@ impl RuleList {
             (self.default, self.default_hits) = (default, 0);
         }
         Ok(())
+    }
+
+    /// Are these the entries, in this order, and the default?
+    pub fn is(&self, entries: &[Entry], default: DefaultAction) -> bool {
+        self.default == default && self.entries.iter().map(|counted| &counted.entry).eq(entries)
+    }
+
+    /// The hash of the list, as a file for `towpath policy replace` has it.
+    pub fn hash(&self) -> String {
+        let mut text = String::new();
+        for Counted { entry, .. } in &self.entries {
+            // Memory takes everything.
+            let _ = writeln!(text, "{entry}");
+        }
+        let _ = writeln!(text, "default {}", self.default.name());
+        fingerprint::hash(&text)
     }
 
     /// The positions of all entries that are about this process.

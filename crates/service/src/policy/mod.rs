@@ -8,6 +8,7 @@
 pub mod cidr;
 mod commands;
 pub mod decide;
+mod difference;
 pub mod identity;
 pub mod join;
 mod joins;

@@ -4,6 +4,7 @@ use crate::direct_end::{DirectEnd, places};
 use crate::sharing_class::class_of;
 use towpath_runtime::slots::ServedClient;
 use towpath_tcp::flow::FlowId;
+use towpath_tcp::slow::Ending;
 use towpath_tcp::time::Micros;
 
 /// A client, as the slow path knows it.
@@ -39,6 +40,8 @@ pub struct OfSlot {
     pub flow: Option<FlowId>,
     /// The place of its rings, if it is direct.
     pub direct: Option<DirectEnd>,
+    /// What has ended it, if it is direct and neither application has closed it.
+    pub ending: Option<Ending>,
     /// Its application wants to hear how much of a splice has gone on.
     pub is_told: bool,
 }

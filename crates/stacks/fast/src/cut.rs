@@ -4,7 +4,7 @@ use crate::owner::split;
 use crate::slow::SlowState;
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use towpath_tcp::slow::TcpState;
+use towpath_tcp::slow::{Ending, TcpState};
 
 impl SlowState {
     /// Ends the connections with these local and remote ends. Returns how many there were.
@@ -21,7 +21,7 @@ impl SlowState {
             let (index, _) = split(owner);
             let found = self.host.find(owner).map(|(client, slot)| (slot, client.slot(slot).own.direct.is_some()));
             let cut = match found {
-                Some((slot, true)) => self.end_both(index, slot),
+                Some((slot, true)) => self.end_both(index, slot, Ending::Cut),
                 _ => self.slow.cut(owner, &mut self.host),
             };
             count += usize::from(cut);

@@ -18,6 +18,7 @@ use towpath_runtime::admission::AdmissionControl;
 use towpath_runtime::info::ring_addr;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
+use towpath_tcp::slow::Ending;
 use towpath_tcp::time::Micros;
 
 /// The MSS that is shown: that of a loopback device with 64 KiB packets on Linux.
@@ -164,7 +165,9 @@ impl SlowState {
         let region = std::sync::Arc::clone(&client.shared);
         let own = region.region.app(slot);
         let (rx_head, flags) = (own.rx_head.load(Ordering::Acquire), own.flags.load(Ordering::Acquire));
+        let (noted, seen) = (client.slot(slot).own.ending, client.line(slot).status.load(Ordering::Relaxed));
         client.free(slot);
+        let tuple = self.slow.tuple_of(owner(index, slot));
         self.slow.remove_direct(owner(index, slot));
         let mut was_reset = abort;
         let told = self.host.pairs.line(&end).map_or(0, |line| line.flags.load(Ordering::Acquire));
@@ -198,6 +201,15 @@ impl SlowState {
                 }
             }
         }
+        let why = noted.unwrap_or(match () {
+            () if seen & status::RESET != 0 => Ending::PeerReset,
+            () if was_reset => Ending::Aborted,
+            () if seen & status::RX_EOF != 0 => Ending::PeerClosed,
+            () => Ending::Closed,
+        });
+        if let Some(tuple) = tuple {
+            self.host.remember(index, &tuple, true, why);
+        }
         self.host.watch_end(&end, was_reset);
         self.host.pairs.part(&end, now);
     }
@@ -216,12 +228,12 @@ impl SlowState {
         if CUT.allows() {
             tracing::warn!(client = ?id, ?peer, "a client says that the other end of a direct connection broke the contract");
         }
-        self.end_both(index, slot);
+        self.end_both(index, slot, Ending::Violation);
     }
 
     /// Ends a direct connection at once, for this client with an abort, for the other side with a reset. False: it has
     /// ended, or there is none.
-    pub fn end_both(&mut self, index: u32, slot: Slot) -> bool {
+    pub fn end_both(&mut self, index: u32, slot: Slot, why: Ending) -> bool {
         let Some(client) = self.host.client(index) else { return false };
         let Some(end) = client.slot(slot).own.direct else { return false };
         if client.line(slot).state.load(Ordering::Relaxed) == state::CLOSED {
@@ -234,6 +246,7 @@ impl SlowState {
         for (at, _, errno) in ends {
             let Some((index, slot)) = at else { continue };
             let Some(client) = self.host.client(index) else { continue };
+            client.slot(slot).own.ending = Some(why);
             client.line(slot).error.store(errno as u32, Ordering::Release);
         }
         for (at, end, _) in ends {

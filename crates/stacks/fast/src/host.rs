@@ -3,6 +3,7 @@
 use crate::api::{KernelListener, Network};
 use crate::client::SlowClient;
 use crate::direct_frames::{Chosen, DirectFrames};
+use crate::ended::EndedConnections;
 use crate::kernel_listeners::KernelListeners;
 use crate::mailbox::Sender;
 use crate::messages::ToGroup;
@@ -26,7 +27,7 @@ use towpath_runtime::info::{self, ring_addr};
 use towpath_runtime::{AdmissionPolicy, ListenerProof, Verdict};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner, PortId, RingBytes};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Admission, FirstSyn, Forwarded, Host, Route, Steered, Translation};
+use towpath_tcp::slow::{Admission, Ending, FirstSyn, Forwarded, Host, Route, Steered, Translation};
 use towpath_tcp::time::Micros;
 
 /// A flow group, as the slow path knows it.
@@ -103,6 +104,8 @@ pub struct SlowHost {
     pub direct_frames: Arc<DirectFrames>,
     /// Which direct connections have modules, while there are such modules.
     pub direct_modules: Option<Chosen>,
+    /// Connections that have ended.
+    pub ended: EndedConnections,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
     child_congestion: u8,
     /// When the present turn began.
@@ -135,6 +138,7 @@ impl SlowHost {
             watch: None,
             direct_frames: Arc::default(),
             direct_modules: None,
+            ended: EndedConnections::default(),
             child_congestion,
             now,
             random: Random::new()?,
@@ -457,6 +461,9 @@ impl Host for SlowHost {
     }
     fn random(&mut self) -> u64 {
         self.random.next()
+    }
+    fn ended(&mut self, owner: Owner, tuple: &FourTuple, why: Ending) {
+        self.remember(split(owner).0, tuple, false, why);
     }
     fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
         self.forget_selected(owner);

@@ -52,6 +52,9 @@ impl SlowState {
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());
             }
+            Request::Ended(reply) => {
+                let _ = reply.send(self.host.ended.list(now));
+            }
             Request::Status(reply) => {
                 self.host.count_refusals();
                 let _ = reply.send(Status {

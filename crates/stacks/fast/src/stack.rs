@@ -32,8 +32,8 @@ use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::reservation::Reservation;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, Orphans, PairHandle, Selectors, SocketStatus, Stack, Status,
-    WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, EndedSocket, Orphans, PairHandle, Selectors, SocketStatus, Stack,
+    Status, WorkerCount,
 };
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
@@ -260,6 +260,9 @@ impl Stack for FastStack {
     }
     fn connections(&self) -> Vec<SocketStatus> {
         self.slow.answer(Request::Connections).unwrap_or_default()
+    }
+    fn ended(&self) -> Option<Vec<EndedSocket>> {
+        self.slow.answer(Request::Ended)
     }
     fn cut(&self, ends: Vec<(SocketAddr, SocketAddr)>) -> io::Result<usize> {
         Ok(self.slow.answer(|reply| Request::Cut(ends, reply)).unwrap_or_default())

@@ -58,6 +58,7 @@ impl ClientGroup {
             Request::Capture(_, done) | Request::Modules(_, done) => drop(done),
             // The service does not send it: `ss -K` does that.
             Request::Cut(_, reply) => drop(reply),
+            Request::Ended(reply) => drop(reply),
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());
             }

@@ -116,7 +116,7 @@ fn violated(by: Application, (state, lines): (&mut FastState, &Lines), (now, flo
     let mut turn = FlowTurn { t: lines.protocol.load(), state, lines, flow, now };
     turn.state.counters.contract_violations += 1;
     close::kill(Close::from(by), &mut turn, true, Some(CONNECTION_ABORTED));
-    turn.tell(by, ToSlow::Aborted(turn.flow));
+    turn.tell(by, ToSlow::Violated(turn.flow));
     turn.store(by);
 }
 

@@ -2,6 +2,7 @@
 //! checks its flags.
 
 use super::connections::{ConnectionEntry, Phase};
+use super::ending::Ending;
 use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use super::host::{Host, Steered};
 use super::segments::Arrival;
@@ -12,7 +13,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
-use towpath_probes::{self as probes, End};
+use towpath_probes as probes;
 use towpath_wire::flags;
 
 impl SlowPath {
@@ -30,7 +31,10 @@ impl SlowPath {
             installed.fin_wait = true;
             match fin_wait_us(&installed.options, self.config.fin_wait_s) {
                 Some(wait) => self.arm(id, now.after(wait)),
-                None => self.abort_flow(id, true, None, host),
+                None => {
+                    self.note_end(id, Ending::NoFin);
+                    self.abort_flow(id, true, None, host);
+                }
             }
         }
     }
@@ -39,7 +43,8 @@ impl SlowPath {
     fn both_closed(&mut self, now: Micros, id: FlowId, snapshot: &FlowSnapshot, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Installed(installed) = &connection.phase else { return };
-        if !installed.passive {
+        let passive = installed.passive;
+        if !passive {
             let entry = TimeWait {
                 snd_nxt: snapshot.snd_max,
                 rcv_nxt: snapshot.rcv_nxt,
@@ -52,6 +57,7 @@ impl SlowPath {
             };
             self.time_wait.insert(connection.tuple, entry);
         }
+        self.note_end(id, if passive { Ending::PeerClosed } else { Ending::Closed });
         self.remove_flow(id, host);
     }
 
@@ -59,15 +65,8 @@ impl SlowPath {
     pub(super) fn fin_wait_timeout(&mut self, now: Micros, id: FlowId, flows: &dyn Snapshots, host: &mut dyn Host) {
         if self.table.running(id).is_some() {
             self.look_at_closing(now, id, &flows.snapshot(id), host);
-            self.note_end(id, End::GivenUp, ETIMEDOUT);
+            self.note_end(id, Ending::NoFin);
             self.remove_flow(id, host);
-        }
-    }
-
-    /// Notes why a flow ends.
-    pub(super) fn note_end(&mut self, id: FlowId, why: End, errno: i32) {
-        if let Some(installed) = self.table.running(id) {
-            installed.end = (why, errno);
         }
     }
 
@@ -85,6 +84,7 @@ impl SlowPath {
     pub(super) fn give_up(&mut self, id: FlowId, rst: bool, host: &mut dyn Host) {
         let Some(installed) = self.table.running(id) else { return };
         let errno = installed.soft_error.unwrap_or(ETIMEDOUT);
+        self.note_end(id, Ending::NoAnswer(errno));
         self.abort_flow(id, rst, Some(errno), host);
     }
 
@@ -92,7 +92,6 @@ impl SlowPath {
     pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: Option<i32>, host: &mut dyn Host) {
         self.forget_splice(id, host);
         let Some(installed) = self.table.running(id) else { return };
-        installed.end = errno.map_or((End::Aborted, 0), |errno| (End::GivenUp, errno));
         let errno = errno.filter(|_| !installed.orphan);
         if let Some(connection) = self.table.get(id) {
             host.send(connection.flow_group, ToFast::Abort { flow: id, rst, errno });
@@ -104,6 +103,7 @@ impl SlowPath {
     /// `ss -K` does. False: there is none.
     pub fn cut(&mut self, owner: Owner, host: &mut dyn Host) -> bool {
         let Some(id) = self.table.by_owner(owner) else { return false };
+        self.note_end(id, Ending::Cut);
         if self.table.opening(id).is_some() {
             self.fail_opening(id, ECONNABORTED, host);
         } else if !self.cut_splice(id, ECONNABORTED, host) {
@@ -114,10 +114,38 @@ impl SlowPath {
 
     /// Resets a connection whose application is gone, whatever is still to be sent.
     pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
-        if let Some(id) = self.table.by_owner(owner)
-            && !self.cut_splice(id, ECONNRESET, host)
-        {
+        let Some(id) = self.table.by_owner(owner) else { return };
+        self.note_end(id, Ending::Left);
+        if !self.cut_splice(id, ECONNRESET, host) {
             self.abort_flow(id, true, None, host);
+        }
+    }
+
+    /// Notes why an installed connection ends.
+    pub(super) fn note_end(&mut self, id: FlowId, why: Ending) {
+        if let Some(Phase::Installed(installed)) = self.table.get_mut(id).map(|connection| &mut connection.phase) {
+            installed.ending.get_or_insert(why);
+        }
+    }
+
+    /// The same of one whose segments were translated, by the errno for its application.
+    pub(super) fn note_splice_end(&mut self, id: FlowId, errno: Option<i32>) {
+        self.note_end(
+            id,
+            match errno {
+                None => Ending::Closed,
+                Some(ECONNRESET) => Ending::PeerReset,
+                Some(ECONNABORTED) => Ending::Cut,
+                Some(errno) => Ending::NoAnswer(errno),
+            },
+        );
+    }
+
+    /// Tells the host of a connection that fails before it is established. Those that a peer began are nobody's yet.
+    pub(super) fn not_opened(&self, id: FlowId, errno: i32, host: &mut dyn Host) {
+        let Some(connection) = self.table.get(id) else { return };
+        if matches!(&connection.phase, Phase::Opening(opening) if opening.listener.is_none()) {
+            host.ended(connection.owner, &connection.tuple, Ending::NotOpened(errno));
         }
     }
 
@@ -129,11 +157,13 @@ impl SlowPath {
         self.timers.cancel(id);
         self.forget_splice(id, host);
         let Some(connection) = self.table.remove(id) else { return };
+        self.unsteer(&connection, host);
         if let Phase::Installed(installed) = &connection.phase {
             let (flow, tuple) = ((connection.flow_group as i64, i64::from(id.0)), &connection.tuple);
-            probes::end(flow, connection.owner.0, installed.end, tuple.local_end(), tuple.remote_end());
+            let ending = installed.ending.unwrap_or(Ending::Aborted);
+            probes::end(flow, connection.owner.0, ending.in_short(), tuple.local_end(), tuple.remote_end());
+            host.ended(connection.owner, tuple, ending);
         }
-        self.unsteer(&connection, host);
         host.released(connection.owner, Some(id));
     }
 

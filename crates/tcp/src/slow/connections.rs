@@ -2,13 +2,13 @@
 
 use super::active_flows::Activity;
 use super::congestion::Algorithm;
+use super::ending::Ending;
 use super::keepalive::Keepalive;
 use super::opening::Opening;
 use super::path_mtu::PathMtu;
 use super::timers::Stamp;
 use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions};
 use std::collections::{HashMap, VecDeque};
-use towpath_probes::End;
 use towpath_wire::icmp::IcmpError;
 
 /// Freed numbers are reused only when this many are free, so that late messages about an old flow do not reach a new
@@ -57,6 +57,8 @@ pub(super) enum Phase {
 pub(super) struct Installed {
     /// `Remove` has been sent, and only `Removed` is awaited.
     pub removing: bool,
+    /// What has ended it, once that is known.
+    pub ending: Option<Ending>,
     /// Is it spliced with another one?
     pub splice: SpliceState,
     /// The application has closed it.
@@ -85,8 +87,6 @@ pub(super) struct Installed {
     pub options: SocketOptions,
     /// The keepalive timer.
     pub keepalive: Keepalive,
-    /// How it ends, and the errno if the stack ends it.
-    pub end: (End, i32),
     /// errno of the last ICMP error that did not end the connection. An acknowledgement of new data clears it.
     pub soft_error: Option<i32>,
     /// An ICMP error that has not been handled yet.

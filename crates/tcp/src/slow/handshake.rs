@@ -3,6 +3,7 @@
 use super::active_flows::Activity;
 use super::congestion::Controller;
 use super::connections::{Installed, Phase, SpliceState};
+use super::ending::Ending;
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
 use super::host::{FirstSyn, Host, Route, Steered};
 use super::keepalive::Keepalive;
@@ -18,7 +19,7 @@ use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::IpAddr;
-use towpath_probes::{self as probes, End};
+use towpath_probes as probes;
 use towpath_wire::{Options, flags};
 
 /// The handling of a segment in SYN-RECEIVED.
@@ -170,6 +171,7 @@ impl SlowPath {
         setup.class = host.class(owner);
         let installed = Installed {
             removing: false,
+            ending: None,
             splice: SpliceState::No,
             orphan: false,
             passive: false,
@@ -184,7 +186,6 @@ impl SlowPath {
             ts_offset: opening.ts_offset,
             options: opening.options,
             keepalive: Keepalive::new(now),
-            end: (End::Orderly, 0),
             soft_error: opening.soft_error,
             icmp: None,
             path: PathMtu::new(opening.v6, setup.mss, opening.overhead()),
@@ -339,9 +340,10 @@ impl SlowPath {
         if opening.listener.is_none() {
             let (owner, tuple) = (connection.owner, connection.tuple);
             let none = (probes::NONE, probes::NONE);
-            probes::end(none, owner.0, (End::Failed, errno), tuple.local_end(), tuple.remote_end());
+            probes::end(none, owner.0, Ending::NotOpened(errno).in_short(), tuple.local_end(), tuple.remote_end());
             host.connect_failed(owner, errno);
         }
+        self.not_opened(id, errno, host);
         self.counters.failed += 1;
         self.discard_opening(id, host);
     }

@@ -1,5 +1,6 @@
 //! The interface of the slow path to its environment.
 
+use super::ending::Ending;
 use super::errno::EOPNOTSUPP;
 use super::translation::{Forwarded, Translation};
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId, RingBytes};
@@ -171,6 +172,8 @@ pub trait Host {
     fn splice_answered(&mut self, _: Owner, _command: u32, _errno: i32) {}
     /// A transient error (positive errno) of a connection whose application has asked for such reports.
     fn soft_error(&mut self, _owner: Owner, _errno: i32) {}
+    /// A connection has ended, or was not established. `released` follows.
+    fn ended(&mut self, _owner: Owner, _tuple: &FourTuple, _why: Ending) {}
     /// An active open has failed with this errno (positive).
     fn connect_failed(&mut self, owner: Owner, errno: i32);
     /// The owner has been removed from every table. Its slot may be reused once the application has closed it, too.

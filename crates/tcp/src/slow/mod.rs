@@ -14,6 +14,7 @@ mod congestion_choice;
 mod connections;
 mod cookies;
 mod direct;
+mod ending;
 mod ephemeral_ports;
 pub mod errno;
 mod handshake;
@@ -44,6 +45,7 @@ mod timers;
 mod translation;
 
 pub use config::SlowConfig;
+pub use ending::Ending;
 pub use host::{Admission, FirstSyn, Host, Route, Snapshots, Steered};
 pub use inspect::{ConnectionInfo, Unanswered};
 pub use send_stats::SendStats;
@@ -67,7 +69,6 @@ use spliced::Spliced;
 use std::collections::HashMap;
 use time_wait::TimeWaits;
 use timers::Timers;
-use towpath_probes::End;
 use towpath_wire::{ParseError, flags, parse};
 
 /// Why `connect` did not begin.
@@ -183,9 +184,15 @@ impl SlowPath {
                 self.look_soon(flow);
             }
             // The fast path has counted the RST.
-            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => {
-                let by_peer = matches!(message, ToSlow::Reset(_));
-                self.note_end(flow, if by_peer { End::PeerReset } else { End::Aborted }, 0);
+            ToSlow::Reset(flow) | ToSlow::Aborted(flow) | ToSlow::Violated(flow) => {
+                self.note_end(
+                    flow,
+                    match message {
+                        ToSlow::Reset(_) => Ending::PeerReset,
+                        ToSlow::Violated(_) => Ending::Violation,
+                        _ => Ending::Aborted,
+                    },
+                );
                 if !self.cut_splice(flow, errno::ECONNRESET, host) {
                     self.remove_flow(flow, host);
                 }

@@ -213,6 +213,7 @@ impl SlowPath {
         for (id, translation) in running.flows.into_iter().zip(&running.translations) {
             let acked = host.forwarded(&translation.from).map_or(translation.acked, |seen| seen.acked);
             host.unsplice(&translation.from);
+            self.note_splice_end(id, errno);
             let Some(connection) = self.table.get_mut(id) else { continue };
             let Phase::Installed(installed) = &mut connection.phase else { continue };
             let (flow_group, link) = (connection.flow_group, installed.link);

@@ -17,12 +17,12 @@ use towpath_remote::security::Security;
 use towpath_remote::token::Token;
 use towpath_runtime::OrphanLimits;
 use towpath_service::config::{Config, ConfigError, CoresSetting, SandboxSetting};
-use towpath_service::{background, cpus, daemon};
+use towpath_service::{background, cpus, log};
 
 /// Listens at an address and serves every service that connects, until a signal ends the process. Returns the exit code
 /// of a failure.
 pub fn main(config: Result<Config, ConfigError>, address: &str) -> ExitCode {
-    let done = match daemon::start_log().and(config).and_then(|config| cpus::check(&config).map(|()| config)) {
+    let done = match log::start().and(config).and_then(|config| cpus::check(&config).map(|()| config)) {
         Ok(config) => listen(&config, address).map_err(|why| (why, background::exit::FAILED)),
         Err(error) => Err((error.to_string(), background::exit::USAGE)),
     };

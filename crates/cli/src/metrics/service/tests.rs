@@ -3,7 +3,8 @@ use super::*;
 use crate::samples;
 use std::collections::BTreeSet;
 use towpath_service::api::{
-    ClientStatus, EndedStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort, PortStatus, WorkerStatus,
+    ClientStatus, ConfigurationStatus, EndedStatus, FlowGroupStatus, InterfaceStatus, ModuleLine, NamedPort,
+    NumberedFlowGroup, PortStatus, WorkerStatus,
 };
 
 /// A status in which everything occurs.
@@ -13,6 +14,9 @@ fn full() -> Status {
     let (kernel, listeners) = (named(&[("policy", 4), ("stack", 5), ("join", 6)]), named(&[("taken", 8)]));
     let mut status = Status { uptime_us: 2_500_000, slow, kernel, listeners, ..samples::status() };
     (status.policy.rules, status.policy.denied) = (1, 9);
+    (status.policy.generation, status.policy.hash) = (17, "ab".into());
+    let (hash, restart) = (Some("cd".to_owned()), vec!["cores".to_owned()]);
+    status.configuration = ConfigurationStatus { file: None, generation: 18, hash, restart };
     let tally = Tally { stages: [("pre", 10)].into_iter().collect(), retransmits: 11, ..Tally::default() };
     // 2 of less than 8 µs, 3 from 8 on, 5 from 16 on, and one of a minute.
     let counts = [vec![2, 0, 0, 3, 5], vec![0; 20], vec![1]].concat();
@@ -93,6 +97,11 @@ fn what_a_service_counts_is_on_the_page() {
         "towpath_asked_to_join_total{stack=\"home\"} 6.0",
         "towpath_listener_syns_total{stack=\"home\",outcome=\"taken\"} 8.0",
         "towpath_policy_denied_total{stack=\"home\"} 9.0",
+        "towpath_policy_info{stack=\"home\",hash=\"ab\"} 1.0",
+        "towpath_policy_generation{stack=\"home\"} 17.0",
+        "towpath_configuration_info{stack=\"home\",hash=\"cd\"} 1.0",
+        "towpath_configuration_generation{stack=\"home\"} 18.0",
+        "towpath_configuration_restart_keys{stack=\"home\"} 1.0",
         "towpath_sockets{stack=\"home\",uid=\"1000\",program=\"a\\\"b\\n\"} 15.0",
         "towpath_program_busy_seconds_total{stack=\"home\",uid=\"1000\",program=\"a\\\"b\\n\"} 1.5",
         "towpath_program_busy_seconds_total{stack=\"home\",uid=\"7\",program=\"gone\"} 0.5",

@@ -199,7 +199,7 @@ fn contract_violations_abort_the_connection() {
         h.slow.clear();
         h.app = update;
         assert_eq!(h.update(), Err(lie));
-        assert_eq!((h.flush()[0].flags, h.slow_names()), (RST | ACK, vec!["Aborted".into()]));
+        assert_eq!((h.flush()[0].flags, h.slow_names()), (RST | ACK, vec!["Violated".into()]));
         assert_eq!((h.fast.counters().contract_violations, h.view().errno), (1, 103));
         assert_eq!(h.update(), Ok(()), "the dead say nothing more");
     }

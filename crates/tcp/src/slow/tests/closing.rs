@@ -6,7 +6,7 @@ use crate::flow::{FlowId, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
 use crate::seq::Seq;
 use crate::slow::errno::ECONNABORTED;
-use crate::slow::{ConnectError, SlowConfig, TcpState};
+use crate::slow::{ConnectError, Ending, SlowConfig, TcpState};
 use towpath_wire::flags;
 
 /// Sets a flow's flags and reports it.
@@ -33,6 +33,7 @@ fn time_wait() -> (Bench, Seq) {
     assert!(bench.said().is_empty(), "released only when the flow group has forgotten it");
     bench.say(ToSlow::Removed(flow));
     assert_eq!(bench.said(), [Said::Released(Owner(1001), Some(flow))]);
+    assert_eq!(bench.world.ended, [(Owner(1001), Ending::Closed)]);
     assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait]);
     assert_eq!(bench.world.steered.len(), 1, "still steered");
     (bench, end)
@@ -84,12 +85,15 @@ fn a_connection_that_the_operator_cuts_is_reset_in_any_state() {
     bench.connect();
     assert!(bench.slow.cut(CLIENT, &mut bench.world));
     assert_eq!(bench.said(), [Said::ConnectFailed(CLIENT, ECONNABORTED), Said::Released(CLIENT, None)]);
+    assert_eq!(bench.world.ended, [(CLIENT, Ending::NotOpened(ECONNABORTED))]);
     bench.frames();
     let flow = bench.child(4000);
     assert!(bench.slow.cut(Owner(1001), &mut bench.world));
     let messages = bench.messages();
     assert!(messages[0].starts_with(&format!("0:abort {}", flow.0)), "{messages:?}");
     assert!(!bench.states().contains(&TcpState::Established), "{:?}", bench.states());
+    bench.say(ToSlow::Removed(flow));
+    assert_eq!(bench.world.ended[1..], [(Owner(1001), Ending::Cut)]);
 }
 
 #[test]
@@ -105,6 +109,7 @@ fn the_passive_closer_does_not_wait() {
         assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)]);
         bench.say(ToSlow::Removed(flow));
         assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))]);
+        assert_eq!(bench.world.ended, [(CLIENT, Ending::PeerClosed)]);
         assert!(bench.states().is_empty() && bench.world.steered.is_empty());
     }
 }
@@ -144,7 +149,10 @@ fn a_closed_socket_waits_sixty_seconds_in_fin_wait_2() {
 
 #[test]
 fn resets_remove_without_time_wait() {
-    for message in [ToSlow::Reset, ToSlow::Aborted] {
+    type Message = fn(FlowId) -> ToSlow;
+    let all: [(Message, Ending); 3] =
+        [(ToSlow::Reset, Ending::PeerReset), (ToSlow::Aborted, Ending::Aborted), (ToSlow::Violated, Ending::Violation)];
+    for (message, why) in all {
         let mut bench = Bench::new();
         let flow = bench.client();
         bench.say(message(flow));
@@ -156,6 +164,7 @@ fn resets_remove_without_time_wait() {
         bench.say(ToSlow::Removed(flow));
         bench.say(ToSlow::Removed(flow));
         assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))], "once");
+        assert_eq!(bench.world.ended, [(CLIENT, why)], "once");
         assert!(bench.states().is_empty() && bench.world.steered.is_empty());
     }
 }
@@ -172,6 +181,8 @@ fn a_closed_socket_is_reset_whatever_is_still_to_be_sent() {
         [format!("0:abort {} rst true errno 0", flow.0), format!("0:remove {}", flow.0)],
         "once"
     );
+    bench.say(ToSlow::Removed(flow));
+    assert_eq!(bench.world.ended, [(CLIENT, Ending::Left)]);
 }
 
 #[test]

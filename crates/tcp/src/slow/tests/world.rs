@@ -4,7 +4,8 @@ use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortI
 use crate::messages::{Splicing, ToFast, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{
-    Admission, FirstSyn, Forwarded, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState, Translation,
+    Admission, Ending, FirstSyn, Forwarded, Host, Route, SlowConfig, SlowPath, Snapshots, Steered, TcpState,
+    Translation,
 };
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -73,6 +74,8 @@ pub struct World {
     pub passed_on: HashMap<Owner, u64>,
     /// Segments that were to be translated.
     pub translated: Vec<(usize, Box<[u8]>)>,
+    /// Connections that have ended.
+    pub ended: Vec<(Owner, Ending)>,
     next_child: u64,
     random: Rng,
 }
@@ -189,6 +192,9 @@ impl Host for World {
     }
     fn connect_failed(&mut self, owner: Owner, errno: i32) {
         self.said.push(Said::ConnectFailed(owner, errno));
+    }
+    fn ended(&mut self, owner: Owner, _: &FourTuple, why: Ending) {
+        self.ended.push((owner, why));
     }
     fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
         self.said.push(Said::Released(owner, flow));

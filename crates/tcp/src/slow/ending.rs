@@ -1,0 +1,43 @@
+//! How a connection has ended. The host is told once for each ([`super::Host::ended`]).
+
+use super::errno::ETIMEDOUT;
+use towpath_probes::End;
+
+/// What has ended a connection. The first reason counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Both sides have closed, the peer first.
+    PeerClosed,
+    /// Both sides have closed, this one first.
+    Closed,
+    /// This side has closed, and the peer's FIN has not come in time.
+    NoFin,
+    /// The peer's RST.
+    PeerReset,
+    /// The application has closed with unread data, or wanted a RST.
+    Aborted,
+    /// The application has violated the contract.
+    Violation,
+    /// The application is gone, and what it left was not acknowledged in time.
+    Left,
+    /// The peer does not answer. The errno (positive) is the network's last word, or ETIMEDOUT.
+    NoAnswer(i32),
+    /// The operator has ended it.
+    Cut,
+    /// It was not established, for this errno (positive).
+    NotOpened(i32),
+}
+
+impl Ending {
+    /// As tracers and the flight recorder have it, with the errno (positive) or 0.
+    pub(super) fn in_short(self) -> (End, i32) {
+        match self {
+            Self::PeerClosed | Self::Closed => (End::Orderly, 0),
+            Self::NoFin => (End::GivenUp, ETIMEDOUT),
+            Self::NoAnswer(errno) => (End::GivenUp, errno),
+            Self::PeerReset => (End::PeerReset, 0),
+            Self::Aborted | Self::Violation | Self::Left | Self::Cut => (End::Aborted, 0),
+            Self::NotOpened(errno) => (End::Failed, errno),
+        }
+    }
+}
