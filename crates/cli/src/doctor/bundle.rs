@@ -111,7 +111,7 @@ impl Bundle {
         let nics = host::nics(which);
         bundle.add("doctor.txt", Ok(page::host(checks, host::CheckState::Ok) + &nics::table(&nics)));
         bundle.add("doctor.json", Ok(page::host_json(checks, &nics)));
-        bundle.add("towpath.json", Ok(crate::version::json() + "\n"));
+        bundle.add("towpath.json", Ok(crate::version::json()));
         for (name, file) in HOST {
             bundle.add(name, read(Path::new(file)));
         }
