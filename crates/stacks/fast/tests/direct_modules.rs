@@ -6,7 +6,7 @@ mod common;
 use common::{LOCAL, direct, port};
 use std::sync::Arc;
 use towpath_capture::record::Kind;
-use towpath_capture::{Reader, Record, Wish};
+use towpath_capture::{Reader, Wish};
 use towpath_contract_tests::app::{App, eventually, small};
 use towpath_fast::FastStack;
 use towpath_modules::{Attached, Chains, Counts, Module, Object, Tenant};
@@ -88,11 +88,11 @@ fn modules_have_the_direct_connections_of_either_ends_program_from_when_they_com
     let capture = stack.capture(&Wish { filter: None, snap: 96, bytes: 1 << 20 }).unwrap();
     let mut reader = Reader::new(capture.memory()).unwrap();
     let shown = client.pair(&mut listener, port);
-    let is_frame = |record: &Record| matches!(record.header.kind, Kind::Frame { .. });
-    let mut frames = 0;
+    let (mut frames, mut to) = (0, vec![0; 1 << 20]);
     eventually("the handshake", || {
         for ring in 0..reader.rings() {
-            frames += std::iter::from_fn(|| reader.next(ring)).filter(is_frame).count() as u64;
+            let mut count = |kind| frames += u64::from(matches!(kind, Kind::Frame { .. }));
+            while reader.take(ring, &mut to, |_, header, _| count(header.kind)) > 0 {}
         }
         frames == BEGIN
     });
