@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::filter::Filter;
-use crate::module_port_tests::{by_byte, counts};
+use crate::module_port_tests::{by_byte, captured, counts};
 use crate::portset::PortSet;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
-use towpath_capture::record::{Header, Kind};
+use towpath_capture::record::Kind;
 use towpath_capture::{Memory, Reader, Tap, Wish};
 use towpath_modules::Chains;
 use towpath_ports::memory::Loopback;
@@ -153,13 +153,12 @@ impl Bench {
         let taps = writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect();
         self.set.tap(begins.then_some(taps));
         let Some(mut reader) = std::mem::replace(&mut self.reader, next) else { return Default::default() };
-        let (mut all, mut to) = ([Vec::new(), Vec::new()], vec![0; 1 << 20]);
-        for ring in 0..reader.rings() {
-            let mut sort = |header: Header, bytes: &[u8]| match header.kind {
-                Kind::Frame { outgoing } => all[usize::from(outgoing)].push(bytes.to_vec()),
+        let mut all = [Vec::new(), Vec::new()];
+        for (header, bytes) in captured(&mut reader) {
+            match header.kind {
+                Kind::Frame { outgoing } => all[usize::from(outgoing)].push(bytes),
                 Kind::Name => panic!("nobody tells a name"),
-            };
-            while reader.take(ring, &mut to, |_, header, bytes| sort(header, bytes)) > 0 {}
+            }
         }
         all
     }

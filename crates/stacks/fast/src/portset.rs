@@ -262,9 +262,8 @@ mod tests {
 
     /// Ring, direction and first byte of each captured frame.
     fn captured(reader: &mut Reader) -> Vec<(u16, bool, u8)> {
-        let all = (0..reader.rings()).flat_map(|ring| std::iter::from_fn(|| reader.next(ring)).collect::<Vec<_>>());
-        all.map(|record| (record.header.place, record.header.kind == Kind::Frame { outgoing: true }, record.bytes[0]))
-            .collect()
+        let all = crate::module_port_tests::captured(reader).into_iter();
+        all.map(|(header, bytes)| (header.place, header.kind == Kind::Frame { outgoing: true }, bytes[0])).collect()
     }
 
     #[test]
