@@ -231,9 +231,9 @@ impl Context {
         self.told.iter().any(|told| told.set.behind(told.head) != 0)
     }
 
-    /// The only event of a direct connection, which [`Context::take_direct`] takes. `Err`: there may be more.
+    /// The only event of a direct connection, which [`Context::take_direct`] takes.
     #[inline(always)]
-    pub fn only_direct(&self) -> Result<Option<direct::Next>, ()> {
+    pub fn only_direct(&self) -> direct::OnlyEvent {
         direct::only(self.session, self.id)
     }
 

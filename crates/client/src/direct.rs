@@ -22,7 +22,7 @@ use crate::pair_place::{Doorbell, Mapped, Place};
 
 mod events;
 
-pub use events::{Next, Raised, arm, disarm, is_empty, is_used};
+pub use events::{Next, OnlyEvent, Raised, arm, disarm, is_empty, is_used};
 pub(crate) use events::{drain, only};
 
 /// Held while the service is asked for a region or a doorbell.

@@ -82,6 +82,16 @@ impl Raised {
     }
 }
 
+/// What a look for the only event of a context has found.
+pub enum OnlyEvent {
+    /// There is none.
+    Nothing,
+    /// This one.
+    One(Next),
+    /// There may be more, or more places for them.
+    Unclear,
+}
+
 /// The only event of this context in all bitmaps, which is still there.
 pub struct Next {
     mapped: &'static Mapped,
@@ -89,16 +99,16 @@ pub struct Next {
     bitmap: EventBitmap<'static>,
     /// Its slot in the pair region.
     slot: u32,
-    /// This client's slot.
-    owner: u32,
+    /// This client's slot, for which it is.
+    of: u32,
     event: Raised,
 }
 
 impl Next {
     /// This client's slot.
     #[inline(always)]
-    pub fn slot(&self) -> u32 {
-        self.owner
+    pub fn of(&self) -> u32 {
+        self.of
     }
 
     /// Has this client's side asked for room?
@@ -128,29 +138,30 @@ impl Next {
     }
 }
 
-/// Looks for the only event of this context, in a process with one pair region that is on one side of it. `Err`: it has
-/// more, or there are more events.
+/// Looks for the only event of this context, in a process with one pair region that is on one side of it.
 #[inline(always)]
-pub(crate) fn only(session: &Session, context: u32) -> Result<Option<Next>, ()> {
+pub(crate) fn only(session: &Session, context: u32) -> OnlyEvent {
     let held = session.pairs.load(Ordering::SeqCst);
     if !held.is_power_of_two() {
-        return Err(());
+        return OnlyEvent::Unclear;
     }
-    let Some(mapped) = session.places[held.trailing_zeros() as usize % PLACES].mapped() else { return Err(()) };
+    let Some(mapped) = session.places[held.trailing_zeros() as usize % PLACES].mapped() else {
+        return OnlyEvent::Unclear;
+    };
     let side = match mapped.sides.load(Ordering::SeqCst) & 3 {
         1 => 0,
         2 => 1,
-        _ => return Err(()),
+        _ => return OnlyEvent::Unclear,
     };
     let bitmap = mapped.region.event_bitmap(side, context as usize);
     let slot = match bitmap.only() {
-        Only::Nothing => return Ok(None),
+        Only::Nothing => return OnlyEvent::Nothing,
         Only::Slot(slot) => slot,
-        Only::Unclear => return Err(()),
+        Only::Unclear => return OnlyEvent::Unclear,
     };
-    let Some(event) = mapped.event(side, slot) else { return Err(()) };
-    let owner = event.slot();
-    Ok(Some(Next { mapped, side, bitmap, slot, owner, event }))
+    let Some(event) = mapped.event(side, slot) else { return OnlyEvent::Unclear };
+    let of = event.slot();
+    OnlyEvent::One(Next { mapped, side, bitmap, slot, of, event })
 }
 
 /// Empties this context's bitmaps. Returns one event, and puts the others into `others`.

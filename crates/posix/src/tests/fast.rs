@@ -1,5 +1,7 @@
 //! The fast paths by themselves. `None`: the call has been left to the handler.
 
+#![allow(clippy::missing_safety_doc)] // every function here has the contract of the C function of its name
+
 use crate::handler::Posix;
 use libc::{c_int, c_void, epoll_event, size_t, ssize_t};
 use towpath_hook::Usual;
@@ -35,37 +37,27 @@ pub fn wait(epfd: c_int) -> Option<(c_int, u64)> {
     unsafe { epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|found| (found, events[0].u64))
 }
 
-/// # Safety
-/// The contract of `epoll_wait`.
 pub unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> Option<c_int> {
     // SAFETY: the caller keeps the contract.
     let found = unsafe { <Posix as Usual>::epoll_wait(epfd, events, count, timeout_ms, left_wait) };
     (found != EVENTS_LEFT).then_some(found)
 }
 
-/// # Safety
-/// The contract of `read`.
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
     // SAFETY: the caller keeps the contract.
     moved(unsafe { <Posix as Usual>::read(fd, buf, len, left_read) })
 }
 
-/// # Safety
-/// The contract of `recv`.
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     // SAFETY: the caller keeps the contract.
     moved(unsafe { <Posix as Usual>::recv(fd, buf, len, flags, left_recv) })
 }
 
-/// # Safety
-/// The contract of `write`.
 pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Option<ssize_t> {
     // SAFETY: the caller keeps the contract.
     moved(unsafe { <Posix as Usual>::write(fd, buf, len, left_write) })
 }
 
-/// # Safety
-/// The contract of `send`.
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     // SAFETY: the caller keeps the contract.
     moved(unsafe { <Posix as Usual>::send(fd, buf, len, flags, left_send) })

@@ -7,6 +7,7 @@ use libc::epoll_event;
 use towpath_client::backend::StackBackend;
 use towpath_client::carrier::Carrier;
 use towpath_client::context::Queued;
+use towpath_client::direct::OnlyEvent;
 use towpath_client::session::Session;
 use towpath_ring::Slot;
 use towpath_ring::lines::want;
@@ -130,8 +131,8 @@ impl Interest {
             return Glance::Unclear;
         }
         let entry = match context.only_direct() {
-            Ok(Some(next)) => {
-                let at = next.slot();
+            OnlyEvent::One(next) => {
+                let at = next.of();
                 let Some(entry) = entries.get_mut(at as usize).filter(|entry| entry.slot == at) else {
                     return Glance::Unclear;
                 };
@@ -148,11 +149,11 @@ impl Interest {
                 *activity = activity.wrapping_add(1);
                 Some((&*entry, words))
             }
-            Ok(None) => {
+            OnlyEvent::Nothing => {
                 let entry = ready.front().and_then(|first| entries.get(first as usize));
                 entry.and_then(|entry| Some((entry, entry.plain_words()?)))
             }
-            Err(()) => None,
+            OnlyEvent::Unclear => None,
         };
         let Some((entry, words)) = entry else { return Glance::Unclear };
         let events = entry.plain_events_directly(words, session);
