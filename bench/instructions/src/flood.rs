@@ -14,8 +14,8 @@ use towpath_wire::emit::{Header, emit};
 use towpath_wire::segment::{Options, Timestamps, flags};
 
 const LISTENER: Owner = Owner(1);
-/// The least backlog that the slow path takes.
-const BACKLOG: u32 = 1;
+/// Fewer than [`MOST`] half-open connections fill it.
+const BACKLOG: u32 = 8;
 /// The time between two turns, µs. It leaves their SYNs under the limit of cookies per second.
 const TURN_US: u64 = 100_000;
 
@@ -97,7 +97,7 @@ pub fn run(batch: usize, syns: u64) -> io::Result<u64> {
     let Stack { slow, service, .. } = &mut *stack;
     let listened = slow.listen(Micros(0), LISTENER, LOCAL.0, LOCAL.1, false, BACKLOG, service);
     listened.map_err(io::Error::from_raw_os_error)?;
-    // From then on there is no room for more connections.
+    // Half-open connections that nobody answers fill the backlog.
     let mut number = 0;
     for _ in 0..MOST {
         stack.syns.push(syn(number)?);

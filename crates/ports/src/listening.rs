@@ -178,7 +178,7 @@ impl Listening {
     }
 
     /// The socket with this cookie is flooded: from this time on (`CLOCK_MONOTONIC`) the filter takes 3,000 of its SYNs at once
-    /// and 10,000 in a second, and drops the others. That costs those who are connected least. SYNs that peers repeat go before
+    /// and 10,000 in each second after that, and drops the others. That costs those who are connected least. SYNs that peers repeat go before
     /// new ones. Segments that follow a SYN are steered to us as it is taken.
     pub fn limit(&mut self, cookie: u64, from: Duration) -> io::Result<()> {
         self.accelerated.insert(cookie, from.as_nanos() as u64, BPF_EXIST).map_err(io::Error::other)

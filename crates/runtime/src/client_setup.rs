@@ -27,7 +27,7 @@ pub struct ClientSetup {
 }
 
 impl ClientSetup {
-    /// A client of nobody's, with these doorbells: for tests, and for what is driven by hand.
+    /// A client without a program, with these doorbells: for tests, and for what is driven by hand. Its user and process are 0.
     pub fn of_nobody(region: Region, doorbells: Vec<OwnedFd>) -> Self {
         Self {
             region: Arc::new(region),

@@ -14,7 +14,7 @@ use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{AppLine, Region, Slot};
 
-/// The private words of one slot. The thread that writes the slot's stack line writes them, too, but for events of other threads.
+/// The private words of one slot. The thread that writes the slot's stack line writes them. Other threads only count events.
 pub struct SlotWords {
     /// Generation of the slot's present (or last) use.
     pub generation: AtomicU32,

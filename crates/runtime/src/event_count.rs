@@ -3,7 +3,7 @@
 //!
 //! The flow group that serves the slot counts, and the slow thread may at the same time. If both added one to one word, both could
 //! store the same value. Who has seen the first of the two would sleep through the second. So each has a word of its own, and
-//! what they store in the line is made of both words.
+//! the value in the line is made of both.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,7 +35,7 @@ impl EventCount {
     #[inline]
     pub fn serve(&self, line: &AtomicU32) {
         let served = self.served.load(Ordering::Relaxed).wrapping_add(1);
-        // Whoever sees this word sees what has happened, too, and so does who sees a value that is made of it.
+        // Release: a thread that sees the new value sees what has happened. So does one that sees the line's value, which is made of it.
         self.served.store(served, Ordering::Release);
         line.store(together(served, self.others.load(Ordering::Acquire)), Ordering::Release);
     }
@@ -50,8 +50,8 @@ impl EventCount {
 mod tests {
     use super::*;
 
-    /// Two threads raise an event each while a third one is about to sleep. What a thread has stored may be seen by the others
-    /// only after its next load.
+    /// Two threads raise an event each while a third one is about to sleep. A thread may load before the others see what it has
+    /// stored.
     #[derive(Clone, Copy, Default)]
     struct Model {
         /// How far each thread is.

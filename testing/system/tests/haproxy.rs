@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use towpath_system_tests::module::{STEPS, Spliced, module, object, spliced};
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until};
+use towpath_system_tests::{Lab, Program, Scratch, Service, bin, require_program, until, until_or};
 
 /// Ports of haproxy in TCP mode, of one with short time-outs, and in HTTP mode. The servers' ports are 100 higher.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
@@ -283,6 +283,15 @@ fn whole(stage: &Stage, clients: &mut [Running]) -> [u64; 2] {
     [0, 2].map(|at| sent.iter().map(|numbers| numbers[at].parse::<u64>().unwrap()).sum())
 }
 
+/// Waits until haproxy has counted so many bytes in and out.
+fn counts(stage: &Stage, expected: [u64; 2]) {
+    let found = || {
+        let (counted, sessions) = (counted(stage, "whole"), stage.ask("show sess all"));
+        format!("expected {expected:?}, found {counted:?}\n{sessions}{}", stage.proxy.output())
+    };
+    until_or("haproxy's numbers", 60, || counted(stage, "whole") == expected, found);
+}
+
 /// The numbers of a listener in `show stat`: bytes in, and bytes out.
 fn counted(stage: &Stage, listener: &str) -> [u64; 2] {
     let table = stage.ask("show stat");
@@ -299,7 +308,7 @@ fn an_exchange_goes_on_past_haproxy_which_counts_each_byte() {
     stage.tell("enough");
     let [up, down] = whole(&stage, &mut [client]);
     // The question has 8 bytes, and the answer 3.
-    until("haproxy's numbers", 60, || counted(&stage, "whole") == [up + 8, down + 3]);
+    counts(&stage, [up + 8, down + 3]);
     let log = format!(" {} -- ", down + 3);
     until("the log", 60, || stage.proxy.output().contains(&log));
 }
@@ -311,7 +320,7 @@ fn a_download_goes_on_past_haproxy_although_the_client_says_nothing() {
     stage.await_spliced(PORTS[0], 40 * MB);
     stage.tell("enough");
     let [up, down] = whole(&stage, &mut [client]);
-    until("haproxy's numbers", 60, || counted(&stage, "whole") == [up + 8, down + 3]);
+    counts(&stage, [up + 8, down + 3]);
 }
 
 #[test]
@@ -323,7 +332,7 @@ fn several_of_both_threads_are_handed_over_at_once() {
     until("all hand-overs", 120, || stage.pairs() == clients.len());
     stage.tell("enough");
     let [up, down] = whole(&stage, &mut clients);
-    until("haproxy's numbers", 60, || counted(&stage, "whole") == [up + 8 * 8, down + 3 * 8]);
+    counts(&stage, [up + 8 * 8, down + 3 * 8]);
 }
 
 #[test]

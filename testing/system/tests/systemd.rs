@@ -288,10 +288,13 @@ fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
     let before = left();
     let head = "towpath run --require -- curl -sI http://127.0.0.1/";
     // Debian's rpm does not know what dpkg has installed.
-    for (install, upgrade, purge) in [
-        ("dpkg -i /tmp/first.deb", "dpkg --force-confold -i /tmp/later.deb", "dpkg --purge towpath"),
-        ("rpm -i --nodeps /tmp/first.rpm", "rpm -U --nodeps /tmp/later.rpm", "rpm -e towpath"),
-    ] {
+    let dpkg = ["dpkg -i /tmp/first.deb", "dpkg --force-confold -i /tmp/later.deb", "dpkg --purge towpath"];
+    let rpm = ["rpm -i --nodeps /tmp/first.rpm", "rpm -U --nodeps /tmp/later.rpm", "rpm -e towpath"];
+    // RPM does not tell a package's scripts the version before, and keeps a changed configuration under another name.
+    let kept = "/etc/towpath/towpathd.toml.rpmsave";
+    for ([install, upgrade, purge], version, kept) in
+        [(dpkg, "version 0.1.0", None), (rpm, "the version before", Some(kept))]
+    {
         booted.must(install);
         booted.must("systemctl start nginx");
         booted.must("towpath unit enable nginx");
@@ -303,7 +306,7 @@ fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
         booted.write("etc/towpath/towpathd.toml", "max_connections = 1000\n");
         let main = booted.property("towpathd.service", "MainPID");
         let said = booted.must(upgrade);
-        assert!(said.contains("towpathd still runs"), "{said}");
+        assert!(said.contains(&format!("towpathd still runs {version}")), "{said}");
         assert_eq!(booted.property("towpathd.service", "MainPID"), main);
         assert!(booted.must(head).contains("Server: nginx"));
         assert_eq!(fs::read_to_string(booted.path("etc/towpath/towpathd.toml")).unwrap(), "max_connections = 1000\n");
@@ -312,8 +315,10 @@ fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
         assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
         booted.must("systemctl restart nginx");
         assert!(booted.must("curl -sI http://127.0.0.1/").contains("Server: nginx"));
-        // RPM leaves a configuration that was changed.
-        booted.must("rm -rf /etc/towpath");
+        if let Some(kept) = kept {
+            assert_eq!(booted.must(&format!("cat {kept}")), "max_connections = 1000\n");
+            booted.must(&format!("rm -r {kept} /etc/towpath"));
+        }
         assert_eq!(left(), before);
     }
 }

@@ -45,7 +45,7 @@ const BENCHMARK: &str = "the client's CPU: redis-benchmark and its kernel keep i
     for a sixth or more";
 const CLIENTS_CONNECTIONS: &str = "the client's CPU, busy 96 % of the time, two thirds of it with connect, close and socket; the server's is \
     busy 94 %, a tenth of that with bpf calls";
-const TAIL: &str = "waits of milliseconds for a CPU, which both stacks see: Linux's own rounds lie up to 90-fold apart at p99, and up to \
+const TAIL: &str = "waits of milliseconds on both stacks, for what is not known: Linux's own rounds lie up to 90-fold apart at p99, and up to \
     12-fold at p99.9";
 const OWN_WORK: &str = "the requests' own work, two thirds to three quarters of the CPU that core and server share; the core takes a fifth \
     of it at most";

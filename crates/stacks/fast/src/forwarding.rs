@@ -35,10 +35,8 @@ impl SlowHost {
     }
 
     pub fn look_at_splice(&mut self, tuple: &FourTuple) -> Option<Forwarded> {
-        if let Some(copy) = self.network.forwarded(tuple) {
-            self.splices.note(tuple, &copy);
-        }
-        self.splices.forwarded(tuple)
+        let Self { splices, network, .. } = self;
+        splices.look(tuple, || network.forwarded(tuple))
     }
 
     pub fn end_splice(&mut self, tuple: &FourTuple) {

@@ -28,6 +28,8 @@ const COUNTS_AT: usize = 88;
 const KERNEL_COUNTS_AT: usize = 104;
 /// An acknowledgement may be older by so much than one that has overtaken it: as in `bpf/modules/splice.h`.
 const OVERTAKEN: u32 = 1 << 18;
+/// No window is larger (RFC 7323 §2.3), so no acknowledgement is that far ahead of another.
+const MOST_AHEAD: u32 = 1 << 30;
 /// Bits of `ended`.
 const FIN: u8 = 1;
 const RST: u8 = 2;
@@ -98,8 +100,20 @@ impl Splices {
         }
     }
 
-    /// What the module has done with the segments of this connection's peer.
-    pub fn forwarded(&self, tuple: &FourTuple) -> Option<Forwarded> {
+    /// What the module and the kernel have done with the segments of this connection's peer. `copy`: the kernel's element.
+    ///
+    /// A FIN or RST passes the module, and the bytes before it may pass the kernel. So it counts only if it was there before the
+    /// kernel's element was read. Else the application would be told of the end before these bytes.
+    pub fn look(&self, tuple: &FourTuple, copy: impl FnOnce() -> Option<Splice>) -> Option<Forwarded> {
+        let Forwarded { fin, rst, .. } = self.forwarded(tuple)?;
+        if let Some(copy) = copy() {
+            self.note(tuple, &copy);
+        }
+        self.forwarded(tuple).map(|now| Forwarded { fin, rst, ..now })
+    }
+
+    /// What the module has done, and the kernel as far as it has been [noted](Self::note).
+    fn forwarded(&self, tuple: &FourTuple) -> Option<Forwarded> {
         let mut value = [0; VALUE];
         if !self.map()?.get(&key(tuple)?, &mut value) {
             return None;
@@ -138,13 +152,16 @@ impl Splices {
             return;
         }
         let counts = &copy[COUNTS_AT..KERNEL_COUNTS_AT];
-        if value[KERNEL_COUNTS_AT..] == *counts {
-            return;
+        let is_news = value[KERNEL_COUNTS_AT..] != *counts;
+        if is_news {
+            map.put(&key, KERNEL_COUNTS_AT, counts);
         }
-        map.put(&key, KERNEL_COUNTS_AT, counts);
         let [ours, kernels] = [&value, copy].map(|value| number(value, ACKED_AT));
         // The module's own rule. One that was forged does not stay.
-        if ours.wrapping_sub(kernels) > OVERTAKEN {
+        let is_other = is_news && ours.wrapping_sub(kernels) > OVERTAKEN;
+        // The kernel may be far ahead of the module: then a FIN that comes to the module has taken the newest one back.
+        let was_taken_back = (1..=MOST_AHEAD).contains(&kernels.wrapping_sub(ours));
+        if is_other || was_taken_back {
             map.put(&key, ACKED_AT, &copy[ACKED_AT..ACKED_AT + 4]);
         }
     }
@@ -351,6 +368,41 @@ mod tests {
         assert_eq!((number(&again, ACKED_AT), count(&again, COUNTS_AT)), (9, 5));
         let behind = Splices(splices.0.map(|translator| Translator { is_first: false, ..translator }));
         assert_eq!(behind.for_kernel(&tuple(4000)), None, "another module sees the frames first");
+    }
+
+    #[test]
+    fn an_old_acknowledgement_in_a_fin_does_not_stay_when_the_kernel_has_seen_newer_ones() {
+        let splices = splices(8);
+        enter(&splices, &both()).unwrap();
+        let (from, map) = (tuple(4000), splices.map().unwrap());
+        let mut copy = splices.for_kernel(&from).unwrap();
+        copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&2_000_000u32.to_ne_bytes());
+        copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
+        splices.note(&from, &copy);
+        // The module has had the FIN late, and the kernel sends on nothing more.
+        map.put(&key(&from).unwrap(), ACKED_AT, &1_000_000u32.to_ne_bytes());
+        assert_eq!(splices.look(&from, || Some(copy)).unwrap().acked, Seq(2_000_000));
+    }
+
+    #[test]
+    fn an_end_counts_only_with_all_that_the_kernel_has_sent_on_before_it() {
+        let splices = splices(8);
+        enter(&splices, &both()).unwrap();
+        let (from, map) = (tuple(4000), splices.map().unwrap());
+        let counted = |bytes: u64| {
+            let mut copy = splices.for_kernel(&from).unwrap();
+            copy[COUNTS_AT + 8..COUNTS_AT + 16].copy_from_slice(&bytes.to_ne_bytes());
+            copy
+        };
+        // The kernel's element is read. Then the kernel sends more on, and the module has the end.
+        let seen = splices.look(&from, || {
+            let copy = counted(100);
+            map.put(&key(&from).unwrap(), ENDED_AT, &[FIN]);
+            Some(copy)
+        });
+        assert_eq!(seen, Some(Forwarded { acked: Seq(6), bytes: 100, ..Forwarded::default() }));
+        let seen = splices.look(&from, || Some(counted(150))).unwrap();
+        assert_eq!((seen.bytes, seen.fin), (150, Some(Seq(0))));
     }
 
     #[test]
