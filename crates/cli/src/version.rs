@@ -1,6 +1,6 @@
 //! `towpath version`: what this is, for people and for programs that roll it out.
 
-use crate::{json, print};
+use crate::print;
 use serde::Serialize;
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! Requests of the service's threads to a thread of a stack.
 
 use crate::client_setup::{ClientId, ClientSetup};
-use crate::ended::EndedSocket;
+use crate::ended_socket::EndedSocket;
 use crate::files::SharedFile;
 use crate::mailbox::Doorbell;
 use crate::reservation::Reservation;

@@ -2,7 +2,7 @@
 
 use crate::capture::{Capture, Wish};
 use crate::client_setup::{ClientId, ClientMemory, ClientSetup};
-use crate::ended::EndedSocket;
+use crate::ended_socket::EndedSocket;
 use crate::execute::Executed;
 use crate::files::{Files, SharedFile};
 use crate::reservation::Reservation;
