@@ -17,7 +17,7 @@
 #define OPTION_SACK 5
 #define OPTION_TIMESTAMPS 8
 #define MOST_OPTION_BYTES 40
-// An acknowledgement may be older by so much than one that has overtaken it.
+// An acknowledgement that is older by no more than this was overtaken.
 #define OVERTAKEN (1 << 18)
 
 // What sums gain by a translation. They have not been folded.
@@ -132,7 +132,7 @@ static __always_inline int translate(struct ethhdr *eth, const __u64 link, const
     struct ipv6hdr *ip6 = (void *)ip;
     const __u32 ip_bytes = v6 ? sizeof(*ip6) : sizeof(*ip);
     struct tcphdr *tcp = (void *)ip + ip_bytes;
-    __u32 headers = ip_bytes + tcp->doff * 4, seq, acked, window;
+    __u32 headers = ip_bytes + tcp->doff * 4, seq, acked, behind, window;
     __u32 length = v6 ? ip_bytes + bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip->tot_len);
 
     // As a router: a segment that goes round in circles comes to an end.
@@ -163,9 +163,13 @@ static __always_inline int translate(struct ethhdr *eth, const __u64 link, const
     gains->segment += add(&tcp->seq, splice->seq, 0);
     if (tcp->ack) {
         acked = bpf_ntohl(tcp->ack_seq);
-        // One that is a little older was overtaken by the one before it.
-        if (splice->acked - acked > OVERTAKEN)
+        behind = splice->acked - acked;
+        if (behind > OVERTAKEN) {
+            // One that is far older was overtaken, too, or the one before it was forged. Who knows what was sent can tell.
+            if (behind < 1U << 31 && splice->acked - splice->newest < 1U << 31)
+                splice->newest = splice->acked;
             splice->acked = acked;
+        }
         gains->segment += add(&tcp->ack_seq, splice->ack, 0);
     }
     window = bpf_ntohs(tcp->window) << splice->left >> splice->right;

@@ -50,10 +50,12 @@ struct towpath_splice {
     __u8 right;  // then to the right. One of them is 0.
     __u8 ended;  // The module sets bit 0 when a FIN has gone on, and bit 1 when a RST has.
     __u8 tagged; // 1: segments have the tag of a VLAN, and keep it.
-    __u32 acked;    // The module keeps the newest acknowledgement here, as it came,
+    __u32 acked;    // The module keeps the last acknowledgement here, as it came, unless others have overtaken it,
     __u32 fin;      // the sequence number after the last FIN
     __u32 rst;      // and that of the last RST.
     __u32 out;      // The index of the interface by which it goes. 0: back over a port that has none.
+    __u32 newest;   // The newest acknowledgement that a far older one has taken the place of.
+    __u32 unused;
     __u64 segments; // It counts what it has sent on: frames,
     __u64 bytes;    // and their payload.
     // The same for what the kernel has sent on without the module. The stack keeps it.

@@ -19,7 +19,7 @@ use towpath_rng::Rng;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     ended: u8,
-    numbers: [u32; 3],
+    numbers: [u32; 4],
     sums: [u64; 2],
 }
 
@@ -27,12 +27,16 @@ impl Counted {
     fn of(value: &[u8]) -> Self {
         let number = |at: usize| u32::from_ne_bytes(value[at..at + 4].try_into().unwrap());
         let sum = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap());
-        Self { ended: value[70], numbers: [72, 76, 80].map(number), sums: [88, 96].map(sum) }
+        Self { ended: value[70], numbers: [72, 76, 80, 88].map(number), sums: [96, 104].map(sum) }
     }
 
     fn add(&mut self, segment: &Segment) {
         let length = segment.payload.len();
-        if segment.flags & ACK != 0 && self.numbers[0].wrapping_sub(segment.ack) > 1 << 18 {
+        let behind = self.numbers[0].wrapping_sub(segment.ack);
+        if segment.flags & ACK != 0 && behind > 1 << 18 {
+            if behind < 1 << 31 && self.numbers[0].wrapping_sub(self.numbers[3]) < 1 << 31 {
+                self.numbers[3] = self.numbers[0];
+            }
             self.numbers[0] = segment.ack;
         }
         if segment.flags & FIN != 0 {
@@ -53,7 +57,7 @@ struct Forwarder {
     program: OwnedFd,
     flows: HashMap<MapData, [u8; 12], u32>,
     flows6: HashMap<MapData, [u8; 36], u32>,
-    splices: HashMap<MapData, Connection, [u8; 120]>,
+    splices: HashMap<MapData, Connection, [u8; 128]>,
 }
 
 impl Forwarder {
@@ -76,7 +80,7 @@ impl Forwarder {
     }
 
     fn set(&mut self, key: &Connection, by: &Splice) {
-        self.splices.insert(key, <[u8; 120]>::try_from(by.value()).unwrap(), 0).unwrap();
+        self.splices.insert(key, <[u8; 128]>::try_from(by.value()).unwrap(), 0).unwrap();
         let flow = named(key);
         if is_v6(key) {
             self.flows6.insert(<[u8; 36]>::try_from(flow).unwrap(), Self::PASSIVE_AND_SPLICED, 0).unwrap();

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 pub type Connection = [u8; 40];
 
 /// `struct towpath_splice`.
-pub type Splice = [u8; 120];
+pub type Splice = [u8; 128];
 
 /// Where a splice says by which interface its segments go; 0: back over the port that they came by, which has none.
 pub const OUT_AT: usize = 84;

@@ -444,7 +444,7 @@ fn a_connection_is_spliced_with_itself(port: &str, most: u64) {
     let by = (received as u32).wrapping_sub(sent as u32);
     let numbers = [by, by.wrapping_neg(), 0, 0].map(u32::to_ne_bytes).concat();
     let shifts = [shift.max(0) as u8, (-shift).max(0) as u8];
-    let value = [&connection[..], &macs, &numbers, &shifts, &[0; 50]].concat();
+    let value = [&connection[..], &macs, &numbers, &shifts, &[0; 58]].concat();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let line = format!("maps splice towpath_splices set hex:{} hex:{}", hex(&connection), hex(&value));
     module(&service, &line).run(30).ok();

@@ -56,7 +56,7 @@ impl Splice {
     pub fn value(&self) -> Vec<u8> {
         let numbers = [self.seq, self.ack, self.tsval, self.tsecr].map(u32::to_ne_bytes).concat();
         let shifts = [self.left, self.right, 0, self.tagged.into()];
-        [&self.to[..], &self.macs, &numbers, &shifts, &[0; 12], &self.out.to_ne_bytes(), &[0; 32]].concat()
+        [&self.to[..], &self.macs, &numbers, &shifts, &[0; 12], &self.out.to_ne_bytes(), &[0; 40]].concat()
     }
 }
 

@@ -15,8 +15,8 @@ const MAP: &str = "towpath_splices";
 /// Bytes of a key and of a value.
 const KEY: usize = size_of::<Connection>();
 const VALUE: usize = size_of::<Splice>();
-/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, if there is a tag, the newest acknowledgement, the ends, and
-/// what has gone on: by the module, and by the kernel.
+/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, if there is a tag, the last
+/// acknowledgement, the ends, the newest acknowledgement, and what has gone on: by the module, and by the kernel.
 const LINK_AT: usize = KEY;
 const SHIFTS_AT: usize = 68;
 const ENDED_AT: usize = 70;
@@ -24,12 +24,11 @@ const TAGGED_AT: usize = 71;
 const ACKED_AT: usize = 72;
 const FIN_AT: usize = 76;
 const RST_AT: usize = 80;
-const COUNTS_AT: usize = 88;
-const KERNEL_COUNTS_AT: usize = 104;
-/// An acknowledgement may be older by so much than one that has overtaken it: as in `bpf/modules/splice.h`.
+const NEWEST_AT: usize = 88;
+const COUNTS_AT: usize = 96;
+const KERNEL_COUNTS_AT: usize = 112;
+/// An acknowledgement that is older by no more than this was overtaken: as in `bpf/modules/splice.h`.
 const OVERTAKEN: u32 = 1 << 18;
-/// No window is larger (RFC 7323 §2.3), so no acknowledgement is that far ahead of another.
-const MOST_AHEAD: u32 = 1 << 30;
 /// Bits of `ended`.
 const FIN: u8 = 1;
 const RST: u8 = 2;
@@ -121,6 +120,7 @@ impl Splices {
         let ended = value[ENDED_AT];
         Some(Forwarded {
             acked: Seq(number(&value, ACKED_AT)),
+            newest: Seq(number(&value, NEWEST_AT)),
             fin: (ended & FIN != 0).then(|| Seq(number(&value, FIN_AT))),
             rst: (ended & RST != 0).then(|| Seq(number(&value, RST_AT))),
             segments: count(&value, COUNTS_AT).wrapping_add(count(&value, KERNEL_COUNTS_AT)),
@@ -152,17 +152,22 @@ impl Splices {
             return;
         }
         let counts = &copy[COUNTS_AT..KERNEL_COUNTS_AT];
-        let is_news = value[KERNEL_COUNTS_AT..] != *counts;
-        if is_news {
-            map.put(&key, KERNEL_COUNTS_AT, counts);
+        if value[KERNEL_COUNTS_AT..] == *counts {
+            return;
         }
-        let [ours, kernels] = [&value, copy].map(|value| number(value, ACKED_AT));
-        // The module's own rule. One that was forged does not stay.
-        let is_other = is_news && ours.wrapping_sub(kernels) > OVERTAKEN;
-        // The kernel may be far ahead of the module: then a FIN that comes to the module has taken the newest one back.
-        let was_taken_back = (1..=MOST_AHEAD).contains(&kernels.wrapping_sub(ours));
-        if is_other || was_taken_back {
-            map.put(&key, ACKED_AT, &copy[ACKED_AT..ACKED_AT + 4]);
+        map.put(&key, KERNEL_COUNTS_AT, counts);
+        // As the module does it.
+        let [ours, kernels] = [&value, copy].map(|value| Seq(number(value, ACKED_AT)));
+        let mut newest = Seq(number(&value, NEWEST_AT));
+        let before = (ours.bytes_since(kernels) > OVERTAKEN).then_some(ours).filter(|ours| ours.distance(kernels) > 0);
+        for other in before.into_iter().chain([Seq(number(copy, NEWEST_AT))]) {
+            if other.distance(newest) > 0 {
+                newest = other;
+            }
+        }
+        map.put(&key, NEWEST_AT, &newest.0.to_ne_bytes());
+        if ours.bytes_since(kernels) > OVERTAKEN {
+            map.put(&key, ACKED_AT, &kernels.0.to_ne_bytes());
         }
     }
 
@@ -199,7 +204,8 @@ fn value(translation: &Translation, out: u32) -> Option<Splice> {
     }
     value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
     value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
-    for (at, number) in [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr), (ACKED_AT, acked.0), (OUT_AT, out)] {
+    let link_and_ack = [(ACKED_AT, acked.0), (NEWEST_AT, acked.0), (OUT_AT, out)];
+    for (at, number) in [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr)].into_iter().chain(link_and_ack) {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
     (value[SHIFTS_AT], value[SHIFTS_AT + 1]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);
@@ -282,6 +288,7 @@ mod tests {
         expected.extend(6u32.to_ne_bytes());
         expected.resize(OUT_AT, 0);
         expected.extend(1u32.to_ne_bytes());
+        expected.extend(6u32.to_ne_bytes());
         expected.resize(VALUE, 0);
         assert_eq!(value.as_slice(), expected);
         assert!(map.get(&key(&tuple(5000)).unwrap(), &mut value));
@@ -322,13 +329,13 @@ mod tests {
     fn what_a_module_has_done_is_read_back_and_a_new_link_keeps_it() {
         let splices = splices(8);
         enter(&splices, &both()).unwrap();
-        let begun = Forwarded { acked: Seq(6), ..Forwarded::default() };
+        let begun = Forwarded { acked: Seq(6), newest: Seq(6), ..Forwarded::default() };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(begun));
         let (map, key) = (splices.map().unwrap(), key(&tuple(4000)).unwrap());
         let mut value = [0; VALUE];
         assert!(map.get(&key, &mut value));
         value[ENDED_AT] = FIN | RST;
-        for (at, number) in [(ACKED_AT, 10u32), (FIN_AT, 11), (RST_AT, 12), (COUNTS_AT, 13)] {
+        for (at, number) in [(ACKED_AT, 10u32), (FIN_AT, 11), (RST_AT, 12), (COUNTS_AT, 13), (NEWEST_AT, 15)] {
             value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
         }
         for (at, bytes) in [(COUNTS_AT, 14u64), (KERNEL_COUNTS_AT, 1 << 32)] {
@@ -338,7 +345,7 @@ mod tests {
         let link = Link { destination: [9; 6], ..both()[0].link };
         splices.relink(&Translation { link, ..both()[0] }, 0);
         let (fin, rst) = (Some(Seq(11)), Some(Seq(12)));
-        let seen = Forwarded { acked: Seq(10), fin, rst, segments: 13, bytes: (1 << 32) + 14 };
+        let seen = Forwarded { acked: Seq(10), newest: Seq(15), fin, rst, segments: 13, bytes: (1 << 32) + 14 };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
         assert!(map.get(&key, &mut value) && value[LINK_AT..LINK_AT + 6] == [9; 6]);
         splices.remove(&tuple(4000));
@@ -362,26 +369,12 @@ mod tests {
             let noted = splices.forwarded(&tuple(4000)).unwrap().acked;
             assert_eq!(noted, Seq(if segments == 7 { 1 << 31 } else { 9 }));
         }
-        let seen = Forwarded { acked: Seq(9), segments: 5, ..Forwarded::default() };
+        let seen = Forwarded { acked: Seq(9), newest: Seq(1 << 31), segments: 5, ..Forwarded::default() };
         assert_eq!(splices.forwarded(&tuple(4000)), Some(seen));
         let again = splices.for_kernel(&tuple(4000)).unwrap();
         assert_eq!((number(&again, ACKED_AT), count(&again, COUNTS_AT)), (9, 5));
         let behind = Splices(splices.0.map(|translator| Translator { is_first: false, ..translator }));
         assert_eq!(behind.for_kernel(&tuple(4000)), None, "another module sees the frames first");
-    }
-
-    #[test]
-    fn an_old_acknowledgement_in_a_fin_does_not_stay_when_the_kernel_has_seen_newer_ones() {
-        let splices = splices(8);
-        enter(&splices, &both()).unwrap();
-        let (from, map) = (tuple(4000), splices.map().unwrap());
-        let mut copy = splices.for_kernel(&from).unwrap();
-        copy[ACKED_AT..ACKED_AT + 4].copy_from_slice(&2_000_000u32.to_ne_bytes());
-        copy[COUNTS_AT..COUNTS_AT + 8].copy_from_slice(&5u64.to_ne_bytes());
-        splices.note(&from, &copy);
-        // The module has had the FIN late, and the kernel sends on nothing more.
-        map.put(&key(&from).unwrap(), ACKED_AT, &1_000_000u32.to_ne_bytes());
-        assert_eq!(splices.look(&from, || Some(copy)).unwrap().acked, Seq(2_000_000));
     }
 
     #[test]
@@ -400,7 +393,7 @@ mod tests {
             map.put(&key(&from).unwrap(), ENDED_AT, &[FIN]);
             Some(copy)
         });
-        assert_eq!(seen, Some(Forwarded { acked: Seq(6), bytes: 100, ..Forwarded::default() }));
+        assert_eq!(seen, Some(Forwarded { acked: Seq(6), newest: Seq(6), bytes: 100, ..Forwarded::default() }));
         let seen = splices.look(&from, || Some(counted(150))).unwrap();
         assert_eq!((seen.bytes, seen.fin), (150, Some(Seq(0))));
     }

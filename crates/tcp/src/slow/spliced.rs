@@ -65,9 +65,17 @@ struct Running {
 }
 
 impl Running {
-    /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them.
+    /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them. The last
+    /// acknowledgement may have been on its way for longer than many others. A newer one before it counts if so much has gone on.
     fn heard(&self, seen: &[Forwarded; 2]) -> [Seq; 2] {
-        [seen[1].acked.sub(self.translations[0].seq), seen[0].acked.sub(self.translations[1].seq)]
+        [0, 1].map(|side| {
+            let other = &seen[1 - side];
+            let [last, newest] = [other.acked, other.newest].map(|seq| seq.sub(self.translations[side].seq));
+            // A FIN has a number, too.
+            let gone_on = seen[side].bytes.saturating_sub(self.passed[side]) + 1;
+            let was_sent = newest.distance(self.reached[side]) as i64 <= gone_on as i64;
+            if newest.distance(last) > 0 && was_sent { newest } else { last }
+        })
     }
 
     /// Counts what the other peers have acknowledged since the last time. No more counts than has gone on to them, so a forged

@@ -33,8 +33,10 @@ pub struct Forwarded {
     pub fin: Option<Seq>,
     /// The number of its RST.
     pub rst: Option<Seq>,
-    /// Its newest acknowledgement.
+    /// Its last acknowledgement, unless one overtook it that is not much newer.
     pub acked: Seq,
+    /// The newest one that a far older one came after: one of the two was forged, or the other was long on its way.
+    pub newest: Seq,
     /// How many there were.
     pub segments: u64,
     /// Their payload, with what has come again.

@@ -180,6 +180,27 @@ fn a_forged_acknowledgement_neither_adds_nor_stops_the_count() {
 }
 
 #[test]
+fn an_acknowledgement_that_was_long_on_its_way_takes_nothing_back() {
+    let mut proxy = Proxy::begun();
+    let ends = proxy.flows.map(|flow| proxy.bench.readings.0[&flow].rcv_nxt);
+    let delta = proxy.bench.world.splices.as_ref().unwrap()[&proxy.tuple(0)].0.seq;
+    // The other peer has acknowledged all and the FIN. Then an old acknowledgement comes.
+    proxy.seen(0).bytes = 2_000_000;
+    proxy.seen(0).fin = Some(ends[0].add(2_000_001));
+    proxy.acknowledged(0, ends[0].add(1_000_000));
+    let passed = |proxy: &mut Proxy, newest: u32| {
+        proxy.seen(1).newest = ends[0].add(newest).add(delta);
+        proxy.bench.pass_ms(150);
+        proxy.bench.world.passed_on[&proxy.owners[0]]
+    };
+    // More than was sent nobody has acknowledged.
+    assert_eq!(passed(&mut proxy, 2_000_002), 1_000_000);
+    assert!(proxy.steps().is_empty());
+    assert_eq!(passed(&mut proxy, 2_000_001), 2_000_000);
+    assert_eq!(proxy.steps(), [format!("ended {}", proxy.flows[0].0)], "its end has arrived");
+}
+
+#[test]
 fn who_asks_again_after_the_time_is_over_hears_of_it_once() {
     for swapped in [false, true] {
         let mut proxy = Proxy::new();

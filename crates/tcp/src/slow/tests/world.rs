@@ -211,7 +211,7 @@ impl Host for World {
     fn splice(&mut self, both: &[Translation; 2]) -> Result<(), i32> {
         let splices = self.splices.as_mut().ok_or(95)?;
         for translation in both {
-            let seen = Forwarded { acked: translation.acked, ..Forwarded::default() };
+            let seen = Forwarded { acked: translation.acked, newest: translation.acked, ..Forwarded::default() };
             assert!(splices.insert(translation.from, (*translation, seen)).is_none());
         }
         Ok(())
