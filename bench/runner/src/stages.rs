@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use towpath_bench_report::Spread;
+use towpath_bench_report::{Spread, print_json};
 use towpath_service::programs::find;
 
 /// The stages in the order of a frame, and whether there may be several of one.
@@ -111,9 +111,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     let measured = payloads.iter().map(|payload| measure(&program, &scratch.0, *payload, options));
     let report =
         Report { machine: machine::machine(), rounds: options.rounds, measured: measured.collect::<io::Result<_>>()? };
-    if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(io::Error::other)?);
-    } else {
+    if !print_json(options.json, &report) {
         print(&report);
     }
     Ok(())

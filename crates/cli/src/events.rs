@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let events: Events = api::ask(&socket, Command::Events)?;
     if arguments.json {
-        return Ok(serde_json::to_string(&events).unwrap_or_default() + "\n");
+        return Ok(crate::json::line(&events));
     }
     let threads = if arguments.before { &events.before } else { &events.threads };
     Ok(page(threads, arguments.thread.as_deref(), arguments.last))

@@ -70,7 +70,7 @@ impl Carrier {
         if stack.state.load(Ordering::Acquire) != state::ESTABLISHED {
             return IsStack::Neither;
         }
-        if stack.pair.load(Ordering::Relaxed) != 0 {
+        if stack.pair.load(Ordering::Acquire) != 0 {
             return IsStack::No;
         }
         if stack.generation.load(Ordering::Acquire) != generation {
@@ -102,17 +102,18 @@ impl Carrier {
     ) -> Self {
         let (lines, private) = (in_register(lines), in_register(private));
         let (app, stack) = (&lines.app, &lines.stack);
-        // In this order: the stack says whether a connection is direct before it says ESTABLISHED.
+        // In this order: the stack says whether a connection is direct before it says ESTABLISHED, and of which generation the
+        // slot is before that.
         if stack.state.load(Ordering::Acquire) != state::ESTABLISHED {
             return Self::Neither;
         }
         let is_current = || stack.generation.load(Ordering::Acquire) == generation;
         let lines = Lines { session, slot, generation, app, stack, private };
-        match stack.pair.load(Ordering::Relaxed) {
+        match stack.pair.load(Ordering::Acquire) {
             0 if is_current() => Self::Stack(lines),
             0 => Self::Neither,
             pair => {
-                let word = stack.pair_slot.load(Ordering::Relaxed);
+                let word = stack.pair_slot.load(Ordering::Acquire);
                 if is_current() { Self::Direct(DirectLines { lines, pair, word }) } else { Self::Neither }
             }
         }

@@ -37,12 +37,12 @@ pub fn forked() {
     ASKING.reset();
 }
 
-/// The session has ended: its pair regions' memory goes, and their addresses stay.
+/// The session has ended: its pair regions' memory goes, and their addresses stay taken, as those of the session itself do.
 pub(crate) fn forget_session(session: &Session) {
     session.pairs.store(0, Ordering::SeqCst);
     session.places.iter().for_each(|place| place.number.store(0, Ordering::Release));
     for mapped in session.places.iter().filter_map(Place::mapped) {
-        // Without it the memory goes when another pair takes the place.
+        // Without it the memory stays, too.
         let _ = mapped.region.retire();
         for doorbell in mapped.doorbells.iter().flatten() {
             doorbell.number.store(0, Ordering::Release);
@@ -142,7 +142,7 @@ fn map(session: &Session, pair: u32, word: u32) -> Option<()> {
         ask()
     })?;
     match place.mapped() {
-        // Another service may have pairs of another size.
+        // A pair that this one takes the place of.
         Some(mapped) if mapped.region.geometry() == geometry => {
             place.number.store(0, Ordering::Release);
             mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;

@@ -41,7 +41,7 @@ fn count_giving(app: &AppLine) {
 fn is_carried_by_stack(socket: &Socket) -> bool {
     let stack = socket.stack();
     stack.state.load(Ordering::Acquire) == state::ESTABLISHED
-        && stack.pair.load(Ordering::Relaxed) == 0
+        && stack.pair.load(Ordering::Acquire) == 0
         && !socket.is_gone()
 }
 

@@ -17,8 +17,8 @@ const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// In copy mode frames being sent count against the socket's send buffer. The default size holds about 100.
 const SEND_BUFFER_BYTES: libc::c_int = 16 << 20;
 /// Memory for frames is registered so often, with so much time in between.
-const REGISTRATIONS: u32 = 5;
-const BETWEEN_REGISTRATIONS: std::time::Duration = std::time::Duration::from_millis(20);
+const REGISTRATIONS: u32 = 10;
+const BETWEEN_REGISTRATIONS: std::time::Duration = std::time::Duration::from_millis(50);
 /// Size of the smaller huge page of x86-64, and of arm64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -389,11 +389,14 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// [`register`], again if the kernel has no memory: on a busy machine it may have some a moment later.
+/// [`register`], again if the kernel has no memory: on a busy machine it may have some a moment later. The limit of locked memory
+/// counts what the service before has held until the kernel has given it back, which it does later.
 fn register_patiently(socket: &OwnedFd, memory: &Mapping, frame_bytes: u32) -> io::Result<()> {
     for _ in 1..REGISTRATIONS {
         match register(socket, memory, frame_bytes) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => std::thread::sleep(BETWEEN_REGISTRATIONS),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS)) => {
+                std::thread::sleep(BETWEEN_REGISTRATIONS);
+            }
             result => return result,
         }
     }

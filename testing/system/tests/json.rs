@@ -39,6 +39,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("reload", "reload --socket SOCKET"),
     ("log-level", "log-level debug --socket SOCKET"),
     ("reset", "reset --port 25 --socket SOCKET"),
+    ("events", "events --socket SOCKET"),
     ("doctor", "doctor"),
     ("unit", "unit list"),
     ("unit-enable", "unit enable no-such-unit.service"),
@@ -58,7 +59,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("stop", "stop --socket SOCKET"),
 ];
 /// Those that must succeed here: an error alone would show little.
-const SUCCEED: [&str; 15] = [
+const SUCCEED: [&str; 16] = [
+    "events",
     "log-level",
     "sockets",
     "status",

@@ -65,10 +65,11 @@ impl Interest {
         is_plain.then_some(session)
     }
 
-    /// The shortest look: at most one event is queued, and one entry is to be looked at, that of a connection which a stack
-    /// carries. The list is plain for this session, and the process has no direct connections. What it takes out of a queue it enters in the list, as [`Interest::drain`]
-    /// does. So the longer look finds it there. It calls nothing, so that its caller saves no register. `put` gets the event;
-    /// false = it could not be stored.
+    /// The shortest look, at one entry, and that of a connection which a stack carries. At most one event is queued.
+    ///
+    /// The list must be plain for this session, and the process must have no direct connections. What is taken out of a queue is
+    /// entered in the list, as [`Interest::drain`] does, so the longer look finds it there. Nothing is called, so that the caller
+    /// saves no register. `put` gets the event; false = it could not be stored.
     #[inline(always)]
     pub fn glance(
         &mut self,
