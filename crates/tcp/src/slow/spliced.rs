@@ -65,16 +65,17 @@ struct Running {
 }
 
 impl Running {
-    /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them. The last
-    /// acknowledgement may have been on its way for longer than many others. A newer one before it counts if so much has gone on.
+    /// How far the other peer has acknowledged each one's bytes, in the numbers of the one that has sent them. If the last
+    /// acknowledgement says nothing new, it may have been on its way for longer than many others. So a newer one before it counts if
+    /// that much has gone on.
     fn heard(&self, seen: &[Forwarded; 2]) -> [Seq; 2] {
         [0, 1].map(|side| {
-            let other = &seen[1 - side];
+            let (other, reached) = (&seen[1 - side], self.reached[side]);
             let [last, newest] = [other.acked, other.newest].map(|seq| seq.sub(self.translations[side].seq));
             // A FIN has a number, too.
             let gone_on = seen[side].bytes.saturating_sub(self.passed[side]) + 1;
-            let was_sent = newest.distance(self.reached[side]) as i64 <= gone_on as i64;
-            if newest.distance(last) > 0 && was_sent { newest } else { last }
+            let is_known = last.distance(reached) <= 0 && u64::from(newest.bytes_since(reached)) <= gone_on;
+            if is_known && newest.distance(last) > 0 { newest } else { last }
         })
     }
 

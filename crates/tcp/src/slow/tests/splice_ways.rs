@@ -197,7 +197,7 @@ fn an_acknowledgement_that_was_long_on_its_way_takes_nothing_back() {
     assert_eq!(passed(&mut proxy, 2_000_002), 1_000_000);
     assert!(proxy.steps().is_empty());
     assert_eq!(passed(&mut proxy, 2_000_001), 2_000_000);
-    assert_eq!(proxy.steps(), [format!("ended {}", proxy.flows[0].0)], "its end has arrived");
+    assert_eq!(proxy.steps(), [format!("ended(none) {}", proxy.flows[0].0)], "its end has arrived");
 }
 
 #[test]
