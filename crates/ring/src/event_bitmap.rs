@@ -251,14 +251,16 @@ mod tests {
             assert!(bitmap.first().is_none() && bitmap.is_empty(), "{slot}");
             bitmap.post(slot);
             assert!(bitmap.first() == Some(slot) && !bitmap.is_empty(), "{slot}");
+            assert_eq!(bitmap.only(), Only::Slot(slot));
             assert_eq!(taken(bitmap), [slot]);
             assert!(bitmap.first().is_none() && taken(bitmap).is_empty(), "{slot}");
         }
         bitmap.post(131);
         assert_eq!(bitmap.begin().and_then(|begun| begun.only()), Some(131));
-        assert!(bitmap.is_empty() && bitmap.begin().is_none());
+        assert!(bitmap.is_empty() && bitmap.begin().is_none() && bitmap.only() == Only::Nothing);
         for two in [[130, 131], [0, 64]] {
             two.iter().for_each(|slot| bitmap.post(*slot));
+            assert_eq!(bitmap.only(), Only::Unclear, "{two:?}");
             let (begun, mut rest) = (bitmap.begin().expect("two"), Vec::new());
             assert_eq!(begun.only(), None, "{two:?}");
             bitmap.go_on(begun, |slot| rest.push(slot));
@@ -284,7 +286,7 @@ mod tests {
     fn the_next_post_makes_up_for_a_writer_that_died_between_word_and_summary() {
         let (summary, words, armed) = (none(), [none(), AtomicU64::new(1 << 3)], AtomicU32::new(0));
         let bitmap = EventBitmap::over(&summary, &words, &armed);
-        assert!(bitmap.is_empty());
+        assert!(bitmap.is_empty() && bitmap.only() == Only::Nothing);
         bitmap.post(67);
         assert_eq!(taken(bitmap), [67]);
     }
