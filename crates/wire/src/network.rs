@@ -49,13 +49,19 @@ impl Network for Ipv4 {
     }
     #[inline]
     fn bad_source(&self) -> bool {
-        let source = Ipv4Addr::from(self.source);
-        source.is_multicast() || source.is_broadcast() || source.is_unspecified()
+        is_bad_source(self.source)
     }
     #[inline]
     fn to_itself(&self) -> bool {
         self.source == self.destination
     }
+}
+
+/// Nobody sends from such an address.
+#[inline]
+pub(crate) fn is_bad_source(source: [u8; 4]) -> bool {
+    let source = Ipv4Addr::from(source);
+    source.is_multicast() || source.is_broadcast() || source.is_unspecified()
 }
 
 impl Network for Ipv6 {

@@ -32,6 +32,8 @@ pub struct FlowGroup<F> {
     spent: Producer<F>,
     /// The copies that are made, see [`super::Commit`].
     watermark: Arc<AtomicU64>,
+    /// A frame is to be injected as soon as all copies are made.
+    injecting: bool,
 }
 
 /// A batch of frames as a stage sees it.
@@ -58,12 +60,16 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         (spent, watermark): (Producer<F>, Arc<AtomicU64>),
         frames: usize,
     ) -> Self {
-        Self { fast, parsed, arrived: Vec::with_capacity(frames), copies, plans, spent, watermark }
+        Self { fast, parsed, arrived: Vec::with_capacity(frames), copies, plans, spent, watermark, injecting: false }
     }
 
     /// Takes a received batch through protocol and post, and orders its copies. False: none has come in whole.
     #[inline]
     pub fn receive(&mut self, now: Micros) -> bool {
+        // New copies would let it wait for ever.
+        if self.injecting {
+            return false;
+        }
         while let Some(parsed) = self.parsed.pop() {
             let last = parsed.arrival.last;
             self.arrived.push(parsed);
@@ -120,10 +126,13 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     }
 
     /// See [`FastPath::message`]. A frame for [`ToFast::Inject`] is copied here, so it comes back while copies are under way that
-    /// were ordered before.
+    /// were ordered before. Until it has been taken nothing is received.
     pub fn message(&mut self, now: Micros, message: ToFast, rings: &mut impl Rings) -> Result<(), ToFast> {
-        if matches!(message, ToFast::Inject(..)) && !self.is_quiet() {
-            return Err(message);
+        if matches!(message, ToFast::Inject(..)) {
+            self.injecting = !self.is_quiet();
+            if self.injecting {
+                return Err(message);
+            }
         }
         self.fast.message(now, message, rings);
         Ok(())

@@ -21,7 +21,8 @@
 //! The flow group decides in the order of run-to-completion, so the result is the same, frame by frame. Replicas can only
 //! delay it. An abandoned item's number is passed on at once, so nothing waits for it.
 //!
-//! A stage outlives its thread. If that has panicked, another one calls `recover` and goes on.
+//! A stage outlives its thread. If that of a [`Pre`] or a [`Build`] has panicked, another one calls `recover` and goes on. A
+//! [`Deliver`] makes its copy once more. The stages that are there once cannot go on after a panic yet.
 
 mod build;
 mod commit;

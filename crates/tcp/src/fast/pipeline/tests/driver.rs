@@ -137,6 +137,7 @@ impl<'a> Driver<'a> {
                 let mut message = Some(message.clone());
                 self.until("quiet", |d| {
                     message = message.take().and_then(|m| d.message(m));
+                    assert!(message.is_none() || !d.parts.group.receive(d.now), "what arrives would keep it waiting");
                     message.is_none()
                 });
             }

@@ -10,6 +10,7 @@ use crate::time::Micros;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use towpath_rng::Rng;
+use towpath_wire::checksum;
 
 /// The first and the last are marked in one place of [`super::super::copies`].
 const FLOWS: [FlowId; 3] = [FlowId(3), FlowId(5), FlowId(67)];
@@ -153,10 +154,18 @@ fn of(flow: FlowId, message: ToFast) -> ToFast {
     }
 }
 
+/// Of a segment over IPv4.
+fn fill_checksums(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = checksum::finish(checksum::add(0, &frame[14..34]));
+    frame[24..26].copy_from_slice(&sum);
+    towpath_wire::emit::fill_checksum(frame);
+}
+
 /// A frame that is no segment of a flow.
 fn stray(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    match rng.below(4) {
+    match rng.below(6) {
         0 => frame.truncate(rng.below(frame.len() as u64) as usize),
         1 => {
             let at = rng.below(frame.len() as u64) as usize;
@@ -166,6 +175,16 @@ fn stray(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
             // Another port, and so another checksum.
             frame[35] ^= 0x40;
             towpath_wire::emit::fill_checksum(&mut frame);
+        }
+        // From where nobody sends, and from itself.
+        3 => {
+            frame[26..30].copy_from_slice(&[224, 0, 0, 1]);
+            fill_checksums(&mut frame);
+        }
+        4 => {
+            frame.copy_within(30..34, 26);
+            frame.copy_within(36..38, 34);
+            fill_checksums(&mut frame);
         }
         _ => rng.fill(&mut frame),
     }
