@@ -98,13 +98,14 @@ struct {
 #define CLIENT_FIN 1
 #define SERVER_FIN 2
 #define ENDED 4
-#define CLIENT_RST 8
+#define RESET 8    // By a reset of either end, which the server may not have followed.
+#define GOES_ON 16 // It has not, and the connection's place is another one's.
 struct connection {
     __u64 seen_ns; // Last segment.
     __u32 acked;   // The server's last acknowledgement.
     __u32 state;
-    __u32 number; // See below.
-    __u32 unused;
+    __u32 number;   // See below.
+    __u32 answered; // The sequence number of the server's last SYN.
 };
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -222,7 +223,8 @@ static __always_inline int take(struct number *number, struct ends *ends, __u64 
     if (other) {
         // The map's element may change meanwhile.
         struct ends copy = other->ends;
-        if (counts(bpf_map_lookup_elem(&connections, &copy), now))
+        struct connection *one = bpf_map_lookup_elem(&connections, &copy);
+        if (counts(one, now) && one->number == number->number)
             return 0;
     }
     // A map of this kind always has room. With another way on, the verifier would follow each of them.
@@ -273,7 +275,14 @@ static __always_inline void ended(struct ends *ends, const int v6, struct connec
     name_client(&number.client, ends, v6);
     struct holder *holder = bpf_map_lookup_elem(&numbers, &number);
     struct hint *hint = bpf_map_lookup_elem(&hints, &number.client);
-    if (!holder || !hint || holder->ends.client_port != ends->client_port || holder->ends.server_port != ends->server_port)
+    if (!holder || !hint)
+        return;
+    // Who has been idle may have lost its number to another one. With a branch for each word, the verifier would follow each of them.
+    const __u32 *a = (const void *)&holder->ends, *b = (const void *)ends;
+    __u32 differ = 0;
+    for (unsigned int i = 0; i < sizeof(*ends) / sizeof(*a); i++)
+        differ |= a[i] ^ b[i];
+    if (differ)
         return;
     holder->before = hint->freed;
     hint->freed = number.number + 1;
@@ -286,15 +295,18 @@ static __always_inline int from_client(struct ends *ends, const int v6, struct t
     struct number number = {};
     if (one) {
         // It ends when the server has said so, too, or by a reset that the server must believe. Whoever goes on all the same needs
-        // a number again.
+        // a number again. So does who acknowledges the server's SYN, and nothing more: that begins a connection.
         if (one->state & ENDED) {
+            int begins = tcp->ack && bpf_ntohl(tcp->ack_seq) == one->answered + 1;
+            if (tcp->rst || !(has_payload || begins || one->state & GOES_ON))
+                return 1;
             __u32 most = most_of(ends, v6);
-            if (!has_payload || most > MOST)
+            if (most > MOST)
                 return 1;
             if (!take_number(&number, ends, v6, most, now))
                 return 0;
             one->number = number.number;
-            one->state = 0;
+            one->state &= SERVER_FIN;
         }
         one->seen_ns = now;
         if (tcp->fin) {
@@ -303,21 +315,21 @@ static __always_inline int from_client(struct ends *ends, const int v6, struct t
                 ended(ends, v6, one);
         }
         if (tcp->rst && bpf_ntohl(tcp->seq) == one->acked) {
-            one->state |= CLIENT_RST;
+            one->state |= RESET;
             ended(ends, v6, one);
         }
         return 1;
     }
     // Who acknowledges what was sent to it is there: a forger would have to guess the number.
-    __u32 *sent = bpf_map_lookup_elem(&opening, ends);
-    if (!sent || !tcp->ack || tcp->rst || bpf_ntohl(tcp->ack_seq) != *sent + 1)
+    __u32 *sent = bpf_map_lookup_elem(&opening, ends), answered = sent ? *sent : 0;
+    if (!sent || !tcp->ack || tcp->rst || bpf_ntohl(tcp->ack_seq) != answered + 1)
         return 1;
     __u32 most = most_of(ends, v6);
     if (most > MOST)
         return 1;
     if (!take_number(&number, ends, v6, most, now))
         return 0;
-    struct connection begun = {.seen_ns = now, .acked = bpf_ntohl(tcp->seq), .number = number.number};
+    struct connection begun = {.seen_ns = now, .acked = bpf_ntohl(tcp->seq), .number = number.number, .answered = answered};
     bpf_map_update_elem(&connections, ends, &begun, BPF_ANY);
     bpf_map_delete_elem(&opening, ends);
     return 1;
@@ -327,15 +339,38 @@ static __always_inline int from_client(struct ends *ends, const int v6, struct t
 static __always_inline void from_server(struct ends *ends, const int v6, struct connection *one, struct tcphdr *tcp, __u64 now)
 {
     one->seen_ns = now;
-    // The server has not believed the client's reset: data before it may have made it old. So the connection goes on, and counts.
-    if (one->state & CLIENT_RST && !tcp->rst)
-        one->state &= ~(ENDED | CLIENT_RST);
+    // The server has not believed the client's reset: data before it may have made it old. Or it has reset what came before the
+    // handshake was complete. So the connection goes on, and counts. If another one has its place, its client needs one for all it sends.
+    if (one->state & RESET && !tcp->rst) {
+        struct number number = {.number = one->number};
+        name_client(&number.client, ends, v6);
+        if (take(&number, ends, now))
+            one->state &= ~(ENDED | RESET | GOES_ON);
+        else
+            one->state |= GOES_ON;
+    }
     if (tcp->ack)
         one->acked = bpf_ntohl(tcp->ack_seq);
     if (tcp->fin)
         one->state |= SERVER_FIN;
+    if (tcp->rst && !(one->state & ENDED))
+        one->state |= RESET;
     if (tcp->rst || (tcp->fin && one->state & CLIENT_FIN))
         ended(ends, v6, one);
+}
+
+// The server answers a SYN: `ends` may begin another connection.
+static __always_inline void answer(struct ends *ends, struct tcphdr *tcp)
+{
+    __u32 number = bpf_ntohl(tcp->seq);
+    bpf_map_update_elem(&opening, ends, &number, BPF_ANY);
+    struct connection *one = bpf_map_lookup_elem(&connections, ends);
+    if (!one || one->answered == number)
+        return;
+    // Its place it has until it ends: the answer may be to a SYN before the segment that has begun the connection.
+    one->answered = number;
+    one->acked = bpf_ntohl(tcp->ack_seq);
+    one->state &= ~(CLIENT_FIN | SERVER_FIN);
 }
 
 // Is the segment within the limit of whoever has begun its connection? `has_payload`: it may be that it has.
@@ -352,9 +387,8 @@ static __always_inline int within_limit(const __be32 *from, const __be32 *to, co
         sent.server[i] = answered.client[i] = to[i];
     }
     if (tcp->syn) {
-        __u32 number = bpf_ntohl(tcp->seq);
         if (tcp->ack)
-            bpf_map_update_elem(&opening, &answered, &number, BPF_ANY);
+            answer(&answered, tcp);
         return 1;
     }
     struct connection *one = bpf_map_lookup_elem(&connections, &answered);

@@ -97,6 +97,20 @@ impl Wall {
         self.set(if host.is_v6() { "limits6" } else { "limits" }, &key, &most.to_ne_bytes());
     }
 
+    /// A connection of this number, in this state: 4 = it has ended.
+    fn knows(&mut self, host: Host, port: u16, number: u32, state: u32) {
+        let [client, server] = [host, host.server()].map(|one| {
+            let mut words = one.octets();
+            words.resize(16, 0);
+            words
+        });
+        let version: u32 = if host.is_v6() { 6 } else { 4 };
+        let ports = [port, PORT].map(u16::to_be_bytes).concat();
+        let key = [client, server, ports, version.to_ne_bytes().to_vec()].concat();
+        let value = [[0u32; 3], [state, number, 0]].concat().into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
+        self.set("connections", &key, &value);
+    }
+
     /// Does it pass? All have said the same.
     #[track_caller]
     fn passes(&mut self, frame: &[u8]) -> bool {
@@ -192,17 +206,7 @@ fn the_place_of_a_connection_that_ended_unseen_is_found() {
     for host in FAMILIES {
         wall.limit(host, 300);
         assert!((1000..1300).all(|port| wall.opens(host, port)));
-        let [client, server] = [host, host.server()].map(|one| {
-            let mut words = one.octets();
-            words.resize(16, 0);
-            words
-        });
-        let version: u32 = if host.is_v6() { 6 } else { 4 };
-        let ports = [1200u16, PORT].map(u16::to_be_bytes).concat();
-        let key = [client, server, ports, version.to_ne_bytes().to_vec()].concat();
-        // It has ended: number 200.
-        let value = [[0u32; 3], [4, 200, 0]].concat().into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
-        wall.set("connections", &key, &value);
+        wall.knows(host, 1200, 200, 4);
         let pause = || std::thread::sleep(Duration::from_millis(6));
         assert!(!wall.opens(host, 1500), "it is not among the first");
         pause();
@@ -222,5 +226,157 @@ fn networks_are_blocked_over_both_versions_of_ip() {
         wall.set(map, &key, &1u32.to_ne_bytes());
         let mut frame = |host, is_clients| wall.passes(&segment(host, 1000, is_clients, ACK, [1, 1], 10));
         assert!(!frame(host, true) && !frame(host, false) && frame(other, true) && frame(other, false));
+    }
+}
+
+/// What a client sends on a connection that has no place.
+#[track_caller]
+fn has_no_place(wall: &mut Wall, host: Host, port: u16) {
+    for (flags, payload) in [(ACK, 0), (ACK, 100), (FIN | ACK, 0)] {
+        let frame = segment(host, port, true, flags, [CLIENTS + 1, SERVERS + 101], payload);
+        assert!(!wall.passes(&frame), "{host:?} {port}: {flags} {payload}");
+    }
+}
+
+/// Its checksum may be wrong, which no module looks at: the server drops it, and goes on.
+#[test]
+fn a_reset_that_the_server_does_not_believe_gives_no_client_two_places() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        assert!(wall.opens(host, 1000));
+        for port in 1000..1010 {
+            let reset = segment(host, port, true, RST | ACK, [CLIENTS + 1, SERVERS + 1], 0);
+            let goes_on = segment(host, port, false, ACK, [SERVERS + 1, CLIENTS + 1], 100);
+            assert!(wall.passes(&reset) && wall.passes(&goes_on));
+            assert!(!wall.opens(host, port + 1), "{host:?}: it has its place again");
+            assert!(wall.passes(&reset) && wall.completes(host, port + 1) && wall.passes(&goes_on));
+            has_no_place(&mut wall, host, port);
+            assert!(wall.passes(&goes_on) && wall.passes(&reset), "the server may send, and the client end it");
+            has_no_place(&mut wall, host, port);
+            assert!(wall.passes(&segment(host, port + 1, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        }
+        // It goes on when there is a place, and counts.
+        wall.ends(host, 1010, true);
+        assert!(wall.passes(&segment(host, 1004, true, ACK, [CLIENTS + 1, SERVERS + 101], 0)));
+        has_no_place(&mut wall, host, 1005);
+        assert!(!wall.opens(host, 1011));
+        wall.ends(host, 1004, false);
+        assert!(wall.opens(host, 1011));
+    }
+}
+
+/// Their ports are the same, and the network, but not the address.
+#[test]
+fn the_place_of_another_address_is_another_ones() {
+    let Some(mut wall) = Wall::new() else { return };
+    let [one, other] = [1, 2].map(|last| Host::Six(1, last));
+    wall.limit(one, 1);
+    assert!(wall.opens(one, 1000) && !wall.opens(other, 1000));
+    assert!(wall.passes(&segment(one, 1000, true, RST, [CLIENTS + 1, 0], 0)) && wall.completes(other, 1000));
+    assert!(wall.passes(&segment(one, 1000, false, ACK, [SERVERS + 1, CLIENTS + 1], 100)));
+    has_no_place(&mut wall, one, 1000);
+}
+
+/// It was idle, and has lost its place to one that differs by its address alone: its end frees nothing.
+#[test]
+fn who_has_lost_its_place_frees_none_when_it_ends() {
+    let Some(mut wall) = Wall::new() else { return };
+    let [one, other] = [1, 2].map(|last| Host::Six(1, last));
+    wall.limit(one, 300);
+    assert!((1000..1300).all(|port| wall.opens(one, port)));
+    wall.knows(other, 1000, 0, 0);
+    wall.ends(one, 1200, true);
+    wall.ends(other, 1000, true);
+    assert!(wall.opens(one, 1500), "the place that is free is found at once");
+    assert!(!wall.opens(one, 1501));
+}
+
+#[test]
+fn a_fin_that_the_server_does_not_believe_lets_its_client_send_nothing() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        assert!(wall.opens(host, 1000) && !wall.opens(host, 1001));
+        wall.ends(host, 1000, true);
+        assert!(wall.completes(host, 1001));
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 0)), "it has the server's");
+        assert!(!wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 100)));
+        assert!(wall.passes(&segment(host, 1001, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+    }
+}
+
+/// What is known of the connection before does not spare the one after it the place.
+#[test]
+fn a_connection_between_the_ends_of_one_that_has_ended_needs_a_place() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        let answers = |wall: &mut Wall, number| {
+            assert!(wall.passes(&segment(host, 1000, true, SYN, [CLIENTS, 0], 0)));
+            assert!(wall.passes(&segment(host, 1000, false, SYN | ACK, [number, CLIENTS + 1], 0)));
+        };
+        let acknowledges =
+            |wall: &mut Wall, number: u32| wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, number + 1], 0));
+        assert!(wall.opens(host, 1000));
+        wall.ends(host, 1000, true);
+        answers(&mut wall, 77_000);
+        assert!(acknowledges(&mut wall, 77_000) && !wall.opens(host, 1001), "{host:?}: it counts");
+        assert!(wall.passes(&segment(host, 1000, false, RST, [77_001, 0], 0)) && wall.completes(host, 1001));
+        answers(&mut wall, 88_000);
+        assert!(!acknowledges(&mut wall, 88_000), "{host:?}: there is no place");
+        // Who has not seen the answer takes none.
+        wall.ends(host, 1001, true);
+        assert!(acknowledges(&mut wall, 99_000) && wall.opens(host, 1002));
+        wall.ends(host, 1002, true);
+        assert!(acknowledges(&mut wall, 88_000) && !wall.opens(host, 1003));
+        // It may end at once by a reset of its client's, whose numbers are others than before.
+        assert!(wall.passes(&segment(host, 1000, true, SYN, [66_000, 0], 0)));
+        assert!(wall.passes(&segment(host, 1000, false, SYN | ACK, [55_000, 66_001], 0)));
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [66_001, 55_001], 0)) && !wall.completes(host, 1003));
+        assert!(wall.passes(&segment(host, 1000, true, RST, [66_001, 0], 0)) && wall.completes(host, 1003));
+        wall.ends(host, 1003, true);
+        answers(&mut wall, 88_000);
+        assert!(acknowledges(&mut wall, 88_000) && !wall.completes(host, 1003));
+        // The server's FIN was the last one's.
+        assert!(wall.passes(&segment(host, 1000, false, FIN | ACK, [88_001, CLIENTS + 1], 0)));
+        answers(&mut wall, 99_000);
+        assert!(acknowledges(&mut wall, 99_000));
+        assert!(wall.passes(&segment(host, 1000, true, FIN | ACK, [CLIENTS + 1, 99_001], 0)));
+        assert!(!wall.completes(host, 1003), "{host:?}: the server goes on");
+        assert!(wall.passes(&segment(host, 1000, false, FIN | ACK, [99_001, CLIENTS + 2], 0)));
+        assert!(wall.completes(host, 1003));
+    }
+}
+
+/// So it answers what acknowledges a wrong number before the handshake is complete, which goes on.
+#[test]
+fn a_reset_of_the_servers_that_ends_nothing_gives_no_client_two_places() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        let goes_on = segment(host, 1000, false, ACK, [SERVERS + 1, CLIENTS + 1], 100);
+        let reset = segment(host, 1000, false, RST, [9, 0], 0);
+        assert!(wall.opens(host, 1000) && wall.passes(&reset) && wall.passes(&goes_on));
+        assert!(!wall.opens(host, 1001), "{host:?}: it has its place again");
+        assert!(wall.passes(&reset) && wall.completes(host, 1001));
+        assert!(!wall.completes(host, 1000), "{host:?}: its handshake may only be complete now");
+        assert!(wall.passes(&goes_on));
+        has_no_place(&mut wall, host, 1000);
+        // Nothing of it is dropped where there is no limit any more.
+        wall.limit(host, 16_385);
+        assert!(wall.completes(host, 1000));
+    }
+}
+
+#[test]
+fn a_connection_that_goes_on_with_another_place_has_no_two() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 2);
+        assert!(wall.opens(host, 1000) && wall.opens(host, 1001));
+        (1000..1002).for_each(|port| wall.ends(host, port, true));
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        assert!(wall.opens(host, 1002) && !wall.opens(host, 1003), "{host:?}");
     }
 }
