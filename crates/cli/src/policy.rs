@@ -22,7 +22,7 @@ use towpath_service::policy::request::{
   towpath policy add deny accept from 192.0.2.0/24 port 80 with reset
   towpath policy test connect user www-data to 10.1.2.3 port 25
   towpath policy diff /etc/towpath/policy
-  towpath policy replace /etc/towpath/policy --if-generation 1796000003
+  towpath policy replace /etc/towpath/policy --if-generation 1796000000000003
   towpath policy list --json
 
 RULE is one of
@@ -96,10 +96,10 @@ enum Action {
     #[command(after_help = "Examples:
   towpath policy replace /etc/towpath/policy
   towpath policy replace /etc/towpath/policy --dry-run
-  towpath policy replace /etc/towpath/policy --if-generation 1796000003
+  towpath policy replace /etc/towpath/policy --if-generation 1796000000000003
 
 The generation is in `towpath status` and `towpath policy list --json`. It grows with each change, and no number comes again
-after a restart. The same file twice changes nothing, whatever generation is named.")]
+after a restart, unless the clock was set back. The same file twice changes nothing, whatever generation is named.")]
     Replace {
         /// The file; - = standard input
         file: PathBuf,

@@ -37,7 +37,8 @@ to right. program and uid are beside that; dev, fwmark, cgroup and autobound are
 
 Without --stack and --socket the list has all stacks of this host that admit you: the machine's service and your own, the stacks of
 their configurations, and your kernel stacks.
---dead shows the last 1,024 ends of each stack, the newest first. A service that ends takes them with it. Kernel stacks do not know them.
+--dead shows the last 1,024 ends of each stack, the newest first. Of more the oldest of the user who has most are forgotten. A service that
+ends takes them with it. Kernel stacks do not know them.
 
 A direct connection joins two programs of this host without the stack and has no details. Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
 its backlog. You see your own programs' sockets; the service's user and root see all.")]

@@ -59,7 +59,7 @@ fn page(first: &Status, s: &Status) -> String {
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
     s.interfaces.iter().for_each(|interface| link(&mut out, interface));
-    files::configuration(&mut out, &s.configuration);
+    files::configuration(&mut out, s.configuration.as_ref());
     let _ = writeln!(out, "sandbox: {}", s.sandbox.line());
     sizing(&mut out, s);
     workers(&mut out, first, s);
@@ -258,7 +258,7 @@ pub fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{ClientId, ClientStatus, ConfigurationStatus, FlowGroupStatus, NumberedFlowGroup};
+    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
     use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
     use towpath_service::policy::request::PolicyTotals;
     use towpath_service::sandbox::SandboxStatus;
@@ -338,8 +338,8 @@ mod tests {
                     failed: None,
                 },
             ],
-            policy: PolicyTotals { rules: 1, denied: 2, limited: 0, generation: 5, hash: "ab".repeat(32) },
-            configuration: ConfigurationStatus::default(),
+            policy: PolicyTotals { rules: 1, denied: 2, limited: 0, generation: Some(5), hash: Some("ab".repeat(32)) },
+            configuration: None,
             auto: Vec::new(),
             sandbox: SandboxStatus { in_force: vec!["seccomp on".into()], ..SandboxStatus::default() },
             clients: vec![client],

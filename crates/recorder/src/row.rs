@@ -1,8 +1,8 @@
 //! The events of one thread.
 //!
-//! Events of three sorts have a ring each, in which the newest take the places of the oldest. So no flood of one sort pushes out
-//! another. What peers can cause at will has a table, with one place for each reason, and so have wakes: the last of each, and how
-//! many there were.
+//! Events of six sorts have a ring each, in which the newest take the places of the oldest. So no flood of one sort pushes out
+//! another: programs that come and go at will hide no violation, and neither hides what the service did. Drops have a table, with
+//! one place for each reason, and so have wakes: the last of each, and how many there were.
 
 use crate::Entry;
 use crate::event::{Event, Kind};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Places of a ring.
 const RING: usize = 256;
-const RINGS: usize = 3;
+const RINGS: usize = 6;
 /// Places of the table of drops: as many as reasons, and more.
 const DROPS: usize = 64;
-/// Places of the table of wakes.
+/// Places of the table of wakes. Clients whose numbers differ by a multiple of it share one, which then tells of the last.
 const WAKES: usize = 256;
 const FIRST_DROP: usize = RINGS * RING;
 const FIRST_WAKE: usize = FIRST_DROP + DROPS;
@@ -26,7 +26,7 @@ pub struct Row {
     name: [AtomicU64; 2],
     /// Events of each ring so far. The last word counts those of the tables.
     counts: [AtomicU64; RINGS + 1],
-    _unused: [AtomicU64; 2],
+    _unused: [AtomicU64; 7],
     places: [Place; FIRST_WAKE + WAKES],
 }
 
@@ -41,7 +41,11 @@ fn lane(kind: Kind) -> Lane {
     match kind {
         Kind::Connect | Kind::Established | Kind::Close | Kind::End => Lane::Ring(0),
         Kind::Retransmit | Kind::Timeout | Kind::TailProbe | Kind::Message => Lane::Ring(1),
-        Kind::Client | Kind::ClientGone | Kind::Violation | Kind::LongTurn | Kind::Full | Kind::Panic => Lane::Ring(2),
+        Kind::Client | Kind::ClientGone => Lane::Ring(2),
+        Kind::Violation => Lane::Ring(3),
+        // A panic is not hidden by the work that leads to it.
+        Kind::LongTurn | Kind::Full => Lane::Ring(4),
+        Kind::Panic => Lane::Ring(5),
         Kind::Drop => Lane::Table(FIRST_DROP, DROPS),
         Kind::Wake => Lane::Table(FIRST_WAKE, WAKES),
     }
@@ -76,11 +80,12 @@ impl Row {
                     return last.write(now_us, entry, count, true);
                 }
                 let place = &self.places[ring * RING + (count % RING as u64) as usize];
-                place.write(now_us, entry, count + 1, false);
-                self.counts[ring].store(count + 1, Ordering::Relaxed);
+                let number = count.wrapping_add(1);
+                place.write(now_us, entry, number, false);
+                self.counts[ring].store(number, Ordering::Relaxed);
             }
             Lane::Table(first, places) => {
-                let number = self.counts[RINGS].load(Ordering::Relaxed) + 1;
+                let number = self.counts[RINGS].load(Ordering::Relaxed).wrapping_add(1);
                 let place = &self.places[first + (entry.key % places as u64) as usize];
                 place.write(now_us, entry, number, place.is_like(entry));
                 self.counts[RINGS].store(number, Ordering::Relaxed);
@@ -99,5 +104,24 @@ impl Row {
     pub fn clear(&self) {
         self.name.iter().chain(&self.counts).for_each(|word| word.store(0, Ordering::Relaxed));
         self.places.iter().for_each(Place::clear);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_fallen_process_has_written_no_count_overflows() {
+        // SAFETY: all zeros are an empty row.
+        let row: Box<Row> = unsafe { Box::new_zeroed().assume_init() };
+        row.counts.iter().for_each(|count| count.store(u64::MAX, Ordering::Relaxed));
+        for kind in
+            [Kind::Connect, Kind::Timeout, Kind::Client, Kind::Violation, Kind::LongTurn, Kind::Panic, Kind::Wake]
+        {
+            row.put(1, &Entry::new(kind, 1));
+            row.put(2, &Entry::new(kind, 2));
+        }
+        assert!(row.events().iter().filter(|event| event.key == 2).count() == 7);
     }
 }

@@ -107,6 +107,30 @@ fn a_flood_of_one_sort_hides_nothing_of_another() {
 }
 
 #[test]
+fn who_comes_and_goes_breaks_the_contract_or_makes_much_work_hides_no_panic() {
+    let all = recorded("at will", || {
+        let at_will = |kind| (1..1000).for_each(|key| recorder::record(&Entry::new(kind, key)));
+        recorder::record(&Entry::new(Kind::Panic, 0));
+        recorder::long_turn(0, 0, 12_345, 6);
+        recorder::record(&Entry::new(Kind::Violation, 0));
+        for key in 1..1000 {
+            recorder::record(&Entry::new(Kind::Client, key));
+            recorder::record(&Entry::new(Kind::ClientGone, key));
+        }
+        let before = recorder::panicked(NONE);
+        for kind in [Kind::Panic, Kind::LongTurn, Kind::Violation] {
+            assert!(before.iter().any(|event| event.kind == kind && event.key == 0), "{kind:?}");
+        }
+        at_will(Kind::Violation);
+        recorder::drop(0);
+        at_will(Kind::LongTurn);
+    });
+    let count = |kind| all.iter().filter(|event| event.kind == kind).count();
+    assert_eq!([Kind::Panic, Kind::Violation, Kind::LongTurn].map(count), [1, 256, 256]);
+    assert_eq!([Kind::Client, Kind::ClientGone].map(count), [128, 128]);
+}
+
+#[test]
 fn a_panic_is_told_what_was_before() {
     let all = recorded("panic", || {
         recorder::turn(7);

@@ -12,6 +12,7 @@ use crate::log;
 use crate::modules;
 use crate::other_stacks::{OtherStack, OtherStacks};
 use crate::policy::peer_process;
+use crate::policy::request::PolicyTotals;
 use crate::policy_requests;
 use crate::port_proof;
 use crate::privileged;
@@ -179,10 +180,10 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
         }
         Ok(Command::Stop { drain_s }) if operator => stop(state, drain_s),
         Ok(Command::Stop { .. }) => asker.refused("stop it"),
-        Ok(Command::Log { filter, reset }) if operator || (filter.is_none() && !reset) => {
+        Ok(Command::Log { filter, reset }) if operator => {
             log::level(filter.as_deref(), reset).map_or_else(error, |level| good(&level))
         }
-        Ok(Command::Log { .. }) => asker.refused("set what is logged"),
+        Ok(Command::Log { .. }) => asker.refused("see and set what is logged"),
         Ok(Command::Reload) if operator => reload::reload(state).map_or_else(error, |reloaded| good(&reloaded)),
         Ok(Command::Reload) => asker.refused("have it read its configuration"),
         Ok(Command::Reset(which)) if operator => reset(state, &which),
@@ -217,7 +218,7 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             }
             None => error(NO_ENDS.into()),
         },
-        Ok(Command::Status) => good(&status(state, |uid| asker.sees(operator, uid))),
+        Ok(Command::Status) => good(&status(state, operator, |uid| asker.sees(operator, uid))),
     }
 }
 
@@ -314,7 +315,8 @@ fn stop(state: &ServiceState, drain_s: Option<u32>) -> String {
     good(&api::Stopping { version, pid, connections })
 }
 
-fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
+/// What is shown to an operator, or to others: nothing of a policy and a configuration that they may not see.
+fn status(state: &ServiceState, operator: bool, seen: impl Fn(u32) -> bool) -> api::Status {
     let status = state.stack.status();
     let names = state.settings.port_names();
     let name = |number: usize| names.get(number).cloned().unwrap_or_default();
@@ -327,6 +329,8 @@ fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
     let (mut clients, stacks) = (status.clients, &*state.settings.stacks);
     clients.retain(|client| seen(client.uid));
     let ended = status.ended.into_iter().filter(|ended| seen(ended.uid)).collect();
+    let (policy, configuration) = (state.settings.policy.totals(), state.settings.source.status());
+    let others_policy = PolicyTotals { generation: None, hash: None, ..policy.clone() };
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
         stack: state.stack.name().into(),
@@ -341,8 +345,8 @@ fn status(state: &ServiceState, seen: impl Fn(u32) -> bool) -> api::Status {
         kernel: not_ours.collect(),
         listeners: status.listeners,
         stacks: (0..stacks.all().len()).map(|number| other_stack(stacks, number)).collect(),
-        policy: state.settings.policy.totals(),
-        configuration: state.settings.source.status(),
+        policy: if operator { policy } else { others_policy },
+        configuration: operator.then_some(configuration),
         auto: state.settings.auto.rows(seen),
         sandbox: state.settings.sandbox.status(),
         clients,

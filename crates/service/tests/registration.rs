@@ -420,6 +420,13 @@ fn the_control_interface_shows_others_only_their_own() {
     assert_eq!([0, 1000, 1001, 1002].map(listed), [4, 4, 2, 1]);
     let clients = |uid| ask(uid, "status")["clients"].as_array().unwrap().len();
     assert_eq!([0, 1000, 1001, 1002].map(clients), [4, 4, 2, 1]);
+    let files = |uid| {
+        let status = ask(uid, "status");
+        let (policy, configuration) = (&status["policy"], &status["configuration"]);
+        [&policy["generation"], &policy["hash"], configuration].map(|one| !one.is_null())
+    };
+    assert_eq!([0, 1000, 1001].map(files), [[true; 3], [true; 3], [false; 3]]);
+    assert_eq!(ask(1001, "log")["error"], "only the service's own user and root may see and set what is logged");
     let refusal = ask(1003, "sockets");
     assert!(refusal["error"].as_str().unwrap().contains("admit"), "{refusal}");
     let refusal = ask(1001, "stop");

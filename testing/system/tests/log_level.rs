@@ -40,7 +40,11 @@ fn a_running_service_logs_what_its_operator_wants_from_now_on() {
     assert_eq!(log_level(&service, "").ok(), "info\n", "nothing has changed");
     let other = Program::new(&[bin("towpath")]).arg("log-level").arg("off").arg("--socket").arg(&service.socket);
     let other = other.user(65_534).run(20);
-    assert!(other.code == 3 && other.err.contains("only the service's own user and root may set"), "{}", other.err);
+    assert!(
+        other.code == 3 && other.err.contains("only the service's own user and root may see and set"),
+        "{}",
+        other.err
+    );
 }
 
 #[test]

@@ -53,9 +53,9 @@ pub struct Status {
     pub stacks: Vec<OtherStackStatus>,
     /// The policy's totals.
     pub policy: PolicyTotals,
-    /// What it was configured by.
+    /// What it was configured by. Operators alone are told.
     #[serde(default)]
-    pub configuration: ConfigurationStatus,
+    pub configuration: Option<ConfigurationStatus>,
     /// The measurements and decisions of `auto`.
     #[serde(default)]
     pub auto: Vec<ClassReport>,

@@ -199,7 +199,7 @@ impl Policy {
     /// The totals that `towpath status` shows.
     pub fn totals(&self) -> PolicyTotals {
         let state = self.lock();
-        let (generation, hash) = (state.generation, state.hash.clone());
+        let (generation, hash) = (Some(state.generation), Some(state.hash.clone()));
         PolicyTotals { rules: state.list.entries().len(), generation, hash, ..state.totals.clone() }
     }
 

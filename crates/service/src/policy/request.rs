@@ -205,12 +205,12 @@ pub struct PolicyTotals {
     pub denied: u64,
     /// Attempts refused by a limit.
     pub limited: u64,
-    /// See [`Listing::generation`].
+    /// See [`Listing::generation`]. Operators alone are told.
     #[serde(default)]
-    pub generation: u64,
-    /// See [`Listing::hash`].
+    pub generation: Option<u64>,
+    /// See [`Listing::hash`]. Operators alone are told: a user could try which rules have it.
     #[serde(default)]
-    pub hash: String,
+    pub hash: Option<String>,
 }
 
 #[cfg(test)]

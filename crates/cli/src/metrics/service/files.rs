@@ -3,14 +3,15 @@
 use super::{Page, stack, with};
 use towpath_service::api::Status;
 
-/// Policy and configuration.
+/// Policy and configuration, where the service shows them.
 pub fn add(page: &mut Page, stacks: &[(&str, &Status)]) {
-    let policies = stacks.iter().map(|(name, s)| (with(&stack(name), &[("hash", &s.policy.hash)]), 1.0));
+    let policies = stacks.iter().filter_map(|(name, s)| Some((name, s.policy.hash.as_ref()?)));
+    let policies = policies.map(|(name, hash)| (with(&stack(name), &[("hash", hash)]), 1.0));
     page.gauge("towpath_policy_info", "Hash of the policy in force.", policies);
-    let generations = stacks.iter().map(|(name, s)| (stack(name), s.policy.generation as f64));
+    let generations = stacks.iter().filter_map(|(name, s)| Some((stack(name), s.policy.generation? as f64)));
     page.gauge("towpath_policy_generation", "Grows with each change of the policy.", generations);
-    let configured =
-        || stacks.iter().filter_map(|(name, s)| Some((name, &s.configuration, s.configuration.hash.as_ref()?)));
+    let shown = || stacks.iter().filter_map(|(name, s)| Some((name, s.configuration.as_ref()?)));
+    let configured = || shown().filter_map(|(name, file)| Some((name, file, file.hash.as_ref()?)));
     let files = configured().map(|(name, _, hash)| (with(&stack(name), &[("hash", hash)]), 1.0));
     page.gauge("towpath_configuration_info", "Hash of the configuration's file, as it was read last.", files);
     let generations = configured().map(|(name, file, _)| (stack(name), file.generation as f64));

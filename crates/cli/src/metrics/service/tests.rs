@@ -14,9 +14,9 @@ fn full() -> Status {
     let (kernel, listeners) = (named(&[("policy", 4), ("stack", 5), ("join", 6)]), named(&[("taken", 8)]));
     let mut status = Status { uptime_us: 2_500_000, slow, kernel, listeners, ..samples::status() };
     (status.policy.rules, status.policy.denied) = (1, 9);
-    (status.policy.generation, status.policy.hash) = (17, "ab".into());
+    (status.policy.generation, status.policy.hash) = (Some(17), Some("ab".into()));
     let (hash, restart) = (Some("cd".to_owned()), vec!["cores".to_owned()]);
-    status.configuration = ConfigurationStatus { file: None, generation: 18, hash, restart };
+    status.configuration = Some(ConfigurationStatus { file: None, generation: 18, hash, restart });
     let tally = Tally { stages: [("pre", 10)].into_iter().collect(), retransmits: 11, ..Tally::default() };
     // 2 of less than 8 µs, 3 from 8 on, 5 from 16 on, and one of a minute.
     let counts = [vec![2, 0, 0, 3, 5], vec![0; 20], vec![1]].concat();
