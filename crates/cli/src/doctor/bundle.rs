@@ -5,12 +5,12 @@ use super::host::Check;
 use super::{host, nics, page};
 use crate::clock::utc;
 use crate::locate::Which;
-use crate::{complain, events, exit, metrics, print};
+use crate::{complain, events, exit, metrics, print, private_file};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -156,7 +156,7 @@ impl Bundle {
 
 /// The text of a file of the host. Bytes that are no text are replaced.
 fn read(file: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -202,6 +202,14 @@ fn tail(file: &Path) -> io::Result<String> {
     Ok(lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") + "\n")
 }
 
+/// Writes the bundle to a file that a user names. It is for nobody but this user.
+fn place(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is there and is no file; name another, or - for standard output"));
+    }
+    private_file::replace(path, write).map(drop)
+}
+
 /// Makes the bundle, and says what is in it. `file`: where to; `None`: a new file here; `-`: standard output.
 pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> ExitCode {
     let mut bundle = Bundle::gather(which, &host::checks(which));
@@ -225,11 +233,8 @@ pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> E
     let written = if to_output {
         bundle.write(io::stdout().lock(), &text, &folder, now.as_secs())
     } else {
-        // It is for nobody but this user, and no link of another's leads it elsewhere.
-        let mut options = OpenOptions::new();
-        options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let options = if file.is_some() { options.create(true).truncate(true) } else { options.create_new(true) };
-        options.open(&path).and_then(|file| bundle.write(file, &text, &folder, now.as_secs()))
+        let write = |to: &File| bundle.write(to, &text, &folder, now.as_secs());
+        if file.is_some() { place(&path, write) } else { private_file::create_new(&path).and_then(|to| write(&to)) }
     };
     if let Err(error) = written {
         complain(&format!("{}: {error}", path.display()));
@@ -262,6 +267,7 @@ fn told(bundle: &Bundle, path: &Path, anonymous: bool) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::private_file::tests::{Folder, anybodys, is_private};
     use flate2::read::GzDecoder;
     use std::io::Read;
 
@@ -287,5 +293,19 @@ mod tests {
         assert_eq!(found, [file("manifest.json", "{}"), status]);
         let told = told(&bundle, Path::new("x.tar.gz"), true);
         assert!(told.contains("not in it:\n  service/events.txt") && told.contains("only the service's own user"));
+    }
+
+    #[test]
+    fn a_bundle_is_for_its_user_alone_also_where_a_file_was() {
+        let folder = Folder::new("bundle");
+        let path = folder.0.join("report.tar.gz");
+        let before = anybodys(&path);
+        place(&path, |mut to| to.write_all(b"all")).unwrap();
+        is_private(&path, "all", &before);
+        std::os::unix::fs::symlink("/dev/null", folder.0.join("link")).unwrap();
+        for wrong in ["link", ""] {
+            let why = place(&folder.0.join(wrong), |_| Ok(())).unwrap_err().to_string();
+            assert!(why.contains("is no file; name another"), "{why}");
+        }
     }
 }
