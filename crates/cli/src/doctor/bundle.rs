@@ -134,8 +134,12 @@ impl Bundle {
 
     fn anonymise(&mut self) {
         let mut names = Names::default();
-        for (_, text) in self.files.iter_mut().chain(&mut self.missing) {
-            *text = names.replace(text);
+        for (name, text) in &mut self.files {
+            let is_json = Path::new(name).extension().is_some_and(|extension| extension == "json");
+            *text = if is_json { names.replace_in_json(text) } else { names.replace(text) };
+        }
+        for (_, why) in &mut self.missing {
+            *why = names.replace(why);
         }
     }
 
@@ -274,7 +278,7 @@ mod tests {
     #[test]
     fn a_bundle_is_a_compressed_archive_with_a_manifest_and_names_what_is_missing() {
         let mut bundle = Bundle::default();
-        bundle.add("service/status.json", Ok("{\"peer\":\"10.0.0.1:7\"}".into()));
+        bundle.add("service/status.json", Ok("{\"peer\":\"10.0.0.1:7\",\"said\":\"\\u000a10.0.0.1\"}".into()));
         bundle.add("service/events.txt", Err("only the service's own user and root may see its events".into()));
         bundle.anonymise();
         let mut bytes = Vec::new();
@@ -289,7 +293,7 @@ mod tests {
             found.push((name, text));
         }
         let file = |name: &str, text: &str| (format!("towpath-x/{name}"), text.to_owned());
-        let status = file("service/status.json", "{\"peer\":\"address-1:7\"}");
+        let status = file("service/status.json", "{\"peer\":\"address-1:7\",\"said\":\"\\naddress-1\"}");
         assert_eq!(found, [file("manifest.json", "{}"), status]);
         let told = told(&bundle, Path::new("x.tar.gz"), true);
         assert!(told.contains("not in it:\n  service/events.txt") && told.contains("only the service's own user"));
