@@ -5,7 +5,7 @@ use super::host::Check;
 use super::{host, nics, page};
 use crate::clock::utc;
 use crate::locate::Which;
-use crate::{complain, events, exit, metrics, print, private_file};
+use crate::{events, exit, fail, json, metrics, print, private_file};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use serde_json::Value;
@@ -215,7 +215,14 @@ fn place(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result
 }
 
 /// Makes the bundle, and says what is in it. `file`: where to; `None`: a new file here; `-`: standard output.
-pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> ExitCode {
+pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, as_json: bool) -> ExitCode {
+    let to_output = file == Some(Path::new("-"));
+    if as_json && to_output {
+        // Standard output is the file, so the reason is on standard error alone.
+        let why = "--json prints the manifest on standard output, where --bundle - has the archive; name a file, or leave out \
+                   --json: manifest.json is in the archive";
+        return fail(why, false, exit::WRONG_LINE);
+    }
     let mut bundle = Bundle::gather(which, &host::checks(which));
     if anonymous {
         bundle.anonymise();
@@ -231,8 +238,7 @@ pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> E
         files: bundle.files.iter().map(|(name, _)| name.as_str()).collect(),
         missing: bundle.missing.iter().map(|(file, why)| Missing { file, why }).collect(),
     };
-    let text = serde_json::to_string_pretty(&manifest).unwrap_or_default() + "\n";
-    let to_output = file == Some(Path::new("-"));
+    let text = json::line(&manifest);
     let path = file.map_or_else(|| PathBuf::from(format!("{folder}.tar.gz")), Path::to_path_buf);
     let written = if to_output {
         bundle.write(io::stdout().lock(), &text, &folder, now.as_secs())
@@ -241,10 +247,9 @@ pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> E
         if file.is_some() { place(&path, write) } else { private_file::create_new(&path).and_then(|to| write(&to)) }
     };
     if let Err(error) = written {
-        complain(&format!("{}: {error}", path.display()));
-        return ExitCode::from(exit::FAILED);
+        return fail(&format!("{}: {error}", path.display()), as_json, exit::FAILED);
     }
-    match (to_output, json) {
+    match (to_output, as_json) {
         (true, _) => ExitCode::SUCCESS,
         (false, true) => print(&text),
         (false, false) => print(&told(&bundle, &path, anonymous)),
