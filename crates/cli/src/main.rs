@@ -20,6 +20,7 @@ mod metrics;
 mod module;
 mod move_to;
 mod policy;
+mod private_file;
 mod receive_cpus;
 mod reload;
 mod reset;

@@ -28,6 +28,9 @@ fn with_json_an_error_is_an_object_on_standard_output() {
         ("capture -w /dev/null --bytecode x --json", 2),
         ("policy --socket /nonexistent/towpath.sock list --json", 3),
         ("move --to host", 3),
+        ("doctor -o /nonexistent/report", 1),
+        ("doctor --bundle /nonexistent/report", 1),
+        ("doctor --bundle /dev/null", 1),
         ("cores set 2", 1),
         ("cores explain --state /nonexistent/state --json", 1),
         ("cores status --state /dev/null --json", 1),
@@ -46,6 +49,13 @@ fn with_json_an_error_is_an_object_on_standard_output() {
     let why = "towpath: no Towpath service at /nonexistent/towpath.sock (the directory /nonexistent does not exist); \
                `towpath serve` starts one\n";
     assert_eq!((code, out.as_str(), err.as_str()), (3, "", why));
+}
+
+#[test]
+fn a_bundle_on_standard_output_leaves_no_room_for_its_manifest() {
+    let (code, out, err) = end(&mut towpath("doctor --bundle - --json"));
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("prints the manifest on standard output") && err.contains("name a file"), "{err}");
 }
 
 #[test]

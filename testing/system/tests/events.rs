@@ -91,6 +91,8 @@ fn a_bundle_has_what_the_service_tells_under_other_addresses_and_names_what_is_m
     service.accelerated("/usr/bin/python3 -c").arg(format!("PORT = 7823\n{PROGRAM}")).run(60).ok();
     let scratch = Scratch::new("bundle");
     let file = scratch.path("report.tar.gz");
+    // What others could read, and may have open, is replaced.
+    Program::line("install -m 666 /dev/null").arg(&file).run(10).ok();
     let bundle = |socket: &Path, more: &str| {
         let line = format!("doctor --bundle {} --json{more}", file.display());
         let manifest = towpath(&line, socket).run(60).ok();

@@ -41,6 +41,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("reset", "reset --port 25 --socket SOCKET"),
     ("events", "events --socket SOCKET"),
     ("doctor", "doctor"),
+    ("doctor", "doctor --bundle NEW --socket SOCKET"),
+    ("doctor", "doctor --bundle /dev/null --socket SOCKET"),
     ("unit", "unit list"),
     ("unit-enable", "unit enable no-such-unit.service"),
     ("unit-disable", "unit disable no-such-unit.service"),

@@ -1,12 +1,11 @@
 //! Where a capture is written. A reader that does not read does not keep the command from ending.
 
+use crate::private_file;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
-use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A pipe that is ready to be written takes so many bytes without waiting (`PIPE_BUF`).
@@ -21,11 +20,10 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Opens the file, which only its owner may read: it has what programs say. `-` is standard output.
+    /// Opens the file, a new one that only this user may read: it has what programs say. `-` is standard output.
     pub fn open(path: &Path, signals: &'a SignalFd) -> Result<Self, String> {
         if path.as_os_str() != "-" {
-            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-            let file = file.map_err(|why| format!("{}: {why}", path.display()))?;
+            let file = private_file::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
             return Ok(Self::over(file.into(), signals));
         }
         if io::stdout().is_terminal() {

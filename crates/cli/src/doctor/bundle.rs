@@ -5,12 +5,12 @@ use super::host::Check;
 use super::{host, nics, page};
 use crate::clock::utc;
 use crate::locate::Which;
-use crate::{complain, events, exit, metrics, print};
+use crate::{events, exit, fail, json, metrics, print, private_file};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -134,8 +134,12 @@ impl Bundle {
 
     fn anonymise(&mut self) {
         let mut names = Names::default();
-        for (_, text) in self.files.iter_mut().chain(&mut self.missing) {
-            *text = names.replace(text);
+        for (name, text) in &mut self.files {
+            let is_json = Path::new(name).extension().is_some_and(|extension| extension == "json");
+            *text = if is_json { names.replace_in_json(text) } else { names.replace(text) };
+        }
+        for (_, why) in &mut self.missing {
+            *why = names.replace(why);
         }
     }
 
@@ -156,7 +160,7 @@ impl Bundle {
 
 /// The text of a file of the host. Bytes that are no text are replaced.
 fn read(file: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -202,8 +206,23 @@ fn tail(file: &Path) -> io::Result<String> {
     Ok(lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") + "\n")
 }
 
+/// Writes the bundle to a file that a user names. It is for nobody but this user.
+fn place(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is there and is no file; name another, or - for standard output"));
+    }
+    private_file::replace(path, write).map(drop)
+}
+
 /// Makes the bundle, and says what is in it. `file`: where to; `None`: a new file here; `-`: standard output.
-pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> ExitCode {
+pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, as_json: bool) -> ExitCode {
+    let to_output = file == Some(Path::new("-"));
+    if as_json && to_output {
+        // Standard output is the file, so the reason is on standard error alone.
+        let why = "--json prints the manifest on standard output, where --bundle - has the archive; name a file, or leave out \
+                   --json: manifest.json is in the archive";
+        return fail(why, false, exit::WRONG_LINE);
+    }
     let mut bundle = Bundle::gather(which, &host::checks(which));
     if anonymous {
         bundle.anonymise();
@@ -219,23 +238,18 @@ pub fn run(which: &Which, file: Option<&Path>, anonymous: bool, json: bool) -> E
         files: bundle.files.iter().map(|(name, _)| name.as_str()).collect(),
         missing: bundle.missing.iter().map(|(file, why)| Missing { file, why }).collect(),
     };
-    let text = serde_json::to_string_pretty(&manifest).unwrap_or_default() + "\n";
-    let to_output = file == Some(Path::new("-"));
+    let text = json::line(&manifest);
     let path = file.map_or_else(|| PathBuf::from(format!("{folder}.tar.gz")), Path::to_path_buf);
     let written = if to_output {
         bundle.write(io::stdout().lock(), &text, &folder, now.as_secs())
     } else {
-        // It is for nobody but this user, and no link of another's leads it elsewhere.
-        let mut options = OpenOptions::new();
-        options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let options = if file.is_some() { options.create(true).truncate(true) } else { options.create_new(true) };
-        options.open(&path).and_then(|file| bundle.write(file, &text, &folder, now.as_secs()))
+        let write = |to: &File| bundle.write(to, &text, &folder, now.as_secs());
+        if file.is_some() { place(&path, write) } else { private_file::create_new(&path).and_then(|to| write(&to)) }
     };
     if let Err(error) = written {
-        complain(&format!("{}: {error}", path.display()));
-        return ExitCode::from(exit::FAILED);
+        return fail(&format!("{}: {error}", path.display()), as_json, exit::FAILED);
     }
-    match (to_output, json) {
+    match (to_output, as_json) {
         (true, _) => ExitCode::SUCCESS,
         (false, true) => print(&text),
         (false, false) => print(&told(&bundle, &path, anonymous)),
@@ -262,13 +276,14 @@ fn told(bundle: &Bundle, path: &Path, anonymous: bool) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::private_file::tests::{Folder, anybodys, is_private};
     use flate2::read::GzDecoder;
     use std::io::Read;
 
     #[test]
     fn a_bundle_is_a_compressed_archive_with_a_manifest_and_names_what_is_missing() {
         let mut bundle = Bundle::default();
-        bundle.add("service/status.json", Ok("{\"peer\":\"10.0.0.1:7\"}".into()));
+        bundle.add("service/status.json", Ok("{\"peer\":\"10.0.0.1:7\",\"said\":\"\\u000a10.0.0.1\"}".into()));
         bundle.add("service/events.txt", Err("only the service's own user and root may see its events".into()));
         bundle.anonymise();
         let mut bytes = Vec::new();
@@ -283,9 +298,23 @@ mod tests {
             found.push((name, text));
         }
         let file = |name: &str, text: &str| (format!("towpath-x/{name}"), text.to_owned());
-        let status = file("service/status.json", "{\"peer\":\"address-1:7\"}");
+        let status = file("service/status.json", "{\"peer\":\"address-1:7\",\"said\":\"\\naddress-1\"}");
         assert_eq!(found, [file("manifest.json", "{}"), status]);
         let told = told(&bundle, Path::new("x.tar.gz"), true);
         assert!(told.contains("not in it:\n  service/events.txt") && told.contains("only the service's own user"));
+    }
+
+    #[test]
+    fn a_bundle_is_for_its_user_alone_also_where_a_file_was() {
+        let folder = Folder::new("bundle");
+        let path = folder.0.join("report.tar.gz");
+        let before = anybodys(&path);
+        place(&path, |mut to| to.write_all(b"all")).unwrap();
+        is_private(&path, "all", &before);
+        std::os::unix::fs::symlink("/dev/null", folder.0.join("link")).unwrap();
+        for wrong in ["link", ""] {
+            let why = place(&folder.0.join(wrong), |_| Ok(())).unwrap_err().to_string();
+            assert!(why.contains("is no file; name another"), "{why}");
+        }
     }
 }

@@ -10,7 +10,7 @@ mod options;
 mod page;
 
 use crate::locate::Which;
-use crate::{complain, run};
+use crate::{complain, exit, fail, run};
 use host::{Check, CheckState};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         let failed = checks.iter().any(|check| check.state == CheckState::Fail);
         return match arguments.write(&text, true) {
             Ok(()) => ExitCode::from(u8::from(failed)),
-            Err(error) => arguments.cannot_write(&error),
+            Err(error) => arguments.cannot_write(&error, arguments.json),
         };
     }
     match observe(arguments, &checks) {
@@ -107,10 +107,9 @@ impl Arguments {
         Ok(())
     }
 
-    fn cannot_write(&self, error: &io::Error) -> ExitCode {
+    fn cannot_write(&self, error: &io::Error, json: bool) -> ExitCode {
         let path = self.output.as_deref().unwrap_or(Path::new("-"));
-        complain(&format!("{}: {error}", path.display()));
-        ExitCode::FAILURE
+        fail(&format!("{}: {error}", path.display()), json, exit::FAILED)
     }
 }
 
@@ -135,7 +134,8 @@ fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
         page::host(checks, CheckState::Warn) + &page::programs(&programs, report.left_out())
     };
     if let Err(error) = arguments.write(&text, false) {
-        return Ok(arguments.cannot_write(&error));
+        // Standard output is the program's.
+        return Ok(arguments.cannot_write(&error, false));
     }
     Ok(ExitCode::from(code_of(status)))
 }
