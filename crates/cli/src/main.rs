@@ -135,7 +135,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
-        Command::Events(arguments) => report(events::run(&arguments), arguments.json),
+        Command::Events(arguments) => events::run(&arguments),
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Module(arguments) => report(module::run(&arguments), arguments.json),
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),

@@ -59,7 +59,7 @@ pub fn level(set: Option<&str>, reset: bool) -> Result<LogLevel, String> {
     let Some(log) = LOG.get() else { return Err("this process writes no log".into()) };
     let mut now = log.now.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = set.or(reset.then_some(&log.first)) {
-        let filter = log_filter::parse(text)?;
+        let (text, filter) = log_filter::parse(text)?;
         // The line is in the log before or after, whichever filter shows it.
         tracing::info!("log level: {text}");
         (log.change)(filter).map_err(|why| why.to_string())?;

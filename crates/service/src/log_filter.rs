@@ -24,16 +24,17 @@ const TARGETS: [&str; 9] = [
 /// The filter that the environment names, and its text.
 pub fn from_environment() -> Result<(String, EnvFilter), ConfigError> {
     let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
-    let filter = parse(&text).map_err(|why| ConfigError::Value(format!("{VARIABLE}: {why}")))?;
-    Ok((if text.trim().is_empty() { DEFAULT.to_owned() } else { text }, filter))
+    let (text, filter) = parse(&text).map_err(|why| ConfigError::Value(format!("{VARIABLE}: {why}")))?;
+    Ok((text.to_owned(), filter))
 }
 
-/// Reads a filter. `tracing` takes any word for a target, so that a mistyped level would silence the log.
-pub fn parse(text: &str) -> Result<EnvFilter, String> {
+/// Reads a filter. Its text is the default's if it names nothing. `tracing` takes any word for a target, so that a mistyped
+/// level would silence the log.
+pub fn parse(text: &str) -> Result<(&str, EnvFilter), String> {
     let directives: Vec<&str> = text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
     match directives.iter().find(|directive| !is_known(directive)) {
-        None if directives.is_empty() => Ok(EnvFilter::new(DEFAULT)),
-        None => EnvFilter::try_new(text).map_err(|error| error.to_string()),
+        None if directives.is_empty() => Ok((DEFAULT, EnvFilter::new(DEFAULT))),
+        None => EnvFilter::try_new(text).map(|filter| (text, filter)).map_err(|error| error.to_string()),
         Some(unknown) => Err(format!(
             "{unknown:?} selects no lines; write a level ({}), or TARGET=LEVEL with one of the targets {}",
             LEVELS.join(", "),
@@ -62,8 +63,9 @@ mod tests {
     fn a_filter_that_selects_nothing_is_refused() {
         for good in ["", "debug", "INFO", "warn,towpath_service=debug", "towpath_fast", "towpath_service::policy=trace"]
         {
-            assert!(parse(good).is_ok(), "{good}");
+            assert_eq!(parse(good).unwrap().0, if good.is_empty() { DEFAULT } else { good });
         }
+        assert_eq!(parse(" , ").unwrap().0, DEFAULT);
         for bad in ["verbos", "towpath_service=loud", "towpath_servce=debug", "debug,loud", "info=debug", "[span]=info"]
         {
             let why = parse(bad).unwrap_err();

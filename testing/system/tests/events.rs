@@ -65,6 +65,9 @@ fn ends_of_connections_and_their_reasons_outlive_the_worker_process() {
     assert!(page.contains("accepted, client 0 slot") && page.contains("127.0.0.1:7821 - 127.0.0.1:"), "{page}");
     assert!(events(&service.socket)["before"].as_array().unwrap().is_empty());
 
+    let typo = towpath("events --thread typo", &service.socket).run(30);
+    assert!(typo.code == 1 && typo.err.contains("write one of fast-0"), "{typo:?}");
+
     let other = towpath("events", &service.socket).user(65534).run(30);
     let refused = "only the service's own user and root may see its events";
     assert!(other.code == 3 && other.err.contains(refused), "{other:?}");

@@ -31,6 +31,9 @@ fn a_running_service_logs_what_its_operator_wants_from_now_on() {
     change(&service, "deny connect port 3");
     let shown: Value = serde_json::from_str(&log_level(&service, "--reset --json").ok()).unwrap();
     assert_eq!((&shown["filter"], &shown["start"]), (&"info".into(), &"info".into()));
+    log_level(&service, "error");
+    let empty = Program::new(&[bin("towpath")]).arg("log-level").arg("").arg("--socket").arg(&service.socket).run(20);
+    assert_eq!(empty.ok(), "info\n", "an empty filter is the default");
     let log = service.running.output();
     for (port, there) in [(1, true), (2, false), (3, true)] {
         assert_eq!(log.contains(&format!("policy changed: add \"deny connect port {port}\"")), there, "{log}");

@@ -91,8 +91,8 @@ impl Bundle {
         }
         match api::ask::<Events>(socket, Command::Events) {
             Ok(all) => {
-                self.add(format!("{folder}/events.txt"), Ok(events::page(&all.threads, None, usize::MAX)));
-                self.add(format!("{folder}/events_before.txt"), Ok(events::page(&all.before, None, usize::MAX)));
+                self.add(format!("{folder}/events.txt"), Ok(events::page(&all.threads)));
+                self.add(format!("{folder}/events_before.txt"), Ok(events::page(&all.before)));
                 self.add(format!("{folder}/events.json"), serde_json::to_string(&all).map_err(|e| e.to_string()));
             }
             Err(error) => self.add(format!("{folder}/events.txt"), Err(error.to_string())),

@@ -289,7 +289,7 @@ pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
             "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, ended, hello, policy, stack, cores, exec, \
-             capture, module, events, configuration, log, reload, stop"
+             move, capture, module, events, configuration, log, reload, reset, stop"
         )
     })
 }
@@ -306,5 +306,14 @@ mod tests {
         let error = parse_command(r#"{"command":"reboot"}"#).unwrap_err();
         assert!(error.starts_with("not a command: unknown variant `reboot`"), "{error}");
         assert!(parse_command("status").is_err());
+    }
+
+    #[test]
+    fn what_is_no_command_is_told_all_of_them() {
+        let error = parse_command(r#"{"command":"reboot"}"#).unwrap_err();
+        let (known, told) = error.split_once("expected one of ").unwrap().1.split_once("; write ").unwrap();
+        let told: Vec<&str> = told.split(|c: char| !c.is_alphanumeric()).collect();
+        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+        assert!(!known.is_empty() && known.iter().all(|command| told.contains(command)), "{known:?} {told:?}");
     }
 }
