@@ -83,6 +83,7 @@ fn words(why: Ending) -> (&'static str, &'static str, Option<i32>) {
         Ending::PeerReset => ("peer-reset", "the peer reset it", None),
         Ending::Aborted => ("aborted", "the program reset it, or closed with unread data", None),
         Ending::Violation => ("violation", "the program, or its library, violated the contract", None),
+        Ending::Accuser => ("accuser", "the program said that the other end broke the contract", None),
         Ending::Left => ("left", "the program is gone, and the peer did not take in time what it left", None),
         Ending::NoAnswer(errno) => ("no-answer", "the peer did not answer any more", Some(errno)),
         Ending::Cut => ("cut", "the operator ended it", None),

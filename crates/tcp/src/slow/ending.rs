@@ -18,6 +18,8 @@ pub enum Ending {
     Aborted,
     /// The application has violated the contract.
     Violation,
+    /// The application has said that the other end of its direct connection violated the contract. Nobody has checked that.
+    Accuser,
     /// The application is gone, and what it left was not acknowledged in time.
     Left,
     /// The peer does not answer. The errno (positive) is the network's last word, or ETIMEDOUT.
@@ -36,7 +38,7 @@ impl Ending {
             Self::NoFin => (End::GivenUp, ETIMEDOUT),
             Self::NoAnswer(errno) => (End::GivenUp, errno),
             Self::PeerReset => (End::PeerReset, 0),
-            Self::Aborted | Self::Violation | Self::Left | Self::Cut => (End::Aborted, 0),
+            Self::Aborted | Self::Violation | Self::Accuser | Self::Left | Self::Cut => (End::Aborted, 0),
             Self::NotOpened(errno) => (End::Failed, errno),
         }
     }
