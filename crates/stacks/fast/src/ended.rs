@@ -87,6 +87,11 @@ fn words(why: Ending) -> (&'static str, &'static str, Option<i32>) {
         Ending::Left => ("left", "the program is gone, and the peer did not take in time what it left", None),
         Ending::NoAnswer(errno) => ("no-answer", "the peer did not answer any more", Some(errno)),
         Ending::Cut => ("cut", "the operator ended it", None),
+        Ending::PeersClosed => ("peers-closed", "the peers of both ends of its splice closed", None),
+        Ending::SpliceLost => {
+            ("splice-lost", "what translated its splice is gone, or could not follow a new path", None)
+        }
+        Ending::OtherEnd => ("other-end", "the connection that it was spliced with ended", None),
         Ending::NotOpened(errno) => ("not-opened", "it was not established", Some(errno)),
     }
 }

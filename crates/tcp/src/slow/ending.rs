@@ -1,6 +1,6 @@
 //! How a connection has ended. The host is told once for each ([`super::Host::ended`]).
 
-use super::errno::ETIMEDOUT;
+use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use towpath_probes::End;
 
 /// What has ended a connection. The first reason counts.
@@ -26,6 +26,12 @@ pub enum Ending {
     NoAnswer(i32),
     /// The operator has ended it.
     Cut,
+    /// The peers of both ends of a splice have closed.
+    PeersClosed,
+    /// What translated a splice is gone, or could not follow a new path.
+    SpliceLost,
+    /// The other end of the splice has ended, without order.
+    OtherEnd,
     /// It was not established, for this errno (positive).
     NotOpened(i32),
 }
@@ -34,9 +40,11 @@ impl Ending {
     /// As tracers and the flight recorder have it, with the errno (positive) or 0.
     pub(super) fn in_short(self) -> (End, i32) {
         match self {
-            Self::PeerClosed | Self::Closed => (End::Orderly, 0),
+            Self::PeerClosed | Self::Closed | Self::PeersClosed => (End::Orderly, 0),
             Self::NoFin => (End::GivenUp, ETIMEDOUT),
             Self::NoAnswer(errno) => (End::GivenUp, errno),
+            Self::SpliceLost => (End::GivenUp, ECONNABORTED),
+            Self::OtherEnd => (End::GivenUp, ECONNRESET),
             Self::PeerReset => (End::PeerReset, 0),
             Self::Aborted | Self::Violation | Self::Accuser | Self::Left | Self::Cut => (End::Aborted, 0),
             Self::NotOpened(errno) => (End::Failed, errno),
