@@ -112,11 +112,14 @@ impl SlowPath {
         true
     }
 
-    /// Resets a connection whose application is gone, whatever is still to be sent.
-    pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
+    /// Resets a connection whose application is gone, for this reason, whatever is still to be sent. If the time is over, and the
+    /// peer has acknowledged all, only its FIN has not come.
+    pub fn reset(&mut self, owner: Owner, why: Ending, host: &mut dyn Host) {
         let Some(id) = self.table.by_owner(owner) else { return };
-        if !self.cut_splice(id, Ending::Left, ECONNRESET, host) {
-            self.note_end(id, Ending::Left);
+        let waits = self.table.running(id).is_some_and(|installed| installed.fin_wait);
+        let why = if why == Ending::Left && waits { Ending::NoFin } else { why };
+        if !self.cut_splice(id, why, ECONNRESET, host) {
+            self.note_end(id, why);
             self.abort_flow(id, true, None, host);
         }
     }

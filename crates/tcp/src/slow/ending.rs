@@ -22,6 +22,8 @@ pub enum Ending {
     Accuser,
     /// The application is gone, and what it left was not acknowledged in time.
     Left,
+    /// The application is gone, and what it left was not kept: there was no room, or its words made no sense.
+    NotKept,
     /// The peer does not answer. The errno (positive) is the network's last word, or ETIMEDOUT.
     NoAnswer(i32),
     /// The operator has ended it.
@@ -46,7 +48,9 @@ impl Ending {
             Self::SpliceLost => (End::GivenUp, ECONNABORTED),
             Self::OtherEnd => (End::GivenUp, ECONNRESET),
             Self::PeerReset => (End::PeerReset, 0),
-            Self::Aborted | Self::Violation | Self::Accuser | Self::Left | Self::Cut => (End::Aborted, 0),
+            Self::Aborted | Self::Violation | Self::Accuser | Self::Left | Self::NotKept | Self::Cut => {
+                (End::Aborted, 0)
+            }
             Self::NotOpened(errno) => (End::Failed, errno),
         }
     }

@@ -2,9 +2,11 @@
 
 use super::splice::Proxy;
 use super::world::*;
-use crate::flow::{Link, PortId};
+use crate::flow::{Link, PortId, flow_flags as bit};
 use crate::messages::ToSlow;
-use crate::slow::Ending::{Aborted, Cut, Left, NoAnswer, OtherEnd, PeerReset, PeersClosed, SpliceLost, Violation};
+use crate::slow::Ending::{
+    Aborted, Cut, Left, NoAnswer, NoFin, NotKept, OtherEnd, PeerReset, PeersClosed, SpliceLost, Violation,
+};
 use crate::slow::{Ending, Route};
 use std::collections::HashMap;
 
@@ -40,7 +42,7 @@ fn each_end_of_a_splice_has_its_own_reason() {
             "or is gone",
             |proxy| {
                 let Bench { slow, world, .. } = &mut proxy.bench;
-                slow.reset(proxy.owners[0], world);
+                slow.reset(proxy.owners[0], Left, world);
             },
             [Left, OtherEnd],
         ),
@@ -102,5 +104,21 @@ fn each_end_of_a_splice_has_its_own_reason() {
         let mut proxy = Proxy::begun();
         way(&mut proxy);
         assert_eq!(of_both(proxy), expected, "{name}");
+    }
+}
+
+/// A program that is gone may have left nothing but the wait for the peer's FIN.
+#[test]
+fn who_has_acknowledged_all_has_let_nobody_wait_for_that() {
+    const ALL_IS_ACKED: u64 = bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED;
+    for (flags, why, expected) in [(0, Left, Left), (ALL_IS_ACKED, Left, NoFin), (ALL_IS_ACKED, NotKept, NotKept)] {
+        let mut bench = Bench::new();
+        let flow = bench.client();
+        bench.reading(flow).flags |= flags;
+        bench.say(ToSlow::AppClosed(flow));
+        bench.poll();
+        bench.slow.reset(CLIENT, why, &mut bench.world);
+        bench.say(ToSlow::Removed(flow));
+        assert_eq!(bench.world.ended, [(CLIENT, expected)], "{flags}");
     }
 }
