@@ -21,7 +21,7 @@ impl SlowState {
             let (index, _) = split(owner);
             let found = self.host.find(owner).map(|(client, slot)| (slot, client.slot(slot).own.direct.is_some()));
             let cut = match found {
-                Some((slot, true)) => self.end_both(index, slot, Ending::Cut),
+                Some((slot, true)) => self.end_both(index, slot, [Ending::Cut; 2]),
                 _ => self.slow.cut(owner, &mut self.host),
             };
             count += usize::from(cut);

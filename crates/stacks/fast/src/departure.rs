@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use towpath_recorder::{self as recorder, Entry, Kind};
 use towpath_ring::Slot;
 use towpath_runtime::ClientId;
+use towpath_tcp::slow::Ending;
 use towpath_tcp::time::Micros;
 
 impl SlowState {
@@ -37,7 +38,7 @@ impl SlowState {
         let Some(client) = self.host.client(index) else { return };
         let resets = client.orphan(&orphans, now.0);
         for (slot, generation) in resets {
-            self.reset(now, index, slot, generation);
+            self.reset(now, index, slot, generation, Ending::NotKept);
         }
     }
 
@@ -53,17 +54,17 @@ impl SlowState {
                 continue;
             }
             for (slot, generation) in client.overdue(now.0) {
-                self.reset(now, index, slot, generation);
+                self.reset(now, index, slot, generation, Ending::Left);
             }
             self.forget_if_drained(index);
         }
     }
 
-    /// Resets a connection that is closed already.
-    fn reset(&mut self, now: Micros, index: u32, slot: Slot, generation: u32) {
+    /// Resets a connection that is closed already, for this reason.
+    fn reset(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, why: Ending) {
         let Some(client) = self.host.client(index) else { return };
         if client.slot(slot).phase == Phase::Open {
-            self.slow.reset(owner(index, slot), &mut self.host);
+            self.slow.reset(owner(index, slot), why, &mut self.host);
         } else {
             self.close(now, index, slot, generation, true);
         }

@@ -228,12 +228,12 @@ impl SlowState {
         if CUT.allows() {
             tracing::warn!(client = ?id, ?peer, "a client says that the other end of a direct connection broke the contract");
         }
-        self.end_both(index, slot, Ending::Violation);
+        self.end_both(index, slot, [Ending::Accuser, Ending::PeerReset]);
     }
 
-    /// Ends a direct connection at once, for this client with an abort, for the other side with a reset. False: it has
-    /// ended, or there is none.
-    pub fn end_both(&mut self, index: u32, slot: Slot, why: Ending) -> bool {
+    /// Ends a direct connection at once, for this client with an abort, for the other side with a reset. Each side has a
+    /// reason of its own, this client's first. False: it has ended, or there is none.
+    pub fn end_both(&mut self, index: u32, slot: Slot, why: [Ending; 2]) -> bool {
         let Some(client) = self.host.client(index) else { return false };
         let Some(end) = client.slot(slot).own.direct else { return false };
         if client.line(slot).state.load(Ordering::Relaxed) == state::CLOSED {
@@ -243,7 +243,7 @@ impl SlowState {
         let ends = [(Some((index, slot)), end, libc::ECONNABORTED), (other, end.opposite(), libc::ECONNRESET)];
         // The errors of both first: who sees his may close at once, and the other must not take that for the end of the
         // stream.
-        for (at, _, errno) in ends {
+        for ((at, _, errno), why) in ends.into_iter().zip(why) {
             let Some((index, slot)) = at else { continue };
             let Some(client) = self.host.client(index) else { continue };
             client.slot(slot).own.ending = Some(why);

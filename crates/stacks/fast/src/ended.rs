@@ -136,9 +136,18 @@ fn words(why: Ending) -> (&'static str, &'static str, Option<i32>) {
         Ending::PeerReset => ("peer-reset", "the peer reset it", None),
         Ending::Aborted => ("aborted", "the program reset it, or closed with unread data", None),
         Ending::Violation => ("violation", "the program, or its library, violated the contract", None),
+        Ending::Accuser => ("accuser", "the program said that the other end broke the contract", None),
         Ending::Left => ("left", "the program is gone, and the peer did not take in time what it left", None),
+        Ending::NotKept => {
+            ("not-kept", "the program is gone, and what it left was not kept: no room, or not ready", None)
+        }
         Ending::NoAnswer(errno) => ("no-answer", "the peer did not answer any more", Some(errno)),
         Ending::Cut => ("cut", "the operator ended it", None),
+        Ending::PeersClosed => ("peers-closed", "the peers of both ends of its splice closed", None),
+        Ending::SpliceLost => {
+            ("splice-lost", "what translated its splice is gone, or could not follow a new path", None)
+        }
+        Ending::OtherEnd => ("other-end", "the connection that it was spliced with ended", None),
         Ending::NotOpened(errno) => ("not-opened", "it was not established", Some(errno)),
     }
 }

@@ -103,20 +103,23 @@ impl SlowPath {
     /// `ss -K` does. False: there is none.
     pub fn cut(&mut self, owner: Owner, host: &mut dyn Host) -> bool {
         let Some(id) = self.table.by_owner(owner) else { return false };
-        self.note_end(id, Ending::Cut);
         if self.table.opening(id).is_some() {
             self.fail_opening(id, ECONNABORTED, host);
-        } else if !self.cut_splice(id, ECONNABORTED, host) {
+        } else if !self.cut_splice(id, Ending::Cut, ECONNABORTED, host) {
+            self.note_end(id, Ending::Cut);
             self.abort_flow(id, true, Some(ECONNABORTED), host);
         }
         true
     }
 
-    /// Resets a connection whose application is gone, whatever is still to be sent.
-    pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
+    /// Resets a connection whose application is gone, for this reason, whatever is still to be sent. If the time is over, and the
+    /// peer has acknowledged all, only its FIN has not come.
+    pub fn reset(&mut self, owner: Owner, why: Ending, host: &mut dyn Host) {
         let Some(id) = self.table.by_owner(owner) else { return };
-        self.note_end(id, Ending::Left);
-        if !self.cut_splice(id, ECONNRESET, host) {
+        let waits = self.table.running(id).is_some_and(|installed| installed.fin_wait);
+        let why = if why == Ending::Left && waits { Ending::NoFin } else { why };
+        if !self.cut_splice(id, why, ECONNRESET, host) {
+            self.note_end(id, why);
             self.abort_flow(id, true, None, host);
         }
     }
@@ -126,19 +129,6 @@ impl SlowPath {
         if let Some(Phase::Installed(installed)) = self.table.get_mut(id).map(|connection| &mut connection.phase) {
             installed.ending.get_or_insert(why);
         }
-    }
-
-    /// The same of one whose segments were translated, by the errno for its application.
-    pub(super) fn note_splice_end(&mut self, id: FlowId, errno: Option<i32>) {
-        self.note_end(
-            id,
-            match errno {
-                None => Ending::Closed,
-                Some(ECONNRESET) => Ending::PeerReset,
-                Some(ECONNABORTED) => Ending::Cut,
-                Some(errno) => Ending::NoAnswer(errno),
-            },
-        );
     }
 
     /// Tells the host of a connection that fails before it is established. Those that a peer began are nobody's yet.

@@ -1,6 +1,6 @@
 //! How a connection has ended. The host is told once for each ([`super::Host::ended`]).
 
-use super::errno::ETIMEDOUT;
+use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use towpath_probes::End;
 
 /// What has ended a connection. The first reason counts.
@@ -18,12 +18,22 @@ pub enum Ending {
     Aborted,
     /// The application has violated the contract.
     Violation,
+    /// The application has said that the other end of its direct connection violated the contract. Nobody has checked that.
+    Accuser,
     /// The application is gone, and what it left was not acknowledged in time.
     Left,
+    /// The application is gone, and what it left was not kept: there was no room, or its words made no sense.
+    NotKept,
     /// The peer does not answer. The errno (positive) is the network's last word, or ETIMEDOUT.
     NoAnswer(i32),
     /// The operator has ended it.
     Cut,
+    /// The peers of both ends of a splice have closed.
+    PeersClosed,
+    /// What translated a splice is gone, or could not follow a new path.
+    SpliceLost,
+    /// The other end of the splice has ended, without order.
+    OtherEnd,
     /// It was not established, for this errno (positive).
     NotOpened(i32),
 }
@@ -32,11 +42,15 @@ impl Ending {
     /// As tracers and the flight recorder have it, with the errno (positive) or 0.
     pub(super) fn in_short(self) -> (End, i32) {
         match self {
-            Self::PeerClosed | Self::Closed => (End::Orderly, 0),
+            Self::PeerClosed | Self::Closed | Self::PeersClosed => (End::Orderly, 0),
             Self::NoFin => (End::GivenUp, ETIMEDOUT),
             Self::NoAnswer(errno) => (End::GivenUp, errno),
+            Self::SpliceLost => (End::GivenUp, ECONNABORTED),
+            Self::OtherEnd => (End::GivenUp, ECONNRESET),
             Self::PeerReset => (End::PeerReset, 0),
-            Self::Aborted | Self::Violation | Self::Left | Self::Cut => (End::Aborted, 0),
+            Self::Aborted | Self::Violation | Self::Accuser | Self::Left | Self::NotKept | Self::Cut => {
+                (End::Aborted, 0)
+            }
             Self::NotOpened(errno) => (End::Failed, errno),
         }
     }

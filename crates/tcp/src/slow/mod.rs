@@ -185,15 +185,13 @@ impl SlowPath {
             }
             // The fast path has counted the RST.
             ToSlow::Reset(flow) | ToSlow::Aborted(flow) | ToSlow::Violated(flow) => {
-                self.note_end(
-                    flow,
-                    match message {
-                        ToSlow::Reset(_) => Ending::PeerReset,
-                        ToSlow::Violated(_) => Ending::Violation,
-                        _ => Ending::Aborted,
-                    },
-                );
-                if !self.cut_splice(flow, errno::ECONNRESET, host) {
+                let why = match message {
+                    ToSlow::Reset(_) => Ending::PeerReset,
+                    ToSlow::Violated(_) => Ending::Violation,
+                    _ => Ending::Aborted,
+                };
+                if !self.cut_splice(flow, why, errno::ECONNRESET, host) {
+                    self.note_end(flow, why);
                     self.remove_flow(flow, host);
                 }
             }

@@ -2,6 +2,7 @@
 
 use super::SlowPath;
 use super::connections::{Phase, SpliceState};
+use super::ending::Ending;
 use super::errno::{ECONNABORTED, ECONNRESET, ETIMEDOUT};
 use super::host::Host;
 use super::path_mtu::to_tell;
@@ -106,12 +107,12 @@ impl Running {
         })
     }
 
-    /// Is there a RST that the other peer has taken, after this time without a segment? It takes one that stands exactly where it
-    /// expects the next byte, and nobody can guess that. After one that is near, it may have had bytes that it did not
-    /// acknowledge. Whoever forges such a one needs some 2^14 attempts, and a minute of silence for each.
-    fn is_reset(seen: &[Forwarded; 2], heard: [Seq; 2], idle_us: u64) -> bool {
-        seen.iter().zip(heard).any(|(seen, heard)| {
-            let ahead = seen.rst.map(|rst| rst.bytes_since(heard));
+    /// Which peers have sent a RST that the other one has taken, after this time without a segment? It takes one that stands
+    /// exactly where it expects the next byte, and nobody can guess that. After one that is near, it may have had bytes that it did
+    /// not acknowledge. Whoever forges such a one needs some 2^14 attempts, and a minute of silence for each.
+    fn have_reset(seen: &[Forwarded; 2], heard: [Seq; 2], idle_us: u64) -> [bool; 2] {
+        [0, 1].map(|side| {
+            let ahead = seen[side].rst.map(|rst| rst.bytes_since(heard[side]));
             let wait_us = ahead.map(|ahead| if ahead == 0 { SETTLED_US } else { DOUBTFUL_US });
             ahead.is_some_and(|ahead| ahead < NEAR) && wait_us.is_some_and(|wait_us| idle_us >= wait_us)
         })
@@ -183,7 +184,7 @@ impl SlowPath {
         let seen = running.translations.each_ref().map(|translation| host.forwarded(&translation.from));
         let [Some(a), Some(b)] = seen else {
             // Somebody has taken the module away.
-            self.end_splice(&running, Some(ECONNABORTED), true, host);
+            self.end_splice(&running, [Ending::SpliceLost; 2], Some(ECONNABORTED), true, host);
             return None;
         };
         let segments = a.segments.wrapping_add(b.segments);
@@ -192,7 +193,7 @@ impl SlowPath {
         }
         let (seen, idle_us) = ([a, b], now.since(running.active_at));
         let heard = running.heard(&seen);
-        let is_reset = Running::is_reset(&seen, heard, idle_us);
+        let have_reset = Running::have_reset(&seen, heard, idle_us);
         running.count(&seen, heard);
         for (id, passed) in running.flows.into_iter().zip(running.passed) {
             if let Some(connection) = self.table.get(id) {
@@ -209,20 +210,28 @@ impl SlowPath {
         }
         running.told = running.ended == [true; 2];
         match () {
-            () if running.told && idle_us >= SETTLED_US => self.end_splice(&running, None, false, host),
-            () if is_reset => self.end_splice(&running, Some(ECONNRESET), false, host),
-            () if idle_us >= IDLE_US => self.end_splice(&running, Some(ETIMEDOUT), true, host),
+            () if running.told && idle_us >= SETTLED_US => {
+                self.end_splice(&running, [Ending::PeersClosed; 2], None, false, host);
+            }
+            () if have_reset != [false; 2] => {
+                let why = have_reset.map(|reset| if reset { Ending::PeerReset } else { Ending::OtherEnd });
+                self.end_splice(&running, why, Some(ECONNRESET), false, host);
+            }
+            () if idle_us >= IDLE_US => {
+                self.end_splice(&running, [Ending::NoAnswer(ETIMEDOUT); 2], Some(ETIMEDOUT), true, host);
+            }
             () => return Some(running),
         }
         None
     }
 
-    /// Ends a splice, for the peers by RST if `rst`, and for the applications by this errno. Both flows are removed.
-    fn end_splice(&mut self, running: &Running, errno: Option<i32>, rst: bool, host: &mut dyn Host) {
-        for (id, translation) in running.flows.into_iter().zip(&running.translations) {
+    /// Ends a splice, each flow for its reason, for the peers by RST if `rst`, and for the applications by this errno. Both flows
+    /// are removed.
+    fn end_splice(&mut self, running: &Running, why: [Ending; 2], errno: Option<i32>, rst: bool, host: &mut dyn Host) {
+        for ((id, translation), why) in running.flows.into_iter().zip(&running.translations).zip(why) {
             let acked = host.forwarded(&translation.from).map_or(translation.acked, |seen| seen.acked);
             host.unsplice(&translation.from);
-            self.note_splice_end(id, errno);
+            self.note_end(id, why);
             let Some(connection) = self.table.get_mut(id) else { continue };
             let Phase::Installed(installed) = &mut connection.phase else { continue };
             let (flow_group, link) = (connection.flow_group, installed.link);
@@ -243,10 +252,16 @@ impl SlowPath {
         if let SpliceState::Begun(key) = installed.splice { Some(key) } else { None }
     }
 
-    /// Ends the splice of a flow, by RST unless both peers have ended already. False: it is not spliced.
-    pub(super) fn cut_splice(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) -> bool {
+    /// Ends the splice of a flow for this reason, by RST. If both peers have ended already, that is the reason, and no RST goes.
+    /// False: it is not spliced.
+    pub(super) fn cut_splice(&mut self, id: FlowId, why: Ending, errno: i32, host: &mut dyn Host) -> bool {
         let Some(running) = self.splice_of(id).and_then(|key| self.spliced.running.remove(&key)) else { return false };
-        self.end_splice(&running, Some(errno), !running.told, host);
+        let others = if why == Ending::SpliceLost { why } else { Ending::OtherEnd };
+        let why = match running.told {
+            true => [Ending::PeersClosed; 2],
+            false => running.flows.map(|flow| if flow == id { why } else { others }),
+        };
+        self.end_splice(&running, why, Some(errno), !running.told, host);
         true
     }
 
@@ -262,7 +277,7 @@ impl SlowPath {
             host.resplice(translation)
         };
         if !known {
-            self.cut_splice(id, ECONNABORTED, host);
+            self.cut_splice(id, Ending::SpliceLost, ECONNABORTED, host);
         }
     }
 
@@ -279,7 +294,7 @@ impl SlowPath {
             // The peer repeats the SYN, when the connection is gone.
             let key = running.flows[0];
             if let Some(running) = self.spliced.running.remove(&key) {
-                self.end_splice(&running, None, false, host);
+                self.end_splice(&running, [Ending::PeersClosed; 2], None, false, host);
             }
             return;
         }

@@ -174,8 +174,8 @@ fn a_closed_socket_is_reset_whatever_is_still_to_be_sent() {
     let mut bench = Bench::new();
     let flow = bench.client();
     bench.say(ToSlow::AppClosed(flow));
-    bench.slow.reset(CLIENT, &mut bench.world);
-    bench.slow.reset(CLIENT, &mut bench.world);
+    bench.slow.reset(CLIENT, Ending::Left, &mut bench.world);
+    bench.slow.reset(CLIENT, Ending::Left, &mut bench.world);
     assert_eq!(
         bench.messages(),
         [format!("0:abort {} rst true errno 0", flow.0), format!("0:remove {}", flow.0)],

@@ -9,6 +9,7 @@ mod cookies;
 mod counters;
 mod direct;
 mod ecn;
+mod endings;
 mod families;
 mod flow_groups;
 mod handshake;

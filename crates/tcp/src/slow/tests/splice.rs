@@ -4,7 +4,7 @@ use super::world::*;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, PortId, flow_flags};
 use crate::messages::{Held, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Forwarded, Route};
+use crate::slow::{Ending, Forwarded, Route};
 use std::collections::HashMap;
 use towpath_wire::flags;
 
@@ -279,7 +279,7 @@ fn who_aborts_or_takes_the_module_away_resets_both_peers() {
             }
             2 => {
                 let Bench { slow, world, .. } = &mut proxy.bench;
-                slow.reset(proxy.owners[0], world);
+                slow.reset(proxy.owners[0], Ending::Left, world);
                 [1111, 2222]
             }
             _ => {
