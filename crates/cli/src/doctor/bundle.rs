@@ -97,10 +97,10 @@ impl Bundle {
             }
             Err(error) => self.add(format!("{folder}/events.txt"), Err(error.to_string())),
         }
-        let pid = api::ask::<Status>(socket, Command::Status).map(|status| status.pid);
-        let log = pid.as_ref().map_err(ToString::to_string).and_then(|pid| log(socket, *pid));
+        let status = api::ask::<Status>(socket, Command::Status);
+        let log = status.as_ref().map_err(ToString::to_string).and_then(|status| log(socket, status.pid));
         self.add(format!("{folder}/log.txt"), log);
-        if let Ok(pid) = pid {
+        if let Ok(Status { pid, .. }) = status {
             for file in ["status", "limits", "cgroup"] {
                 self.add(format!("{folder}/process_{file}.txt"), read(Path::new(&format!("/proc/{pid}/{file}"))));
             }
@@ -173,9 +173,10 @@ fn log(socket: &Path, pid: u32) -> Result<String, String> {
         Err(why) => why,
     };
     let lines = LOG_LINES.to_string();
+    // Numbers of processes come again: other programs had them, and before this boot others of this name.
     let processes = family(pid).into_iter().map(|pid| format!("_PID={pid}"));
     let journal = Program::new("journalctl")
-        .args(["--no-pager", "--output", "short-iso-precise", "--lines", &lines])
+        .args(["--no-pager", "--output", "short-iso-precise", "--boot", "--lines", &lines, "_COMM=towpathd"])
         .args(processes)
         .output();
     match journal {
