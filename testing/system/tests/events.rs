@@ -101,7 +101,11 @@ fn a_bundle_has_what_the_service_tells_under_other_addresses_and_names_what_is_m
         let manifest = towpath(&line, socket).run(60).ok();
         serde_json::from_str::<Value>(&manifest).unwrap()
     };
+    // It logs elsewhere, so this is another's.
+    std::fs::OpenOptions::new().write(true).create_new(true).open(service.socket.with_extension("log")).unwrap();
     let manifest = bundle(&service.socket, " --anonymous");
+    assert!(!manifest["files"].to_string().contains("service/log.txt"), "{manifest}");
+    assert!(manifest["missing"].to_string().contains(".log is not where process"), "{manifest}");
     let files: Vec<&str> = manifest["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
     for wanted in [
         "doctor.txt",

@@ -10,9 +10,9 @@ use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -97,9 +97,10 @@ impl Bundle {
             }
             Err(error) => self.add(format!("{folder}/events.txt"), Err(error.to_string())),
         }
-        self.add(format!("{folder}/log.txt"), log(socket));
-        let pid = api::ask::<Status>(socket, Command::Status).map(|status| status.pid);
-        if let Ok(pid) = pid {
+        let status = api::ask::<Status>(socket, Command::Status);
+        let log = status.as_ref().map_err(ToString::to_string).and_then(|status| log(socket, status.pid));
+        self.add(format!("{folder}/log.txt"), log);
+        if let Ok(Status { pid, .. }) = status {
             for file in ["status", "limits", "cgroup"] {
                 self.add(format!("{folder}/process_{file}.txt"), read(Path::new(&format!("/proc/{pid}/{file}"))));
             }
@@ -165,14 +166,18 @@ fn read(file: &Path) -> Result<String, String> {
 }
 
 /// The last lines that a service has logged: to the file beside its socket if it runs in the background, else to the journal.
-fn log(socket: &Path) -> Result<String, String> {
+fn log(socket: &Path, pid: u32) -> Result<String, String> {
     let file = paths::log_file(socket);
-    if let Ok(text) = tail(&file) {
-        return Ok(text);
-    }
+    let why = match log_of(pid, &file) {
+        Ok(text) => return Ok(text),
+        Err(why) => why,
+    };
     let lines = LOG_LINES.to_string();
+    // Numbers of processes come again: other programs had them, and before this boot others of this name.
+    let processes = family(pid).into_iter().map(|pid| format!("_PID={pid}"));
     let journal = Program::new("journalctl")
-        .args(["--no-pager", "--output", "short-iso-precise", "--lines", &lines, "_COMM=towpathd"])
+        .args(["--no-pager", "--output", "short-iso-precise", "--boot", "--lines", &lines, "_COMM=towpathd"])
+        .args(processes)
         .output();
     match journal {
         // Without lines it says so in one.
@@ -180,15 +185,36 @@ fn log(socket: &Path) -> Result<String, String> {
             Ok(String::from_utf8_lossy(&journal.stdout).into_owned())
         }
         Ok(journal) => {
-            let why = String::from_utf8_lossy(&journal.stderr);
-            let why = why.lines().next().unwrap_or("it has no lines of towpathd");
-            Err(format!("{} is not there, and the journal says: {why}", file.display()))
+            let said = String::from_utf8_lossy(&journal.stderr);
+            let said = said.lines().next().unwrap_or("it has no lines of these processes");
+            Err(format!("{why}, and the journal says: {said}"))
         }
-        Err(error) => Err(format!("{} is not there, and journalctl cannot be run: {error}", file.display())),
+        Err(error) => Err(format!("{why}, and journalctl cannot be run: {error}")),
     }
 }
 
-fn tail(file: &Path) -> io::Result<String> {
+/// The end of a file, if the process logs there. Else it is an old one, or another service's.
+fn log_of(pid: u32, file: &Path) -> Result<String, String> {
+    let (name, stream) = (file.display(), format!("/proc/{pid}/fd/2"));
+    let (found, text) = tail(file).map_err(|error| format!("{name}: {error}"))?;
+    let logged = fs::metadata(&stream).map_err(|error| format!("{stream}: {error}"))?;
+    if (found.dev(), found.ino()) != (logged.dev(), logged.ino()) {
+        return Err(format!("{name} is not where process {pid} logs"));
+    }
+    Ok(text)
+}
+
+/// The process that stands for a service, and those that it has started: the one that serves is among them.
+fn family(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let mut family = vec![pid];
+    children.for_each(|text| family.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok())));
+    family
+}
+
+/// What a file is, and its last lines.
+fn tail(file: &Path) -> io::Result<(Metadata, String)> {
     use std::io::{Read, Seek, SeekFrom};
     // Another user's service may have put anything in its place.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -203,7 +229,7 @@ fn tail(file: &Path) -> io::Result<String> {
     file.take(LOG_BYTES).read_to_end(&mut text)?;
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    Ok(lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") + "\n")
+    Ok((found, lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") + "\n"))
 }
 
 /// Writes the bundle to a file that a user names. It is for nobody but this user.
@@ -279,6 +305,7 @@ mod tests {
     use crate::private_file::tests::{Folder, anybodys, is_private};
     use flate2::read::GzDecoder;
     use std::io::Read;
+    use std::process::Stdio;
 
     #[test]
     fn a_bundle_is_a_compressed_archive_with_a_manifest_and_names_what_is_missing() {
@@ -316,5 +343,24 @@ mod tests {
             let why = place(&folder.0.join(wrong), |_| Ok(())).unwrap_err().to_string();
             assert!(why.contains("is no file; name another"), "{why}");
         }
+    }
+
+    #[test]
+    fn the_log_is_the_file_to_which_the_process_writes_and_no_other() {
+        let folder = Folder::new("log");
+        let [own, other] = ["own.log", "other.log"].map(|name| folder.0.join(name));
+        for file in [&own, &other] {
+            fs::write(file, "serving\n").unwrap();
+        }
+        let to = OpenOptions::new().append(true).open(&own).unwrap();
+        let mut child = Program::new("cat").stdin(Stdio::piped()).stderr(to).spawn().unwrap();
+        let (said, refused) = (log_of(child.id(), &own), log_of(child.id(), &other));
+        let listed = family(std::process::id());
+        drop(child.stdin.take());
+        let number = child.id();
+        child.wait().unwrap();
+        assert_eq!(said.unwrap(), "serving\n");
+        assert_eq!(refused.unwrap_err(), format!("{} is not where process {number} logs", other.display()));
+        assert!(listed.starts_with(&[std::process::id()]) && listed.contains(&number), "{listed:?}");
     }
 }
