@@ -69,8 +69,13 @@ pub struct Beginning {
 /// Starts a worker, and another one when it has died. Returns the exit code of the last.
 ///
 /// `worker` runs in the child process. The signals that end a service, and SIGHUP, are blocked in both processes. This
-/// process gives them on to the worker.
-pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> u8) -> io::Result<u8> {
+/// process gives them on to the worker. `inherit` says whether processes that are forked from now on have the memory that is
+/// the workers' alone: no other process of the broker's has it.
+pub fn supervise(
+    privileges: &mut dyn Privileges,
+    inherit: &dyn Fn(bool) -> io::Result<()>,
+    worker: &dyn Fn(Beginning) -> u8,
+) -> io::Result<u8> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);
@@ -81,6 +86,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
     loop {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (parent, pulse) = (std::process::id(), Pulse::new()?);
+        inherit(true)?;
         // SAFETY: this process has one thread (no caller starts one before), so the child may do what it could.
         let child = match unsafe { libc::fork() } {
             0 => {
@@ -94,6 +100,7 @@ pub fn supervise(privileges: &mut dyn Privileges, worker: &dyn Fn(Beginning) -> 
             ..0 => return Err(io::Error::last_os_error()),
             child => child,
         };
+        inherit(false)?;
         drop(theirs);
         let Some(child) = Pid::from_raw(child) else { return Err(io::ErrorKind::InvalidData.into()) };
         let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;

@@ -16,7 +16,7 @@ mod row;
 mod words;
 
 pub use event::{End, Event, Kind, Message};
-pub use memory::{Recorded, Which, begin, open, read, take_over};
+pub use memory::{Recorded, Which, begin, inherit, open, read, take_over};
 
 use row::Row;
 use std::cell::Cell;

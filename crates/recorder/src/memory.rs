@@ -4,7 +4,7 @@ use crate::HERE;
 use crate::event::Event;
 use crate::reasons;
 use crate::row::Row;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +19,8 @@ struct Head {
 }
 
 struct Memory {
+    /// Of all of it.
+    bytes: usize,
     head: &'static Head,
     /// Those of one area, then those of the other.
     rows: &'static [Row],
@@ -44,8 +46,8 @@ pub struct Recorded {
     pub events: Vec<Event>,
 }
 
-/// Makes memory for so many threads, which all processes share that are forked after this. It is called once, before the first
-/// thread. Pages that nobody writes take no memory. `reasons`: names of those for which frames are dropped.
+/// Makes memory for so many threads, which all processes share that are forked while [`inherit`] says so. It is called once, before
+/// the first thread. Pages that nobody writes take no memory. `reasons`: names of those for which frames are dropped.
 pub fn open(threads: usize, reasons: &'static [&'static str]) -> io::Result<()> {
     let count = 2 * threads;
     let (bytes, rights) = (size_of::<Head>() + count * size_of::<Row>(), ProtFlags::READ | ProtFlags::WRITE);
@@ -57,9 +59,19 @@ pub fn open(threads: usize, reasons: &'static [&'static str]) -> io::Result<()> 
         let first = base.cast::<u8>().add(size_of::<Head>()).cast::<Row>();
         (&*base.cast::<Head>(), std::slice::from_raw_parts(first, count))
     };
-    let _ = MEMORY.set(Memory { head, rows });
+    let _ = MEMORY.set(Memory { bytes, head, rows });
     reasons::set(reasons);
-    Ok(())
+    inherit(false)
+}
+
+/// From now on, do processes that this one forks have the memory? At first they do not: what a process has, it can write.
+pub fn inherit(yes: bool) -> io::Result<()> {
+    let Some(memory) = MEMORY.get() else { return Ok(()) };
+    let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+    let base = std::ptr::from_ref(memory.head).cast_mut().cast();
+    // SAFETY: this process keeps the memory, whatever the advice. One that is forked without it runs no code that uses it: it
+    // neither serves nor records.
+    unsafe { madvise(base, memory.bytes, advice) }.map_err(io::Error::from)
 }
 
 impl Memory {
@@ -104,4 +116,40 @@ pub fn read(which: Which) -> Vec<Recorded> {
     let Some(memory) = MEMORY.get() else { return Vec::new() };
     let rows = memory.taken(memory.area(which)).iter();
     rows.map(|row| Recorded { thread: row.name(), events: row.events() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does a process that is forked now have the memory?
+    fn a_child_has_it() -> bool {
+        let base = std::ptr::from_ref(MEMORY.get().unwrap().head).cast_mut().cast();
+        let mut status = 0;
+        // SAFETY: the child makes two system calls. The pointers are to memory that outlives the calls; mincore(2) reads no memory
+        // at `base` and writes one byte for its page.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    let mut page = [0_u8; 1];
+                    libc::_exit(i32::from(libc::mincore(base, 4096, page.as_mut_ptr()) == 0));
+                }
+                child => assert_eq!(libc::waitpid(child, &raw mut status, 0), child),
+            }
+        }
+        assert!(libc::WIFEXITED(status));
+        libc::WEXITSTATUS(status) == 1
+    }
+
+    #[test]
+    fn only_a_process_that_is_to_have_the_memory_inherits_it() {
+        inherit(true).unwrap();
+        open(1, &[]).unwrap();
+        assert!(!a_child_has_it());
+        inherit(true).unwrap();
+        assert!(a_child_has_it());
+        inherit(false).unwrap();
+        assert!(!a_child_has_it());
+        read(Which::Own);
+    }
 }

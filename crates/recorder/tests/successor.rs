@@ -35,6 +35,7 @@ fn process_that_records(keys: &[u64]) {
 #[test]
 fn a_successor_reads_the_events_of_the_process_before_and_of_no_other() {
     recorder::open(2, &[]).unwrap();
+    recorder::inherit(true).unwrap();
     let fast = |keys: &[u64]| vec![("fast-0".to_owned(), keys.to_vec())];
     process_that_records(&[1, 2]);
     process_that_records(&[3]);

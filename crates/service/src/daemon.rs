@@ -169,7 +169,7 @@ fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, te
             }
         })
     };
-    match supervise(&mut *stacks.privileges(config), &worker) {
+    match supervise(&mut *stacks.privileges(config), &events::inherit, &worker) {
         Ok(code) => ExitCode::from(code),
         Err(source) => ended(Err(ServiceError::Io { doing: "starting the process that serves", source }), tell),
     }

@@ -1,6 +1,7 @@
 //! The flight recorder of this service.
 
 use crate::api::{EventLine, Events, ThreadEvents};
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 use towpath_recorder::{self as recorder, Event, NONE, Recorded, Which};
 use towpath_runtime::thread::now_us;
@@ -9,15 +10,25 @@ use towpath_tcp::counters::Drop;
 /// Threads that record beside those of flow groups: that of the slow path, and one to spare.
 const OTHERS: usize = 2;
 
-/// Makes the memory, before the first process is forked and the first thread runs. Without it nothing is recorded.
+/// Makes the memory, before the first process is forked and the first thread runs. Without it nothing is recorded. No process that
+/// is forked has it, unless [`inherit`] says so.
 pub fn open(flow_groups: usize) {
     if let Err(error) = recorder::open(flow_groups + OTHERS, &Drop::NAMES) {
         tracing::warn!(%error, "`towpath events` will have nothing to show");
     }
 }
 
+/// From now on, do processes that this one forks have the memory? Workers do, and no other process of the broker's.
+pub fn inherit(yes: bool) -> io::Result<()> {
+    recorder::inherit(yes)
+}
+
 /// This process serves from now on, and no thread of it runs yet. The log says how the one before it has ended.
 pub fn take_over() {
+    // A guest's starter is this process's, and records nothing.
+    if let Err(error) = inherit(false) {
+        tracing::warn!(%error, "processes that this one starts can write what `towpath events` shows");
+    }
     recorder::take_over();
     towpath_runtime::recorded::say_how_the_last_one_ended();
 }

@@ -6,6 +6,7 @@ use crate::alone::alone;
 use crate::{Change, Held, channel};
 use rustix::fd::AsFd;
 use rustix::process::{Signal as Sent, getpid, getppid, kill_process};
+use std::cell::RefCell;
 use std::net::IpAddr;
 
 /// The number of a stack whose start takes as long as the test.
@@ -90,7 +91,7 @@ fn service(worker: impl Fn(Beginning) -> u8) -> (u8, Vec<bool>) {
 
 fn service_with(then: Option<Sent>, worker: impl Fn(Beginning) -> u8) -> (u8, Vec<bool>) {
     let mut life = Life { then, ..Life::default() };
-    let code = supervise(&mut life, &worker).unwrap();
+    let code = supervise(&mut life, &|_| Ok(()), &worker).unwrap();
     (code, life.ended)
 }
 
@@ -104,6 +105,25 @@ fn hears(signal: Sent) {
     kill_process(getppid().unwrap(), signal).unwrap();
     let all: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
     assert_eq!(all.wait().unwrap() as i32, signal.as_raw());
+}
+
+#[test]
+fn workers_alone_inherit_what_is_theirs() {
+    if !alone("supervise::tests::workers_alone_inherit_what_is_theirs") {
+        return;
+    }
+    let said = RefCell::new(Vec::new());
+    let inherit = |yes| {
+        said.borrow_mut().push(yes);
+        Ok(())
+    };
+    let worker = |Beginning { broker, first, .. }: Beginning| {
+        assert_eq!(said.borrow().last(), Some(&true));
+        broker.serving().unwrap();
+        if first { dies() } else { 0 }
+    };
+    assert_eq!(supervise(&mut Life::default(), &inherit, &worker).unwrap(), 0);
+    assert_eq!(said.into_inner(), [true, false, true, false]);
 }
 
 #[test]
