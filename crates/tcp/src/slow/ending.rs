@@ -36,6 +36,8 @@ pub enum Ending {
     OtherEnd,
     /// It was not established, for this errno (positive).
     NotOpened(i32),
+    /// The application has closed it, or is gone, before it was established.
+    Abandoned,
 }
 
 impl Ending {
@@ -51,6 +53,7 @@ impl Ending {
             Self::PeerReset => (End::PeerReset, 0),
             Self::Aborted | Self::Violation | Self::Accuser => (End::Aborted, 0),
             Self::NotOpened(errno) => (End::Failed, errno),
+            Self::Abandoned => (End::Failed, 0),
         }
     }
 }
@@ -78,6 +81,7 @@ mod tests {
             (Ending::SpliceLost, End::GivenUp, ECONNABORTED),
             (Ending::OtherEnd, End::GivenUp, ECONNRESET),
             (Ending::NotOpened(111), End::Failed, 111),
+            (Ending::Abandoned, End::Failed, 0),
         ];
         for (ending, end, errno) in table {
             assert_eq!(ending.in_short(), (end, errno), "{ending:?}");
