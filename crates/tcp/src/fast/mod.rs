@@ -271,6 +271,11 @@ impl FastPath {
         Some(message)
     }
 
+    /// True if a message for the slow path is left.
+    pub fn has_to_slow(&self) -> bool {
+        !self.state.outbox.messages.is_empty()
+    }
+
     /// True if there is anything to send or to report right now.
     pub fn has_work(&self) -> bool {
         let s = &self.state;
