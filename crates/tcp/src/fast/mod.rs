@@ -280,7 +280,8 @@ impl FastPath {
     pub fn has_work(&self) -> bool {
         let s = &self.state;
         let outbox = &s.outbox;
-        !s.scheduler.is_empty() || !s.frames.0.is_empty() || !outbox.events.is_empty() || !outbox.messages.is_empty()
+        let to_send = !s.scheduler.is_empty() || s.scheduler.is_serving() || !s.frames.0.is_empty();
+        to_send || !outbox.events.is_empty() || !outbox.messages.is_empty()
     }
 
     /// When `transmit` should be called next if nothing else happens.
