@@ -62,7 +62,7 @@ impl Ending {
 mod tests {
     use super::*;
 
-    /// Tracers and the flight recorder lay at the application's door only what it has done.
+    /// Tracers and the flight recorder blame the application only for what it has done.
     #[test]
     fn an_end_in_short_names_who_has_ended_it() {
         let table = [
