@@ -113,6 +113,8 @@ Message {
     AppClosed = "the application has closed it",
     /// To the slow path: the application aborts it.
     Aborted = "the application aborts it, and a RST goes",
+    /// To the slow path: the application has broken the contract.
+    Violated = "the application has broken the contract, and a RST goes",
 }
 }
 

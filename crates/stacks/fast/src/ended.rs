@@ -149,6 +149,7 @@ fn words(why: Ending) -> (&'static str, &'static str, Option<i32>) {
         }
         Ending::OtherEnd => ("other-end", "the connection that it was spliced with ended", None),
         Ending::NotOpened(errno) => ("not-opened", "it was not established", Some(errno)),
+        Ending::Abandoned => ("abandoned", "the program closed it, or was gone, before it was established", None),
     }
 }
 

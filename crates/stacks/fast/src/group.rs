@@ -81,6 +81,8 @@ pub struct Scratch {
     pub full: u64,
     /// The slow thread has been told to take the SYNs that wait.
     left_syns: bool,
+    /// Messages wait as the mailbox to the slow path has no room for them.
+    waits: bool,
     /// The time of this turn, µs.
     pub now_us: u64,
     /// What applications achieve.
@@ -275,11 +277,21 @@ impl FlowGroup {
                 self.rings.remove(flow);
             }
             self.outbox.send(FromGroup::Tcp(message));
+            self.scratch.waits &= self.fast.has_to_slow();
             work += 1;
         }
-        let entry = Entry::new(Kind::Full, self.number as u64);
-        recorder::record(&Entry { flow_group: self.number as u32, ..entry });
+        self.note_full();
         work
+    }
+
+    /// The mailbox has no room. What waits for it since now is recorded, and not each turn for which it waits.
+    #[cold]
+    #[inline(never)]
+    fn note_full(&mut self) {
+        if self.fast.has_to_slow() && !std::mem::replace(&mut self.scratch.waits, true) {
+            let entry = Entry::new(Kind::Full, self.number as u64);
+            recorder::record(&Entry { flow_group: self.number as u32, ..entry });
+        }
     }
 
     fn publish_metrics(&mut self) {

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use towpath_ports::memory::Loopback;
+use towpath_recorder::{self as recorder, Kind, Which};
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
@@ -318,4 +319,33 @@ fn a_turns_time_is_divided_by_what_was_done_for_each_program() {
     bench.flow_group.rings.client(1).unwrap().items = 1;
     bench.flow_group.charge(5_001);
     assert_eq!((busy(&bench.client), busy(&other)), (600_000, 101_000));
+}
+
+#[test]
+fn a_full_mailbox_is_recorded_once_when_something_waits_for_it() {
+    recorder::open(4, &[]).unwrap();
+    recorder::begin("full mailbox");
+    let full = || {
+        let rows = recorder::read(Which::Own);
+        let events = rows.iter().filter(|row| row.thread == "full mailbox").flat_map(|row| &row.events);
+        events.filter(|event| event.kind == Kind::Full).map(|event| event.times).sum::<u32>()
+    };
+    let mut bench = Bench::new();
+    bench.turn();
+    let answered = |bench: &mut Bench, count: u32| {
+        for round in 0..count {
+            bench.to.send(ToGroup::Tcp(ToFast::Splice(FLOW, Splicing::Hold(round))));
+        }
+        bench.turn();
+    };
+    answered(&mut bench, 64);
+    assert_eq!(full(), 0, "all had room");
+    answered(&mut bench, 1);
+    (0..9).for_each(|_| bench.turn());
+    assert_eq!(full(), 1, "once, however long it lasts");
+    assert!(bench.from.pop().is_ok());
+    bench.turn();
+    assert_eq!(full(), 1, "nothing waits any more");
+    answered(&mut bench, 1);
+    assert_eq!(full(), 2, "it happens again");
 }

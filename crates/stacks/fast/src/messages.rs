@@ -106,13 +106,29 @@ pub fn record_to_fast(flow_group: usize, message: &ToFast) {
         ToFast::SetMss(flow, _) => (flow, Message::SetMss),
         ToFast::Relink(flow, _) => (flow, Message::Relink),
         ToFast::Splice(flow, _) => (flow, Message::Splice),
-        _ => return,
+        ToFast::Install(_)
+        | ToFast::SetWindow(..)
+        | ToFast::Timeout(..)
+        | ToFast::SendAck(_)
+        | ToFast::SetService { .. }
+        | ToFast::Deactivate(_)
+        | ToFast::SetWeight { .. }
+        | ToFast::SetClass(..)
+        | ToFast::SetLimit { .. }
+        | ToFast::Transmit(..)
+        | ToFast::Inject(..) => return,
     };
     record_message(flow_group, *flow, which);
 }
 
 /// The same of a message to the slow path.
 pub fn record_to_slow(flow_group: usize, message: &ToSlow) {
+    if let Some((flow, which)) = to_record(message) {
+        record_message(flow_group, flow, which);
+    }
+}
+
+fn to_record(message: &ToSlow) -> Option<(FlowId, Message)> {
     let (flow, which) = match message {
         ToSlow::Loss(flow) => (flow, Message::Loss),
         ToSlow::Undone(flow) => (flow, Message::Undone),
@@ -120,12 +136,35 @@ pub fn record_to_slow(flow_group: usize, message: &ToSlow) {
         ToSlow::Reset(flow) => (flow, Message::Reset),
         ToSlow::AppClosed(flow) => (flow, Message::AppClosed),
         ToSlow::Aborted(flow) => (flow, Message::Aborted),
-        _ => return,
+        ToSlow::Violated(flow) => (flow, Message::Violated),
+        ToSlow::Segment(..) | ToSlow::Active(_) | ToSlow::Marked(_) | ToSlow::Held(..) | ToSlow::Removed(_) => {
+            return None;
+        }
     };
-    record_message(flow_group, *flow, which);
+    Some((*flow, which))
 }
 
 fn record_message(flow_group: usize, flow: FlowId, which: Message) {
     let key = u64::from(flow.0) | (which as u64) << 32;
     recorder::record(&Entry { flag: which as u8, flow_group: flow_group as u32, ..Entry::new(Kind::Message, key) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_that_an_application_brings_about_is_recorded_under_its_name() {
+        type Make = fn(FlowId) -> ToSlow;
+        let ends: [(Make, Message); 4] = [
+            (ToSlow::AppClosed, Message::AppClosed),
+            (ToSlow::Aborted, Message::Aborted),
+            (ToSlow::Violated, Message::Violated),
+            (ToSlow::Reset, Message::Reset),
+        ];
+        for (message, which) in ends {
+            assert_eq!(to_record(&message(FlowId(7))), Some((FlowId(7), which)));
+        }
+        assert_eq!(to_record(&ToSlow::Active(FlowId(7))), None, "it comes with each round trip");
+    }
 }

@@ -271,11 +271,17 @@ impl FastPath {
         Some(message)
     }
 
+    /// True if a message for the slow path is left.
+    pub fn has_to_slow(&self) -> bool {
+        !self.state.outbox.messages.is_empty()
+    }
+
     /// True if there is anything to send or to report right now.
     pub fn has_work(&self) -> bool {
         let s = &self.state;
         let outbox = &s.outbox;
-        !s.scheduler.is_empty() || !s.frames.0.is_empty() || !outbox.events.is_empty() || !outbox.messages.is_empty()
+        let to_send = !s.scheduler.is_empty() || s.scheduler.is_serving() || !s.frames.0.is_empty();
+        to_send || !outbox.events.is_empty() || !outbox.messages.is_empty()
     }
 
     /// When `transmit` should be called next if nothing else happens.

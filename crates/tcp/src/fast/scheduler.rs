@@ -96,6 +96,11 @@ impl Scheduler {
         self.ready == 0
     }
 
+    /// Flows are being served, or were when a turn ended by a panic: none of those that are left counts as queued.
+    pub fn is_serving(&self) -> bool {
+        self.serving.is_some()
+    }
+
     /// How many ports have had a flow so far.
     #[inline]
     pub fn ports(&self) -> usize {

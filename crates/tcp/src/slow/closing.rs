@@ -131,11 +131,13 @@ impl SlowPath {
         }
     }
 
-    /// Tells the host of a connection that fails before it is established. Those that a peer began are nobody's yet.
-    pub(super) fn not_opened(&self, id: FlowId, errno: i32, host: &mut dyn Host) {
+    /// Tells the host and tracers of a connection that ends before it is established. Those that a peer began are nobody's yet.
+    pub(super) fn not_opened(&self, id: FlowId, why: Ending, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         if matches!(&connection.phase, Phase::Opening(opening) if opening.listener.is_none()) {
-            host.ended(connection.owner, &connection.tuple, Ending::NotOpened(errno));
+            let (owner, tuple, none) = (connection.owner, &connection.tuple, (probes::NONE, probes::NONE));
+            probes::end(none, owner.0, why.in_short(), tuple.local_end(), tuple.remote_end());
+            host.ended(owner, tuple, why);
         }
     }
 

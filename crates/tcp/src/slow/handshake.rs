@@ -338,12 +338,9 @@ impl SlowPath {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Opening(opening) = &connection.phase else { return };
         if opening.listener.is_none() {
-            let (owner, tuple) = (connection.owner, connection.tuple);
-            let none = (probes::NONE, probes::NONE);
-            probes::end(none, owner.0, Ending::NotOpened(errno).in_short(), tuple.local_end(), tuple.remote_end());
-            host.connect_failed(owner, errno);
+            host.connect_failed(connection.owner, errno);
         }
-        self.not_opened(id, errno, host);
+        self.not_opened(id, Ending::NotOpened(errno), host);
         self.counters.failed += 1;
         self.discard_opening(id, host);
     }

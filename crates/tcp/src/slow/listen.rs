@@ -3,6 +3,7 @@
 use super::FourTuple;
 use super::SlowPath;
 use super::congestion::Algorithm;
+use super::ending::Ending;
 use super::errno::EADDRINUSE;
 use super::host::Host;
 use super::opening::OpeningState;
@@ -206,6 +207,7 @@ impl SlowPath {
         if self.table.opening(id).is_some_and(|opening| opening.state == OpeningState::SynReceived) {
             self.reset_opening(now, id, host);
         }
+        self.not_opened(id, Ending::Abandoned, host);
         self.discard_opening(id, host);
     }
 }

@@ -222,3 +222,16 @@ fn an_acknowledgement_that_bypasses_the_limit_waits_for_its_port() {
     h.batch(&batch);
     assert_eq!(h.flush().len(), 15);
 }
+
+/// A turn that ends by a panic leaves flows that were about to be served. They are in no queue until the next turn.
+#[test]
+fn flows_that_a_panic_has_left_unserved_keep_the_worker_awake() {
+    let mut h = Harness::new();
+    h.tx.full = Some(PortId(1));
+    assert_eq!(h.write(1000), []);
+    assert!(h.fast.state.scheduler.by(STAGES.post).serve(PortId(1)));
+    assert!(h.fast.has_work());
+    h.tx.full = None;
+    assert_eq!(h.flush().iter().map(|s| s.data.len()).collect::<Vec<_>>(), [1000]);
+    assert!(!h.fast.has_work());
+}

@@ -5,7 +5,7 @@ use super::world::*;
 use crate::flow::{Link, PortId, flow_flags as bit};
 use crate::messages::ToSlow;
 use crate::slow::Ending::{
-    Aborted, Cut, Left, NoAnswer, NoFin, NotKept, OtherEnd, PeerReset, PeersClosed, SpliceLost, Violation,
+    Abandoned, Aborted, Cut, Left, NoAnswer, NoFin, NotKept, OtherEnd, PeerReset, PeersClosed, SpliceLost, Violation,
 };
 use crate::slow::{Ending, Route};
 use std::collections::HashMap;
@@ -121,4 +121,24 @@ fn who_has_acknowledged_all_has_let_nobody_wait_for_that() {
         bench.say(ToSlow::Removed(flow));
         assert_eq!(bench.world.ended, [(CLIENT, expected)], "{flags}");
     }
+}
+
+/// Each connect has an end: whoever follows them does not wait for ever.
+#[test]
+fn a_connect_that_is_abandoned_has_an_end_too() {
+    for resolving in [false, true] {
+        let mut bench = Bench::new();
+        if resolving {
+            bench.world.route = Some(Route::Resolving);
+        }
+        bench.connect();
+        assert!(bench.slow.close(bench.now, CLIENT, &mut bench.world));
+        bench.pass_ms(1_000_000);
+        assert_eq!(bench.world.ended, [(CLIENT, Abandoned)]);
+    }
+    // A half-open child is nobody's yet.
+    let mut bench = Bench::listening(10);
+    bench.for_server(4000, syn(5000));
+    bench.slow.close(bench.now, SERVER, &mut bench.world);
+    assert!(bench.world.ended.is_empty());
 }
