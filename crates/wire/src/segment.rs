@@ -235,7 +235,7 @@ fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseErr
 pub fn ends_are_possible((addresses, ports): ([u8; 8], [u8; 4])) -> bool {
     let [a, b, c, d, destination @ ..] = addresses;
     let (source, is_one_port) = ([a, b, c, d], ports[..2] == ports[2..]);
-    !network::is_bad_source(source) && !(source == destination && is_one_port)
+    !(network::is_bad_source(source) || source == destination && is_one_port)
 }
 
 /// The TCP header in a packet that starts at `offset` of the frame. `read`: reads its options.
