@@ -93,8 +93,8 @@ enum Benchmark {
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
-    /// What each stage takes of one connection's frames, the price of a hand-over between two CPUs, what more CPUs could
-    /// have, and two threads beside one. Needs two idle CPUs and valgrind, not root.
+    /// What each stage takes of one connection's frames, what a hand-over between two CPUs costs, and what more CPUs could have.
+    /// Two threads are measured beside one. Needs two idle CPUs and valgrind, not root.
     Stages(stages::Options),
     /// What a module costs a frame: instructions counted by callgrind, and time beside the kernel's own run of the program
     /// (root; needs valgrind and clang). What the module that splices gains a proxy, as `splice` measures it.

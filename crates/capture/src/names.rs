@@ -21,8 +21,8 @@ pub struct Names {
     connections: HashMap<[SocketAddr; 2], Name>,
     /// By address (`None` = any) and port.
     listeners: HashMap<(Option<IpAddr>, u16), Name>,
-    /// The options of the last frames. Whoever chooses the ports of his connections can have them made anew each time, and
-    /// nothing else.
+    /// The options of the last frames. A hostile peer can choose its ports so that they are made anew for each frame, and nothing
+    /// worse.
     ready: Vec<Ready>,
     /// Those of a frame that is none of these.
     other: Vec<u8>,

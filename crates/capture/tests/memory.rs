@@ -74,7 +74,7 @@ fn a_batch_is_left_together_as_far_as_there_is_room() {
     assert_eq!((lengths, reader.counts()), (vec![1000, 2000, 3000], (4, 1)));
 }
 
-/// Whoever has room for a part of what is there takes whole records, and the rest later.
+/// A reader whose room is too small for all of them takes whole records, and the others later.
 #[test]
 fn records_are_taken_whole() {
     let (memory, mut writers) = Memory::new(1, 0).unwrap();

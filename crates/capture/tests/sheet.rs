@@ -91,7 +91,7 @@ fn a_name_that_comes_before_a_frame_is_due_stands_in_its_comment() {
     assert_eq!(file.packets[0].comment, "curl (pid 7, uid 0) 10.0.0.1:4000 > 10.0.0.2:80");
 }
 
-/// 64 MiB are held at most. What is more stays where the service has left it, and is taken when there is room again.
+/// At most 64 MiB are held. The service's ring keeps the rest until there is room again.
 #[test]
 fn if_too_much_waits_it_is_written_before_it_is_due_and_nothing_is_lost() {
     const FRAMES: u64 = 300;

@@ -178,43 +178,6 @@ pub(crate) unsafe fn answer<H: Handler>(number: i64, arguments: [u64; 6]) -> Opt
     }
 }
 
-/// [`answer`], or the kernel's. Nothing of the library's own depends on which signals are blocked.
-///
-/// # Safety
-/// The contract of the system call.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the caller keeps the contract of the system call. Its set has 8 bytes, or the kernel refuses it.
-    unsafe {
-        let mask = |set: u64, bytes: u64| match (set, bytes) {
-            (0, _) => Some(None),
-            (_, 8) => Some(Some(wide((set as *const u64).read_unaligned()))),
-            _ => None,
-        };
-        let (set, bytes) = match number {
-            libc::SYS_ppoll => (d, e),
-            libc::SYS_pselect6 if f == 0 => (0, 0),
-            libc::SYS_pselect6 => (f as *const [u64; 2]).read_unaligned().into(),
-            _ => (e, f),
-        };
-        let answer = match number {
-            libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => mask(set, bytes)
-                .and_then(|mask| {
-                    let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-                    match number {
-                        libc::SYS_ppoll => result(H::ppoll(a as _, b as _, c as _, mask)),
-                        libc::SYS_pselect6 => result(H::pselect(a as _, b as _, c as _, d as _, e as _, mask)),
-                        libc::SYS_epoll_pwait => result(H::epoll_pwait(a as _, b as _, c as _, d as _, mask)),
-                        _ => result(H::epoll_pwait2(a as _, b as _, c as _, d as _, mask)),
-                    }
-                }),
-            _ => answer::<H>(number, arguments),
-        };
-        answer.unwrap_or_else(|| raw(number, arguments))
-    }
-}
-
 /// libc's function `syscall`. Programs also use it for calls that have functions of their own (libuv closes by it). `handled` asks
 /// the handler, and then the kernel.
 ///

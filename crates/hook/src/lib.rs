@@ -22,6 +22,7 @@ pub mod forks;
 pub mod inject;
 pub mod library;
 pub mod loaded;
+mod masked;
 mod needed;
 pub mod program;
 mod raw;

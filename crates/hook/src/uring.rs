@@ -3,11 +3,8 @@
 //! programs the system calls are caught.
 
 use crate::answer::{failed_with, set_errno};
-#[cfg(not(target_arch = "x86_64"))]
-use crate::by_number::handled;
 use crate::calls::Handler;
-#[cfg(target_arch = "x86_64")]
-use crate::inject::handled;
+use crate::masked::handled;
 use crate::raw::raw;
 use core::ffi::CStr;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};

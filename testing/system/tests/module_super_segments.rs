@@ -201,8 +201,7 @@ fn vlan_modules_have_super_segments_within_the_host() {
     assert!(moved.iter().all(|[pass, aborted]| *pass > 50 && *aborted == 0), "{moved:?}");
 }
 
-/// What a veth has received in one piece has no tag, as the stack has no frames of an interface with a VLAN there. So a module puts one
-/// on, and another takes it off again.
+/// The stack has no tagged frames of a veth in one piece. So one module puts a tag on, and another takes it off again.
 #[test]
 fn vlan_modules_have_super_segments_that_a_veth_has_received() {
     let mut stage = Stage::new(Over::Veth);

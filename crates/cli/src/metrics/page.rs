@@ -32,8 +32,7 @@ enum Sample {
 /// Counts by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Of each bucket its bound, and how many are at most that and in no bucket before. The last bound is `f64::MAX`, which
-    /// reads `+Inf`.
+    /// Each bucket's upper bound, and how many are in this bucket alone. The last bound is `f64::MAX`, which reads `+Inf`.
     pub buckets: Vec<(f64, u64)>,
     /// The sum of all that were counted.
     pub sum: f64,

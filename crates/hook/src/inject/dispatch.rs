@@ -4,13 +4,12 @@ use super::block::Block;
 use super::entry::{CAUGHT, Frame};
 use super::hooks::Hooks;
 use super::{memory, signals, sites, thread};
-use crate::by_number::{self, HANDLED, result, wide};
+use crate::by_number::HANDLED;
 use crate::calls::Handler;
+use crate::masked::{handled, without_ours};
 use crate::raw::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
-use libc::{c_int, sigset_t, timespec};
-use std::time::Instant;
+use libc::c_int;
 
 /// `arch_prctl` codes.
 const ARCH_SET_GS: u64 = 0x1001;
@@ -133,113 +132,16 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
                 _ => raw(number, arguments),
             },
             libc::SYS_rt_sigaction => signals::action(arguments, hooks),
-            libc::SYS_rt_sigprocmask => match signals::without_ours(second, fourth) {
+            libc::SYS_rt_sigprocmask => match without_ours(second, fourth) {
                 Some(set) => raw(number, [first, &raw const set as u64, third, fourth, 0, 0]),
                 None => raw(number, arguments),
             },
-            libc::SYS_rt_sigsuspend => match signals::without_ours(first, second) {
+            libc::SYS_rt_sigsuspend => match without_ours(first, second) {
                 Some(set) => raw(number, [&raw const set as u64, second, 0, 0, 0, 0]),
                 None => raw(number, arguments),
             },
             libc::SYS_rt_sigreturn => super::entry::towpath_sigreturn(frame.rsp),
             _ => return None,
         })
-    }
-}
-
-/// # Safety
-/// The contract of the system call.
-pub(crate) unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
-    // SAFETY: the caller keeps the contract of the system call.
-    unsafe {
-        match number {
-            libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
-                masked::<H>(number, arguments)
-            }
-            _ => by_number::answer::<H>(number, arguments).unwrap_or_else(|| raw(number, arguments)),
-        }
-    }
-}
-
-/// The calls that wait with a set of blocked signals. SIGSYS must not be in it.
-///
-/// # Safety
-/// The contract of the system call.
-unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    let fd = a as c_int;
-    // SAFETY: the caller keeps the contract of this function.
-    unsafe {
-        // `pselect6` has the set and its size behind one pointer.
-        let (set, bytes) = match number {
-            libc::SYS_pselect6 if f == 0 => (0, 0),
-            libc::SYS_pselect6 if !(signals::is_there(f) && signals::is_there(f + 8)) => {
-                return -i64::from(libc::EFAULT);
-            }
-            libc::SYS_pselect6 => (f as *const [u64; 2]).read_unaligned().into(),
-            libc::SYS_ppoll => (d, e),
-            _ => (e, f),
-        };
-        let kept = signals::without_ours(set, bytes);
-        // Unlike libc's functions, the system calls write the remaining time back.
-        let time = match number {
-            libc::SYS_ppoll => c,
-            libc::SYS_pselect6 => e,
-            _ => 0,
-        };
-        let left = Left::new(time);
-        let full = kept.map(wide);
-        let mask: *const sigset_t = full.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // The set has another size, which the kernel refuses.
-        let answer = if kept.is_none() && set != 0 {
-            None
-        } else {
-            match number {
-                libc::SYS_ppoll => result(H::ppoll(a as _, b as _, c as *const timespec, mask)),
-                libc::SYS_pselect6 => result(H::pselect(fd, b as _, c as _, d as _, e as _, mask)),
-                libc::SYS_epoll_pwait => result(H::epoll_pwait(fd, b as _, c as _, d as _, mask)),
-                _ => result(H::epoll_pwait2(fd, b as _, c as _, d as _, mask)),
-            }
-        };
-        if answer.is_some() {
-            left.write();
-        }
-        let Some(kept) = kept else { return answer.unwrap_or_else(|| raw(number, arguments)) };
-        let pair = [&raw const kept as u64, bytes];
-        answer.unwrap_or_else(|| match number {
-            libc::SYS_ppoll => raw(number, [a, b, c, pair[0], bytes, 0]),
-            libc::SYS_pselect6 => raw(number, [a, b, c, d, e, pair.as_ptr() as u64]),
-            _ => raw(number, [a, b, c, d, pair[0], bytes]),
-        })
-    }
-}
-
-/// The program's time limit, its address, and the time at which the call began.
-struct Left(Option<(*mut timespec, Duration, Instant)>);
-
-impl Left {
-    /// # Safety
-    /// Null or any address.
-    unsafe fn new(time: u64) -> Self {
-        if time == 0 || !signals::is_there(time) || !signals::is_there(time + 8) {
-            return Self(None);
-        }
-        // SAFETY: the kernel has just read this time.
-        let wanted = unsafe { (time as *const timespec).read_unaligned() };
-        let parts = (u64::try_from(wanted.tv_sec), u32::try_from(wanted.tv_nsec));
-        let (Ok(seconds), Ok(nanoseconds @ 0..1_000_000_000)) = parts else { return Self(None) };
-        Self(Some((time as *mut timespec, Duration::new(seconds, nanoseconds), Instant::now())))
-    }
-
-    /// Writes the remaining time back.
-    ///
-    /// # Safety
-    /// The kernel may write the program's time.
-    unsafe fn write(self) {
-        let Some((time, wanted, start)) = self.0 else { return };
-        let left = wanted.saturating_sub(start.elapsed());
-        let left = timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // SAFETY: the caller keeps the contract of this function.
-        unsafe { time.write_unaligned(left) };
     }
 }

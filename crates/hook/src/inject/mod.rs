@@ -39,8 +39,6 @@ const STACK_MARGIN: u64 = 4096;
 
 pub use support::possible;
 
-pub(crate) use dispatch::handled;
-
 /// The symbol that `towpath-loader` calls, from [`preload!`](crate::preload).
 #[doc(hidden)]
 #[macro_export]

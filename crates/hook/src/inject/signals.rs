@@ -4,19 +4,15 @@
 use super::block::Block;
 use super::entry::{self, HANDLERS, SIGNALS};
 use super::hooks::Hooks;
+use crate::masked::{OURS, SET_BYTES, is_there};
 use crate::raw::{Errno, raw};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the kernel's signal set.
-pub const SET_BYTES: u64 = 8;
-/// SIGSYS in a set. It is never blocked, because the kernel ends a thread to which it cannot deliver a caught call.
-pub const OURS: u64 = 1 << (libc::SIGSYS - 1);
 /// The `si_code` of a caught call.
 const SYS_USER_DISPATCH: i32 = 2;
 /// The prctl of Syscall User Dispatch, and its argument.
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SYS_DISPATCH_ON: u64 = 1;
-const EINVAL: i64 = libc::EINVAL as i64;
 const SA_RESTORER: u64 = 0x0400_0000;
 
 static FLAGS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
@@ -172,25 +168,6 @@ fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: H
     let mask = unsafe { (&raw const before.sa_mask).cast::<u64>().read() };
     *old = Action { handler: before.sa_sigaction as u64, flags: before.sa_flags as u64, restorer: 0, mask };
     Some(answer.map_or_else(|errno| -i64::from(errno), i64::from))
-}
-
-/// Can eight bytes be read at `address`? The kernel is asked by a system call that changes nothing.
-pub fn is_there(address: u64) -> bool {
-    const NOTHING: u64 = u32::MAX as u64;
-    // SAFETY: the call reads a set or fails, and changes nothing.
-    address != 0 && unsafe { raw(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, SET_BYTES, 0, 0]) } == -EINVAL
-}
-
-/// The program's set without SIGSYS; `None` = there is none, or it has another size.
-///
-/// # Safety
-/// `set` may be any address. Nobody writes there meanwhile.
-pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
-    if bytes != SET_BYTES || !is_there(set) {
-        return None;
-    }
-    // SAFETY: `is_there` has just found it readable, and nobody writes there meanwhile.
-    Some(unsafe { (set as *const u64).read_unaligned() } & !OURS)
 }
 
 /// Blocks all signals and returns the previous set.

@@ -154,6 +154,22 @@ static void by_number(void) {
     MUST(memory != MAP_FAILED && syscall(SYS_munmap, memory, 65536) == 0);
 }
 
+// Calls that wait with a set of blocked signals: bad sets, and the time that is left.
+static void masked(void) {
+    struct pollfd one = {.fd = ends[1], .events = POLLIN};
+    struct timespec none = {0}, left = {.tv_sec = 50};
+    errno = 0;
+    MUST(syscall(SYS_ppoll, &one, 1, &none, (void *)8, 8) == -1 && errno == EFAULT);
+    errno = 0;
+    MUST(syscall(SYS_ppoll, &one, 1, &none, &left, 4) == -1 && errno == EINVAL);
+    errno = 0;
+    MUST(syscall(SYS_pselect6, 0, NULL, NULL, NULL, &none, (void *)8) == -1 && errno == EFAULT);
+    MUST(syscall(SYS_ppoll, &one, 1, &none, NULL, 8) == 0);
+    MUST(send(ends[0], "now", 3, 0) == 3);
+    MUST(syscall(SYS_ppoll, &one, 1, &left, NULL, 8) == 1 && left.tv_sec < 50);
+    comes("now");
+}
+
 static void bare_fork(void) {
     pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (child == 0) {
@@ -211,6 +227,7 @@ int main(void) {
     own_faults();
     variadic();
     by_number();
+    masked();
     bare_fork();
     waits();
     threads();

@@ -15,8 +15,7 @@ const MAP: &str = "towpath_splices";
 /// Bytes of a key and of a value.
 const KEY: usize = size_of::<Connection>();
 const VALUE: usize = size_of::<Splice>();
-/// Where the Ethernet addresses stand in a value, the shifts of the window, what has ended, if there is a tag, the last
-/// acknowledgement, the ends, the newest acknowledgement, and what has gone on: by the module, and by the kernel.
+/// Where the fields of a value stand. `struct towpath_splice` says what each of them is.
 const LINK_AT: usize = KEY;
 const SHIFTS_AT: usize = 68;
 const ENDED_AT: usize = 70;
@@ -204,8 +203,9 @@ fn value(translation: &Translation, out: u32) -> Option<Splice> {
     }
     value[LINK_AT..LINK_AT + 6].copy_from_slice(&link.destination);
     value[LINK_AT + 6..LINK_AT + 12].copy_from_slice(&link.source);
-    let link_and_ack = [(ACKED_AT, acked.0), (NEWEST_AT, acked.0), (OUT_AT, out)];
-    for (at, number) in [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr)].into_iter().chain(link_and_ack) {
+    let added = [(52, *seq), (56, *ack), (60, *tsval), (64, *tsecr)];
+    let noted = [(ACKED_AT, acked.0), (NEWEST_AT, acked.0), (OUT_AT, out)];
+    for (at, number) in added.into_iter().chain(noted) {
         value[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
     (value[SHIFTS_AT], value[SHIFTS_AT + 1]) = ((*shift).max(0) as u8, (-*shift).max(0) as u8);

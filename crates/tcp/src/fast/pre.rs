@@ -13,10 +13,10 @@ use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::{self, SackBlocks, UsualSegment, checksum_ok, flags, parse};
 
-/// What the stage asks for, and where it puts what is not for the next stage. The
+/// Where the stage looks flows up, and where it puts segments that are not for the next stage. The
 /// [pipeline](super::pipeline) has another one than [`Intake`].
 pub(super) trait Around {
-    /// What is known of a flow when the addresses of its segment have been looked at.
+    /// What a look-up by a segment's addresses gives.
     type Flow: Clone + Default;
     /// The flow with these addresses, if there may be one.
     fn find(&self, tuple: &FourTuple) -> Option<Self::Flow>;

@@ -67,8 +67,8 @@ impl Interest {
 
     /// The shortest look, at one entry, and that of a connection which a stack carries. At most one event is queued.
     ///
-    /// The list must be plain for this session, and the process must have no direct connections. What is taken out of a queue is
-    /// entered in the list, as [`Interest::drain`] does, so the longer look finds it there. Nothing is called, so that the caller
+    /// The list must be plain for this session, and the process must have no direct connections. As in [`Interest::drain`], an event
+    /// that is taken out of the queue is entered in the list, where the longer look finds it. Nothing is called, so the caller
     /// saves no register. `put` gets the event; false = it could not be stored.
     #[inline(always)]
     pub fn glance(
