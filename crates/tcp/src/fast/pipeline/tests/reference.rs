@@ -56,6 +56,17 @@ pub fn write(rings: &mut VecRings, tails: &mut HashMap<FlowId, u32>, flow: FlowI
     }
 }
 
+/// Reads what has been received since the last time, before the peer may overwrite it.
+fn read(flows: &Flows, fast: &FastPath, rings: &VecRings, streams: &mut HashMap<FlowId, Vec<u8>>) {
+    for setup in &flows.setups {
+        let (stream, tail) = (streams.entry(setup.flow).or_default(), fast.view(setup.flow).rx_tail);
+        let ring = &rings.rx[&setup.flow];
+        for position in stream.len() as u32..tail {
+            stream.push(ring[position as usize % ring.len()]);
+        }
+    }
+}
+
 /// Runs a trace without the frames that are numbered in `lost`.
 pub fn run(flows: &Flows, steps: &[Step], lost: &HashSet<u64>) -> Expected {
     let mut fast: FastPath = flows.fast_path();
@@ -79,19 +90,17 @@ pub fn run(flows: &Flows, steps: &[Step], lost: &HashSet<u64>) -> Expected {
                 if !left.is_empty() {
                     fast.receive(now, PORT, &Frames(left), &mut rings);
                 }
-                for setup in &flows.setups {
-                    let (stream, tail) = (streams.entry(setup.flow).or_default(), fast.view(setup.flow).rx_tail);
-                    let ring = &rings.rx[&setup.flow];
-                    for position in stream.len() as u32..tail {
-                        stream.push(ring[position as usize % ring.len()]);
-                    }
-                }
+                read(flows, &fast, &rings, &mut streams);
             }
             Step::Update(flow, update) => {
                 write(&mut rings, &mut tails, *flow, update);
                 let _ = fast.app_update(now, *flow, *update);
             }
-            Step::Message(message) => fast.message(now, message.clone(), &mut rings),
+            Step::Message(message) => {
+                fast.message(now, message.clone(), &mut rings);
+                // One that fills a hole shows a whole ring.
+                read(flows, &fast, &rings, &mut streams);
+            }
             Step::Transmit(room) => {
                 port.room = room.unwrap_or(usize::MAX);
                 fast.transmit(now, 10_000, &rings, &mut port);
