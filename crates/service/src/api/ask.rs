@@ -1,6 +1,6 @@
 //! The asking side of the control interface.
 
-use super::{CaptureRequest, Capturing, Command, MAX_COMMAND_BYTES, TIMEOUT};
+use super::{CaptureRequest, Capturing, Command, MAX_COMMAND_BYTES};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde::de::DeserializeOwned;
@@ -67,7 +67,7 @@ fn absence(socket: &Path, error: &io::Error) -> String {
 pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
     let (mut stream, text) = begin(socket, &command)?;
     let broken = |source| AskError::Broken { socket: socket.into(), source };
-    let line = ask_line(&mut stream, &text).map_err(broken)?;
+    let line = ask_line(&mut stream, &text).map_err(|e| broken(late(e, &command)))?;
     answer(socket, &line)
 }
 
@@ -83,9 +83,10 @@ pub struct Asked {
 
 /// Begins a capture.
 pub fn ask_to_capture(socket: &Path, request: CaptureRequest) -> Result<Asked, AskError> {
-    let (mut stream, text) = begin(socket, &Command::Capture(request))?;
+    let command = Command::Capture(request);
+    let (mut stream, text) = begin(socket, &command)?;
     let broken = |source| AskError::Broken { socket: socket.into(), source };
-    let (line, memory) = ask_for_memory(&mut stream, &text).map_err(broken)?;
+    let (line, memory) = ask_for_memory(&mut stream, &text).map_err(|e| broken(late(e, &command)))?;
     let answer = answer(socket, &line)?;
     let memory = memory.ok_or_else(|| broken(io::ErrorKind::UnexpectedEof.into()))?;
     Ok(Asked { conversation: stream, answer, memory })
@@ -107,7 +108,20 @@ fn begin(socket: &Path, command: &Command) -> Result<(UnixStream, String), AskEr
         }
         _ => AskError::Absent { socket: socket.into(), source },
     })?;
+    let within = Some(command.answers_within());
+    stream.set_read_timeout(within).and_then(|()| stream.set_write_timeout(within)).map_err(broken)?;
     Ok((stream, text))
+}
+
+/// The error of a wait that was too long, in words.
+fn late(error: io::Error, command: &Command) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            let text = format!("there was no answer within {} s", command.answers_within().as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => error,
+    }
 }
 
 fn answer<T: DeserializeOwned>(socket: &Path, line: &str) -> Result<T, AskError> {
@@ -121,8 +135,6 @@ fn answer<T: DeserializeOwned>(socket: &Path, line: &str) -> Result<T, AskError>
 }
 
 fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
     // A service that refuses the user answers before the command, and closes the conversation.
     let sent = stream.write_all(text.as_bytes());
     let mut line = String::new();
@@ -132,8 +144,6 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
 
 /// The answer, and the descriptor that has come with it.
 fn ask_for_memory(stream: &mut UnixStream, text: &str) -> io::Result<(String, Option<OwnedFd>)> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
     let sent = stream.write_all(text.as_bytes());
     let (mut line, mut memory) = (Vec::new(), None);
     while !line.ends_with(b"\n") {

@@ -39,6 +39,8 @@ pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
 pub const MOST_CAPTURE_BYTES: u64 = 1 << 30;
 /// How long either side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same if the service has to verify and compile a module before it answers.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A command: `{"command":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +113,16 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         drain_s: Option<u32>,
     },
+}
+
+impl Command {
+    /// How long the service may take to answer.
+    fn answers_within(&self) -> Duration {
+        match self {
+            Self::Module(_) | Self::Capture(CaptureRequest { module: Some(_), .. }) => COMPILE_TIMEOUT,
+            _ => TIMEOUT,
+        }
+    }
 }
 
 /// What is to be captured.
