@@ -82,6 +82,11 @@ impl Which {
         self.stack.as_ref().filter(|stack| **stack != StackName::Fast)
     }
 
+    /// Is one stack named, and not all are meant?
+    pub fn names_one(&self) -> bool {
+        self.named().is_some() || self.other_stack().is_some()
+    }
+
     /// The registration socket to ask.
     pub fn find(&self) -> Result<PathBuf, NoService> {
         if let Some(socket) = self.named() {

@@ -2,21 +2,22 @@
 
 mod dead;
 mod filter;
+mod kernel;
 mod stacks;
+mod table;
 
 pub use self::filter::Filter;
 use crate::json;
 use crate::locate::{NoService, Which};
 use crate::receive_cpus::screen::{Page, Size};
-use crate::{exit, fail};
+use crate::{complain, exit, fail};
+use kernel::KernelSocket;
 use serde::Serialize;
 use stacks::Place;
-use std::fmt::Write;
 use std::io::IsTerminal;
-use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath_service::api::{self, Command, Halves, SocketStatus, Sockets, TcpStatus};
+use towpath_service::api::{self, Command, SocketStatus, Sockets};
 
 /// Between two lists of `--watch`.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,6 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
   towpath sockets -a --json      everything, for a program
   towpath sockets state established '( sport = :6379 or dst 10.0.0.0/8 )'
   towpath sockets program nginx uid 33
+  towpath sockets -mepO          with memory, numbers and processes, a line for each
   towpath sockets --dead         how the last connections have ended, and why
   towpath sockets --watch        again each second
 
@@ -36,7 +38,10 @@ FILTER is that of `ss`: state and exclude, then src, dst, sport, dport, with and
 to right. program and uid are beside that; dev, fwmark, cgroup and autobound are not there.
 
 Without --stack and --socket the list has all stacks of this host that admit you: the machine's service and your own, the stacks of
-their configurations, and your kernel stacks.
+their configurations, and your kernel stacks. Beside them stand the sockets that their programs have with this host's kernel, as the stack
+`kernel`: those that Towpath does not carry, and the kernel's halves of listeners. With --stack or --socket, --kernel adds them. You see
+those that `ss -p` shows you with a process: in network namespaces that you may enter, of processes that are yours. A socket that no
+process has any more (TIME-WAIT) is not among them. A line on standard error says what is left out.
 --dead shows the last 1,024 ends of each stack, the newest first. Of more the oldest of the user who has most are forgotten. A service that
 ends takes them with it. Kernel stacks do not know them.
 
@@ -60,6 +65,11 @@ pub struct Arguments {
     /// With --watch: end after this many lists
     #[arg(long, value_name = "N", requires = "watch")]
     times: Option<u64>,
+    /// With --stack or --socket: also the sockets that their programs have with this host's kernel
+    #[arg(short, long, conflicts_with = "dead")]
+    kernel: bool,
+    #[command(flatten)]
+    shown: Shown,
     /// One JSON object; with --watch one for each list
     #[arg(long)]
     pub json: bool,
@@ -68,12 +78,32 @@ pub struct Arguments {
     filter: Vec<String>,
 }
 
+/// What is shown of each, as `ss` has it. The JSON has all of it.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+struct Shown {
+    /// User and slot; of the kernel's sockets inode, cookie and network namespace
+    #[arg(short, long)]
+    extended: bool,
+    /// Memory: bytes in the rings; of the kernel's sockets what `ss -m` shows
+    #[arg(short, long)]
+    memory: bool,
+    /// All processes that have it, with their descriptors of the kernel's sockets
+    #[arg(short, long)]
+    processes: bool,
+    /// Each on one line
+    #[arg(short = 'O', long = "oneline")]
+    one_line: bool,
+}
+
 /// A socket, and its stack.
 #[derive(Serialize)]
 struct Row {
     stack: String,
     #[serde(flatten)]
     socket: SocketStatus,
+    /// Of a socket of this host's kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<KernelSocket>,
 }
 
 /// What `--json` shows.
@@ -94,7 +124,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         if time > 0 {
             std::thread::sleep(PAUSE);
         }
-        let text = match listed(arguments, &filter) {
+        let text = match listed(arguments, &filter, time == 0) {
             Ok(text) if drawn => page(&text).drawn(Size::of(std::io::stdout())),
             Ok(text) => text,
             Err(error) => return fail(&error.to_string(), arguments.json, exit::NO_SERVICE),
@@ -112,7 +142,8 @@ fn page(text: &str) -> Page {
     Page { table: text.lines().map(|line| line.replace('\t', "    ")).collect(), ..Page::default() }
 }
 
-fn listed(arguments: &Arguments, filter: &Filter) -> Result<String, NoService> {
+/// `complains`: says on standard error what is left out.
+fn listed(arguments: &Arguments, filter: &Filter, complains: bool) -> Result<String, NoService> {
     let places = stacks::find(&arguments.which)?;
     if arguments.dead {
         let rows = dead::rows(&places, filter)?;
@@ -126,11 +157,18 @@ fn listed(arguments: &Arguments, filter: &Filter) -> Result<String, NoService> {
             Err(_) if places.len() > 1 => continue,
             Err(error) => return Err(error.into()),
         };
-        let wanted = found.into_iter().filter(|one| arguments.wants(filter, &one.state) && filter.matches(one));
-        rows.extend(wanted.map(|socket| Row { stack: name.clone(), socket }));
+        rows.extend(found.into_iter().map(|socket| Row { stack: name.clone(), socket, kernel: None }));
     }
+    let all = !arguments.which.names_one();
+    if all || arguments.kernel {
+        let services: Vec<_> = places.iter().map(|place| &place.socket).collect();
+        let found = kernel::of_programs(&services, !all)?;
+        rows.extend(found.rows);
+        found.missing.iter().filter(|_| complains).for_each(|why| complain(why));
+    }
+    rows.retain(|row| arguments.wants(filter, &row.socket.state) && filter.matches(&row.socket));
     rows.sort_by_key(|Row { socket: s, .. }| (s.state != "LISTEN", s.local, s.peer));
-    Ok(if arguments.json { json::line(&Document { sockets: rows }) } else { table(&rows) })
+    Ok(if arguments.json { json::line(&Document { sockets: rows }) } else { table::table(&rows, arguments.shown) })
 }
 
 impl Arguments {
@@ -141,155 +179,10 @@ impl Arguments {
     }
 }
 
-/// An address as `ss` shows it.
-fn address(of: SocketAddr, local: bool) -> String {
-    let ip = match of.ip() {
-        ip if ip.is_unspecified() && !local => "*".into(),
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-    };
-    if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
-}
-
-/// The human form. The stacks are named if there are several.
-fn table(rows: &[Row]) -> String {
-    let several = rows.iter().any(|row| row.stack != rows[0].stack);
-    let stack = |name: &str| if several { format!("{name:<10} ") } else { String::new() };
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{}{:<11}{:>8} {:>8} {:>22} {:>22}  Program",
-        stack("Stack"),
-        "State",
-        "Recv-Q",
-        "Send-Q",
-        "Local Address:Port",
-        "Peer Address:Port"
-    );
-    for Row { stack: name, socket: s } in rows {
-        let program =
-            if s.program.is_empty() { String::new() } else { format!("{} (pid {}, uid {})", s.program, s.pid, s.uid) };
-        let line = format!(
-            "{}{:<11}{:>8} {:>8} {:>22} {:>22}  {program}",
-            stack(name),
-            s.state,
-            s.recv_q,
-            s.send_q,
-            address(s.local, true),
-            address(s.peer, false)
-        );
-        let _ = writeln!(out, "{}", line.trim_end());
-        if s.direct {
-            let _ = writeln!(out, "\tdirect");
-        }
-        if let Some(Halves { accelerated, kernel, refused }) = s.halves {
-            let refused = if refused > 0 { format!(" refused:{refused}") } else { String::new() };
-            let _ = writeln!(out, "\taccepted:{accelerated} accepted_by_kernel:{kernel}{refused}");
-        }
-        if let Some(tcp) = &s.tcp {
-            let _ = writeln!(out, "\t{}", details(tcp, s.flow_group));
-        }
-    }
-    out
-}
-
-/// The detail line, in the words of `ss -ti`.
-fn details(t: &TcpStatus, flow_group: Option<usize>) -> String {
-    let mut words = Vec::new();
-    for (on, word) in
-        [(t.timestamps, "ts"), (t.sack, "sack"), (t.ecn, "ecn"), (t.wscale, "wscale"), (t.recovery, "recovery")]
-    {
-        if on {
-            words.push(word.to_owned());
-        }
-    }
-    if t.srtt_us > 0 {
-        let ms = |us: u32| f64::from(us) / 1000.0;
-        words.push(format!("rtt:{}/{}", ms(t.srtt_us), ms(t.rttvar_us)));
-    }
-    words.push(format!("mss:{} cwnd:{}", t.mss, t.cwnd / u32::from(t.mss.max(1))));
-    // The initial threshold means "no limit known".
-    if t.ssthresh < 1 << 30 {
-        words.push(format!("ssthresh:{}", t.ssthresh / u32::from(t.mss.max(1))));
-    }
-    words.push(format!("bytes_acked:{} bytes_received:{}", t.bytes_acked, t.bytes_received));
-    words.push(format!("segs_out:{} segs_in:{} snd_wnd:{}", t.segs_out, t.segs_in, t.snd_wnd));
-    if t.unacked > 0 {
-        words.push(format!("unacked:{}", t.unacked));
-    }
-    if t.retrans > 0 {
-        words.push(format!("retrans:{}", t.retrans));
-    }
-    for (count, word) in [(t.backoff, "backoff"), (t.probes, "probes")] {
-        if count > 0 {
-            words.push(format!("{word}:{count}"));
-        }
-    }
-    if let Some(flow_group) = flow_group {
-        words.push(format!("flow_group:{flow_group}"));
-    }
-    words.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::samples::listener;
-
-    #[test]
-    fn the_table() {
-        let connection = SocketStatus {
-            state: "ESTAB".into(),
-            send_q: 3,
-            local: "127.0.0.1:6379".parse().unwrap(),
-            peer: "127.0.0.1:40000".parse().unwrap(),
-            flow_group: Some(0),
-            tcp: Some(TcpStatus {
-                srtt_us: 1500,
-                rttvar_us: 250,
-                mss: 1448,
-                cwnd: 14_480,
-                ssthresh: u32::MAX,
-                snd_wnd: 65_536,
-                unacked: 3,
-                bytes_received: 10,
-                bytes_acked: 20,
-                segs_in: 4,
-                segs_out: 5,
-                retrans: 0,
-                backoff: 4,
-                probes: 0,
-                timestamps: true,
-                wscale: true,
-                sack: true,
-                ecn: false,
-                recovery: false,
-            }),
-            ..listener()
-        };
-        let expected = "\
-State        Recv-Q   Send-Q     Local Address:Port      Peer Address:Port  Program
-LISTEN            0      511           0.0.0.0:6379                    *:*  redis-server (pid 42, uid 1000)
-ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
-\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 flow_group:0
-";
-        let row = |stack: &str, socket| Row { stack: stack.into(), socket };
-        let table = |sockets: Vec<SocketStatus>| {
-            table(&sockets.into_iter().map(|socket| row("home", socket)).collect::<Vec<_>>())
-        };
-        assert_eq!(table(vec![listener(), connection]), expected);
-        let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 0 });
-        let both = SocketStatus { halves, ..listener() };
-        assert!(table(vec![both]).ends_with("redis-server (pid 42, uid 1000)\n\taccepted:5 accepted_by_kernel:2\n"));
-        let halves = Some(Halves { accelerated: 5, kernel: 2, refused: 7 });
-        let refusing = SocketStatus { halves, ..listener() };
-        assert!(table(vec![refusing]).ends_with("\taccepted:5 accepted_by_kernel:2 refused:7\n"));
-        let direct = SocketStatus { state: "ESTAB".into(), direct: true, ..listener() };
-        assert!(table(vec![direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
-        let two = super::table(&[row("home", listener()), row("blue", listener())]);
-        assert!(two.starts_with("Stack      State ") && two.contains("\nblue       LISTEN "), "{two}");
-    }
 
     #[test]
     fn what_is_listed() {
@@ -301,6 +194,8 @@ ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redi
             watch: false,
             times: None,
             json: false,
+            kernel: false,
+            shown: Shown::default(),
             filter: Vec::new(),
         };
         let none = Filter::default();

@@ -1,7 +1,8 @@
 //! `towpath sockets --dead`: how the last connections have ended.
 
+use super::Filter;
 use super::stacks::Place;
-use super::{Filter, address};
+use super::table::address;
 use crate::locate::NoService;
 use crate::status::age;
 use nix::errno::Errno;

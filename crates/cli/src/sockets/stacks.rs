@@ -7,6 +7,8 @@ use towpath_service::paths;
 
 /// The name of a service's own stack, as metrics have it.
 const HOME: &str = "home";
+/// A user's kernel stack without a name. `kernel` is this host's.
+const KERNEL_STACK: &str = "kernel-stack";
 /// The same of the user's own service beside that of the machine.
 const OWN: &str = "own";
 
@@ -22,11 +24,11 @@ pub struct Place {
 /// The stacks to ask. An error if there is none.
 pub fn find(which: &Which) -> Result<Vec<Place>, NoService> {
     let socket = which.find()?;
-    if which.named().is_some() || which.other_stack().is_some() {
+    if which.names_one() {
         let name = match which.other_stack() {
             Some(StackName::Configured(name)) => name.clone(),
             Some(StackName::Kernel(name)) => {
-                name.as_ref().map_or_else(|| "kernel".into(), |name| format!("kernel={name}"))
+                name.as_ref().map_or_else(|| KERNEL_STACK.into(), |name| format!("kernel={name}"))
             }
             Some(StackName::Fast) | None => HOME.to_owned(),
         };
@@ -76,7 +78,7 @@ fn kernel_stack(socket: &Path) -> Option<Place> {
     let file = socket.file_name()?.to_str()?;
     let name = file.strip_prefix("kernel-")?.strip_suffix(".sock").filter(|name| !name.ends_with(".control"))?;
     // That of a network namespace has the namespace's number.
-    let name = if name.starts_with('@') { "kernel".to_owned() } else { format!("kernel={name}") };
+    let name = if name.starts_with('@') { KERNEL_STACK.to_owned() } else { format!("kernel={name}") };
     Some(Place { name, socket: socket.into() })
 }
 
@@ -88,7 +90,7 @@ mod tests {
     fn kernel_stacks_are_known_by_their_sockets() {
         let name = |file: &str| kernel_stack(&Path::new("/tmp/towpath-0").join(file)).map(|place| place.name);
         assert_eq!(name("kernel-blue.sock").as_deref(), Some("kernel=blue"));
-        assert_eq!(name("kernel-@4026531840.sock").as_deref(), Some("kernel"));
+        assert_eq!(name("kernel-@4026531840.sock").as_deref(), Some("kernel-stack"));
         for other in ["towpath.sock", "control.sock", "kernel-blue.control.sock", "kernel-blue.lock", "kernel-"] {
             assert_eq!(name(other), None, "{other}");
         }
