@@ -64,8 +64,7 @@ static __always_inline int send_on(struct __sk_buff *skb, const int v6)
     struct tcphdr *tcp = (void *)(eth + 1) + ip_bytes;
     struct gains gains;
 
-    asm volatile("" : "+r"(room));
-    if (room < ETH_HLEN + ip_bytes + sizeof(*tcp) || room > most || bpf_skb_load_bytes(skb, 0, eth, room))
+    if (!IS_WITHIN(room, ETH_HLEN + ip_bytes + sizeof(*tcp), most) || bpf_skb_load_bytes(skb, 0, eth, room))
         return DROP;
     struct towpath_connection from;
     name(&from, eth + 1, tcp, v6);
@@ -73,8 +72,7 @@ static __always_inline int send_on(struct __sk_buff *skb, const int v6)
     length = ETH_HLEN + ip_bytes + tcp->doff * 4;
     if (!splice || length > room || translate(eth, ETH_HLEN, v6, headers + 1, skb->len, splice, &gains))
         return DROP;
-    asm volatile("" : "+r"(length));
-    if (length > most || length < ETH_HLEN || bpf_skb_store_bytes(skb, 0, eth, length, 0))
+    if (!IS_WITHIN(length, ETH_HLEN, most) || bpf_skb_store_bytes(skb, 0, eth, length, 0))
         return DROP;
     gains.addresses = (__u32)gains.addresses + (gains.addresses >> 32);
     gains.addresses = (__u32)gains.addresses + (gains.addresses >> 32);

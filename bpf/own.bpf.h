@@ -122,7 +122,7 @@ static __always_inline int load_packet(struct __sk_buff *skb, __u32 at, void *to
 // Loads a first SYN without data from there on, which has so many bytes.
 static __always_inline int load_syn(struct __sk_buff *skb, __u32 at, __u32 bytes, union segment *segment)
 {
-    if (bytes < sizeof segment->header || bytes > sizeof *segment || load_packet(skb, at, segment, bytes))
+    if (!IS_WITHIN(bytes, sizeof segment->header, sizeof *segment) || load_packet(skb, at, segment, bytes))
         return 0;
     return segment->header.doff * 4 == bytes && is_first_syn(&segment->header);
 }

@@ -149,7 +149,7 @@ static __always_inline int take(struct __sk_buff *skb, __u32 at, __u64 cookie, c
     if (!syn)
         return cannot_take(cookie, ends, flows, half_opens, kernels, flow, FULL, early);
     __u32 tcp_bytes = tcp->doff * 4, ip_bytes = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-    if (tcp_bytes < sizeof *tcp || tcp_bytes > sizeof syn->tcp ||
+    if (!IS_WITHIN(tcp_bytes, sizeof *tcp, sizeof syn->tcp) ||
         bpf_skb_load_bytes_relative(skb, at, syn->tcp, tcp_bytes, BPF_HDR_START_NET) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ethernet, ETH_HLEN, BPF_HDR_START_MAC) ||
         bpf_skb_load_bytes_relative(skb, 0, syn->ip, ip_bytes, BPF_HDR_START_NET)) {

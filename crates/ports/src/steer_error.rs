@@ -2,7 +2,7 @@
 
 use crate::interface::Interface;
 use crate::link_holder;
-use aya::programs::loaded_programs;
+use aya::programs::{ProgramError, loaded_programs};
 use std::error::Error;
 use std::io;
 use std::path::Path;
@@ -63,6 +63,19 @@ pub enum SteerError {
          `port = \"xdp\"`"
     )]
     NoIngressHook(String),
+    /// The kernel's verifier refuses a program.
+    #[error(
+        "steering on {interface}: {doing}: the verifier of this kernel refuses it: {reason}; report this with the release \
+         (`uname -r`), and use another kernel meanwhile"
+    )]
+    Verifier {
+        /// Interface.
+        interface: String,
+        /// The step that failed.
+        doing: &'static str,
+        /// The verifier's last words.
+        reason: String,
+    },
     /// SYNs cannot be taken before the kernel's firewall.
     #[error("`firewall = \"own\"` is not possible on {interface}: {missing}; use `firewall = \"respect\"`")]
     NotOwn {
@@ -85,6 +98,10 @@ pub enum SteerError {
 
 pub(crate) fn explain(interface: &str, doing: &'static str, error: &(dyn Error + 'static)) -> SteerError {
     let name = interface.to_owned();
+    // It answers with EACCES, too, which has nothing to do with privileges then.
+    if let Some(reason) = verifiers_reason(error) {
+        return SteerError::Verifier { interface: name, doing, reason };
+    }
     match os_error(error) {
         Some(libc::EPERM | libc::EACCES) => SteerError::Permission(name),
         Some(libc::EBUSY | libc::EEXIST) => occupied(interface),
@@ -92,6 +109,19 @@ pub(crate) fn explain(interface: &str, doing: &'static str, error: &(dyn Error +
         Some(libc::E2BIG) => SteerError::Full(name),
         _ => SteerError::Other { interface: name, doing, text: chain(error) },
     }
+}
+
+/// Why the verifier refuses a program: what it said last, before its counts. `None`: it has said nothing.
+fn verifiers_reason(error: &(dyn Error + 'static)) -> Option<String> {
+    let Some(ProgramError::LoadError { verifier_log, .. }) = error.downcast_ref::<ProgramError>() else { return None };
+    reason_in(&verifier_log.to_string())
+}
+
+fn reason_in(log: &str) -> Option<String> {
+    let is_count =
+        |line: &&str| ["processed ", "verification time ", "stack depth "].iter().any(|begin| line.starts_with(begin));
+    let last = log.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_count(line));
+    last.map(str::to_owned)
 }
 
 /// The error for an interface that has a program. Names the program as `name (id 7)`, or as much as is known.
@@ -145,4 +175,17 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verifiers_last_words_are_the_reason() {
+        let log = "0: R1=ctx() R10=fp0\n3: (85) call pc+2\nBPF program is too large. Processed 1000001 insn\n\
+                   verification time 1 usec\nstack depth 0\nprocessed 1000001 insns (limit 1000000)\n";
+        assert_eq!(reason_in(log).as_deref(), Some("BPF program is too large. Processed 1000001 insn"));
+        assert_eq!((reason_in(""), reason_in("processed 7 insns (limit 1000000)")), (None, None));
+    }
 }

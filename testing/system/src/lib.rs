@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 pub mod attacker;
+pub mod booted;
 pub mod direct;
 pub mod guest;
 pub mod module;
