@@ -246,6 +246,8 @@ fn run(
     let settings = Settings { namespaces: Arc::new(namespaces), ..settings };
     let source = Arc::new(Source::new(options.clone(), config.clone()));
     let settings = Settings { source, interfaces: started.health, ports: started.ports, ..settings };
+    let name = options.stack_name.clone().unwrap_or_else(|| started.stack.name().into());
+    log::of_service([("stack", name), ("interface", config.interface.join(","))]);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),

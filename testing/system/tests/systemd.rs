@@ -174,6 +174,12 @@ c.sendall(b'bytes'); print(s.recv(9))",
     until("another process serves", 60, || booted.inside(ECHO).run(60).out == "b'bytes'\n");
     assert_eq!(booted.property("towpathd.service", "MainPID"), main);
     assert_eq!(booted.property("towpathd.service", "NRestarts"), "0");
+    // Its lines are in the journal with their fields, also in a report of an error, and those of the one that died.
+    let lines = "journalctl --no-pager -q -o cat TOWPATH_STACK=fast TOWPATH_INTERFACE=eth1";
+    until("both are in the journal", 60, || booted.must(lines).matches("serving version=").count() == 2);
+    booted.must("towpath doctor --bundle /tmp/bundle.tar.gz");
+    let log = booted.must("tar -xzOf /tmp/bundle.tar.gz --wildcards */service/log.txt");
+    assert_eq!(log.matches("serving version=").count(), 2, "{log}");
     // A broker that dies is systemd's.
     booted.must(&format!("kill -9 {main}"));
     until("systemd starts another one", 60, || booted.property("towpathd.service", "NRestarts") == "1");
