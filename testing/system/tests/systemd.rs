@@ -194,7 +194,20 @@ c.sendall(b'bytes'); print(s.recv(9))",
     booted.must("systemctl stop towpath-metrics.service towpathd.service");
     assert_eq!(booted.property("towpathd.service", "ActiveState"), "inactive");
     assert_eq!(booted.property("towpathd.service", "Result"), "success");
-    assert!(!booted.path("run/towpath").exists());
+    let left: Vec<_> =
+        fs::read_dir(booted.path("run/towpath")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["towpath.lock"]);
+
+    // The first who connects starts the service. Who stops it leaves the sockets to the next.
+    booted.must("systemctl start towpathd.socket");
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "inactive");
+    assert!(booted.must("towpath status").contains("eth1"));
+    assert_eq!(booted.must(ECHO), "b'bytes'\n");
+    booted.must("systemctl stop towpathd.service");
+    assert_eq!(booted.property("towpathd.socket", "ActiveState"), "active");
+    assert_eq!(booted.must(ECHO), "b'bytes'\n");
+    booted.must("systemctl stop towpathd.socket towpathd.service");
+    assert!(!booted.path("run/towpath/towpath.sock").exists());
     // A configuration that cannot be used is not tried again and again.
     booted.write("etc/towpath/towpathd.toml", "colour = 1\n");
     assert_ne!(booted.inside("systemctl start towpathd.service").run(60).code, 0);
