@@ -1,5 +1,6 @@
 //! The life of a service: start what the configuration names, serve, and end cleanly.
 
+use crate::activation;
 use crate::admission::{Admission, UnknownName};
 use crate::affinity_guard::AffinityGuard;
 use crate::auto::{Auto, Reach};
@@ -121,7 +122,7 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
         Some(netns) => enter(netns).map(|()| config),
         None => Ok(config),
     };
-    let config = config.map_err(ServiceError::from).and_then(entered);
+    let config = config.and_then(activation::take).map_err(ServiceError::from).and_then(entered);
     if let Ok(config) = config.as_ref()
         && !config.interface.is_empty()
     {
@@ -246,6 +247,8 @@ fn run(
     let settings = Settings { namespaces: Arc::new(namespaces), ..settings };
     let source = Arc::new(Source::new(options.clone(), config.clone()));
     let settings = Settings { source, interfaces: started.health, ports: started.ports, ..settings };
+    let name = options.stack_name.clone().unwrap_or_else(|| started.stack.name().into());
+    log::of_service([("stack", name), ("interface", config.interface.join(","))]);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),

@@ -12,6 +12,7 @@
 //! A question of the stack about a connection goes to [`guard`], and from there to the [`policy`].
 
 pub mod acceptor;
+mod activation;
 pub mod admission;
 pub mod affinity_guard;
 mod answer_line;

@@ -2,7 +2,15 @@
 //!
 //! Each process has its own: what is changed here does not reach the broker. So a process that was taken over cannot silence
 //! the one that watches it.
+//!
+//! Where standard error leads to systemd's journal, lines have fields there: each has its name behind `TOWPATH_`.
 
+mod record;
+mod relay;
+
+pub use self::record::of_service;
+
+use self::record::{AsRecord, priority};
 use crate::api::LogLevel;
 use crate::config::ConfigError;
 use crate::log_filter;
@@ -10,7 +18,7 @@ use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{Format, FormatEvent, FormatFields, Full, Writer};
@@ -37,8 +45,18 @@ static LOG: OnceLock<Log> = OnceLock::new();
 pub fn start() -> Result<(), ConfigError> {
     let (text, filter) = log_filter::from_environment()?;
     let ansi = io::stderr().is_terminal();
+    let to_journal = leads_to_journal(io::stderr());
+    // A journal that takes no fields takes the lines, with their priorities.
+    let with_fields = to_journal && relay::start().is_ok();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
-    let change: Change = if leads_to_journal(io::stderr()) {
+    let change: Change = if with_fields {
+        // Complaints on standard error would end the thread that complains when nobody reads there.
+        let builder = builder.with_ansi(false).log_internal_errors(false).event_format(AsRecord);
+        let builder = builder.with_filter_reloading();
+        let handle = builder.reload_handle();
+        let _ = builder.try_init();
+        Box::new(move |filter| handle.reload(filter))
+    } else if to_journal {
         // The journal has the time.
         let builder = builder.event_format(OfJournal(Format::default().without_time())).with_filter_reloading();
         let handle = builder.reload_handle();
@@ -90,15 +108,6 @@ where
     }
 }
 
-fn priority(level: Level) -> u8 {
-    match level {
-        Level::ERROR => 3,
-        Level::WARN => 4,
-        Level::INFO => 6,
-        _ => 7,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -108,11 +117,5 @@ mod tests {
     fn only_the_stream_that_systemd_names_is_its_journal() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(!leads_to_journal(&file), "tests have none");
-    }
-
-    #[test]
-    fn levels_are_priorities_of_syslog() {
-        let all = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
-        assert_eq!(all.map(priority), [3, 4, 6, 7, 7]);
     }
 }

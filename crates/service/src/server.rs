@@ -5,7 +5,7 @@ use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
 use crate::policy::peer_process;
 use crate::state::{ServiceState, Settings};
-use crate::{control, descriptor_broker, paths, privileged, received, reload};
+use crate::{activation, control, descriptor_broker, paths, privileged, received, reload};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -65,6 +65,8 @@ pub struct Sockets {
     registration: OwnedFd,
     control: OwnedFd,
     path: PathBuf,
+    /// The service manager's, who goes on to listen.
+    passed: bool,
     _lock: OwnedFd,
 }
 
@@ -72,15 +74,24 @@ impl Sockets {
     /// Takes the lock, replaces the sockets of a dead service, and listens. `open` admits every user to connect.
     pub fn listen(path: &Path, open: bool) -> Result<Self, ListenError> {
         let lock = lock_soon(path)?;
+        if let Some(passed) = activation::passed().filter(|passed| passed.path() == path) {
+            let io = |source| ListenError::Io { path: path.into(), source };
+            paths::set_socket_modes(path, open).map_err(io)?;
+            let (registration, control) = passed.both().map_err(io)?;
+            return Ok(Self { registration, control, path: path.into(), passed: true, _lock: lock });
+        }
         // The control socket is there first: `towpath run` asks it as soon as it sees the registration socket.
         let control = bind(&paths::control_socket(path), SocketType::STREAM, open)?;
         let registration = bind(path, SocketType::SEQPACKET, open)?;
-        Ok(Self { registration, control, path: path.into(), _lock: lock })
+        Ok(Self { registration, control, path: path.into(), passed: false, _lock: lock })
     }
 }
 
 /// Removes the sockets that a worker has left. A service that lives keeps its own.
 pub fn remove_left(path: &Path) {
+    if activation::passed().is_some() {
+        return;
+    }
     if let Ok(lock) = lock(path) {
         for path in [path.to_path_buf(), paths::control_socket(path)] {
             if std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
@@ -94,7 +105,7 @@ pub fn remove_left(path: &Path) {
 impl Drop for Sockets {
     fn drop(&mut self) {
         // The broker does it ([`remove_left`]): a sandbox removes nothing.
-        if privileged::broker().is_some() {
+        if privileged::broker().is_some() || self.passed {
             return;
         }
         for path in [self.path.clone(), paths::control_socket(&self.path)] {
@@ -343,8 +354,11 @@ impl Server {
     pub fn stop(self) -> Option<Box<dyn Stack>> {
         let sockets = self.sockets;
         let listening = std::thread::Builder::new().name("refused".into()).spawn(move || {
-            received::end_listening(&sockets.registration);
-            received::end_listening(&sockets.control);
+            // Who waits there waits for the next service.
+            if !sockets.passed {
+                received::end_listening(&sockets.registration);
+                received::end_listening(&sockets.control);
+            }
         });
         towpath_ring::wake::notify(self.state.stop_fd.as_fd());
         let threads: Vec<JoinHandle<()>> = {

@@ -156,9 +156,14 @@ impl Running {
     pub fn worker(&self) -> i32 {
         let id = self.pid();
         let program = |id: i32| std::fs::read_link(format!("/proc/{id}/exe")).ok();
+        // Another child of a service writes to the journal.
+        let logs =
+            |id: i32| std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.contains("-log"));
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|child| child.parse().ok());
-        children.find(|child| program(*child).is_some_and(|theirs| Some(theirs) == program(id))).unwrap_or(id)
+        children
+            .find(|child| !logs(*child) && program(*child).is_some_and(|theirs| Some(theirs) == program(id)))
+            .unwrap_or(id)
     }
     /// Its output so far.
     pub fn output(&self) -> String {

@@ -174,6 +174,12 @@ c.sendall(b'bytes'); print(s.recv(9))",
     until("another process serves", 60, || booted.inside(ECHO).run(60).out == "b'bytes'\n");
     assert_eq!(booted.property("towpathd.service", "MainPID"), main);
     assert_eq!(booted.property("towpathd.service", "NRestarts"), "0");
+    // Its lines are in the journal with their fields, also in a report of an error, and those of the one that died.
+    let lines = "journalctl --no-pager -q -o cat TOWPATH_STACK=fast TOWPATH_INTERFACE=eth1";
+    until("both are in the journal", 60, || booted.must(lines).matches("serving version=").count() == 2);
+    booted.must("towpath doctor --bundle /tmp/bundle.tar.gz");
+    let log = booted.must("tar -xzOf /tmp/bundle.tar.gz --wildcards */service/log.txt");
+    assert_eq!(log.matches("serving version=").count(), 2, "{log}");
     // A broker that dies is systemd's.
     booted.must(&format!("kill -9 {main}"));
     until("systemd starts another one", 60, || booted.property("towpathd.service", "NRestarts") == "1");
@@ -188,7 +194,20 @@ c.sendall(b'bytes'); print(s.recv(9))",
     booted.must("systemctl stop towpath-metrics.service towpathd.service");
     assert_eq!(booted.property("towpathd.service", "ActiveState"), "inactive");
     assert_eq!(booted.property("towpathd.service", "Result"), "success");
-    assert!(!booted.path("run/towpath").exists());
+    let left: Vec<_> =
+        fs::read_dir(booted.path("run/towpath")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["towpath.lock"]);
+
+    // The first who connects starts the service. Who stops it leaves the sockets to the next.
+    booted.must("systemctl start towpathd.socket");
+    assert_eq!(booted.property("towpathd.service", "ActiveState"), "inactive");
+    assert!(booted.must("towpath status").contains("eth1"));
+    assert_eq!(booted.must(ECHO), "b'bytes'\n");
+    booted.must("systemctl stop towpathd.service");
+    assert_eq!(booted.property("towpathd.socket", "ActiveState"), "active");
+    assert_eq!(booted.must(ECHO), "b'bytes'\n");
+    booted.must("systemctl stop towpathd.socket towpathd.service");
+    assert!(!booted.path("run/towpath/towpath.sock").exists());
     // A configuration that cannot be used is not tried again and again.
     booted.write("etc/towpath/towpathd.toml", "colour = 1\n");
     assert_ne!(booted.inside("systemctl start towpathd.service").run(60).code, 0);

@@ -173,10 +173,12 @@ fn log(socket: &Path, pid: u32) -> Result<String, String> {
         Err(why) => why,
     };
     let lines = LOG_LINES.to_string();
-    // Numbers of processes come again: other programs had them, and before this boot others of this name.
+    // Numbers of processes come again: other programs had them, and before this boot others of this name. The lines of processes that
+    // have ended are there, too: a child of the first one has sent all to the journal.
     let processes = family(pid).into_iter().map(|pid| format!("_PID={pid}"));
     let journal = Program::new("journalctl")
-        .args(["--no-pager", "--output", "short-iso-precise", "--boot", "--lines", &lines, "_COMM=towpathd"])
+        .args(["--no-pager", "--output", "short-iso-precise", "--boot", "--lines", &lines])
+        .args(["_COMM=towpathd", "_COMM=towpathd-log"])
         .args(processes)
         .output();
     match journal {

@@ -1,11 +1,12 @@
 //! `towpath run`: a program with its TCP sockets on Towpath.
 
 mod hook;
+mod profile;
 mod report;
 mod service;
 
-use crate::complain;
 use crate::locate::Which;
+use crate::{complain, print};
 pub use hook::HookChoice;
 
 use hook::Hook;
@@ -44,6 +45,7 @@ pub mod exit {
   towpath run --require -- ./my-server   fail rather than use the kernel's TCP
   towpath run --stack kernel -- nginx    on this kernel's TCP, but through the rings
   towpath run --auto -- ./my-server      only what gains by it; `towpath status` says what does
+  towpath run --profile list             settings for programs that are known, each with its reason
   towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
   towpath run --splice 7000 -- haproxy -f haproxy.cfg   what haproxy's port 7000 passes on skips haproxy
 
@@ -65,6 +67,10 @@ pub struct Arguments {
     /// stack takes them over (see docs/guide/splicing.md). A list like 7000,8000-8009
     #[arg(long, value_name = "PORTS", value_parser = ports_of)]
     splice: Option<String>,
+    /// Settings for a program that is known: redis, nginx, haproxy, memcached or postgresql. `list` shows what each sets, and
+    /// why
+    #[arg(long, value_name = "NAME")]
+    profile: Option<profile::Choice>,
     /// Fail if the program cannot be served; --stack implies it
     #[arg(long)]
     require: bool,
@@ -72,7 +78,12 @@ pub struct Arguments {
     #[arg(short, long)]
     verbose: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "profile",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 }
 
@@ -88,6 +99,14 @@ impl Arguments {
         self.require || self.which.stack.is_some()
     }
 
+    /// The profile of the program.
+    fn profile(&self) -> Option<profile::Profile> {
+        match self.profile {
+            Some(profile::Choice::Of(profile)) => Some(profile),
+            Some(profile::Choice::List) | None => None,
+        }
+    }
+
     /// The program and its arguments.
     #[cfg(test)]
     pub fn program(&self) -> Vec<&str> {
@@ -97,7 +116,13 @@ impl Arguments {
 
 /// Becomes the program. It returns only if that fails.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Some((name, rest)) = arguments.program.split_first() else { return ExitCode::from(exit::TOWPATH) };
+    if arguments.profile == Some(profile::Choice::List) {
+        return print(&profile::list());
+    }
+    let Some((name, rest)) = arguments.program.split_first() else {
+        complain("--profile is for a program; name it behind --");
+        return ExitCode::from(exit::TOWPATH);
+    };
     let Some(path) = program::find(name) else {
         complain(&format!("{}: no such program", name.display()));
         return ExitCode::from(exit::NO_PROGRAM);
@@ -109,6 +134,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
             if arguments.verbose {
                 let how = prepared.hook.describe();
                 complain(&format!("{} {how}, on the service at {}", name.display(), prepared.socket.display()));
+                if let Some(profile) = arguments.profile() {
+                    complain(&format!("the profile {}", profile.words().trim_end()));
+                }
             }
             if let Hook::Inject { loader, .. } = &prepared.hook {
                 command = Command::new(loader);
@@ -118,7 +146,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
             command.env("LD_PRELOAD", preload(&prepared.library, std::env::var_os("LD_PRELOAD").as_deref()));
             command.env(towpath_service::paths::SOCKET_VARIABLE, &prepared.socket);
             command.env(towpath_hook::exec::VARIABLE, arguments.hook.name());
-            if arguments.auto || prepared.auto {
+            let auto = arguments.profile().is_some_and(|profile| profile.auto.is_some());
+            if arguments.auto || auto || prepared.auto {
                 command.env(AUTO_VARIABLE, "1");
             }
             if let Some(list) = &arguments.splice {
