@@ -1,7 +1,10 @@
 //! `towpath cdi`: describes Towpath to container engines (Container Device Interface), which put it into containers.
 
-use crate::{exit, fail, print, run};
+mod glibc;
+
+use crate::{complain, exit, fail, print, run};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -17,8 +20,11 @@ const VERSION: &str = "0.3.0";
 const FAST: &str = "fast";
 /// Directories with sockets of others, which no container is to have.
 const SHARED: [&str; 6] = ["/", "/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm"];
-/// What an installation has beside the library, and nothing else.
-const INSTALLED: [&str; 2] = ["libtowpath.so", "towpath-loader"];
+/// What an installation has beside the library, and nothing else. Containers have no use for the last.
+const INSTALLED: [&str; 4] = ["libtowpath.so", exec::START, exec::LOADER, "libtowpath_uml.so"];
+
+/// Files of glibc by their names.
+type Glibc = BTreeMap<String, PathBuf>;
 
 /// Describe Towpath to container engines, which then run unmodified images on it.
 #[derive(clap::Args)]
@@ -27,8 +33,8 @@ const INSTALLED: [&str; 2] = ["libtowpath.so", "towpath-loader"];
   podman run --device towpath.io/stack=fast docker.io/library/redis
   towpath cdi generate --stack blue=/run/towpath/kernel-blue.sock    also a device towpath.io/stack=blue
 
-An engine with the Container Device Interface (Podman 4.1, containerd 1.7, Docker 28, CRI-O) reads the files in /etc/cdi. See
-docs/guide/containers.md.")]
+An engine with the Container Device Interface (Podman 4.1, containerd 1.7, Docker 28, CRI-O) reads the files in /etc/cdi. Images
+may have glibc or musl (Alpine). See docs/guide/containers.md.")]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -97,19 +103,24 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 /// The description of all devices.
 fn description(generate: &Generate, library: &Path) -> Result<String, String> {
-    let mut devices = vec![device(FAST, &generate.socket, generate.require, library)?];
+    let glibc = of_loader(library).unwrap_or_else(|why| {
+        complain(&format!("programs with musl are to run on the kernel's TCP: {why}"));
+        BTreeMap::new()
+    });
+    let device = |name, socket, require| device(name, socket, require, library, &glibc);
+    let mut devices = vec![device(FAST, &generate.socket, generate.require)?];
     for (name, socket) in &generate.stack {
         if devices.iter().any(|device| device["name"] == name.as_str()) {
             return Err(format!("two devices have the name {name}"));
         }
-        devices.push(device(name, socket, true, library)?);
+        devices.push(device(name, socket, true)?);
     }
     let all = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices });
     serde_json::to_string_pretty(&all).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
 /// One device: what a container gets, and the variables of its programs.
-fn device(name: &str, socket: &Path, require: bool, library: &Path) -> Result<Value, String> {
+fn device(name: &str, socket: &Path, require: bool, library: &Path, of_glibc: &Glibc) -> Result<Value, String> {
     let plain = |component: Component<'_>| matches!(component, Component::RootDir | Component::Normal(_));
     let absolute = |path: &Path| path.is_absolute() && path.to_str().is_some() && path.components().all(plain);
     let directory = socket.parent().filter(|_| absolute(socket));
@@ -118,7 +129,7 @@ fn device(name: &str, socket: &Path, require: bool, library: &Path) -> Result<Va
         format!("{}: name the whole path of a socket that has a directory of its own", socket.display())
     })?;
     let mut variables = vec![
-        format!("LD_PRELOAD={}", library.display()),
+        format!("LD_PRELOAD={}", preloaded(library).display()),
         format!("{SOCKET_VARIABLE}={}", socket.display()),
         format!("{}=auto", exec::VARIABLE),
     ];
@@ -126,8 +137,9 @@ fn device(name: &str, socket: &Path, require: bool, library: &Path) -> Result<Va
         variables.push("TOWPATH_REQUIRE=1".to_owned());
     }
     // The directory, because a service that begins again makes another socket.
-    let mut mounts = vec![mount(directory)];
-    mounts.extend(of_library(library).iter().map(|path| mount(path)));
+    let mut mounts = vec![mount(directory, directory)];
+    mounts.extend(of_library(library).iter().map(|path| mount(path, path)));
+    mounts.extend(of_glibc.iter().map(|(name, path)| mount(path, &beside(library).join(name))));
     Ok(json!({ "name": name, "containerEdits": { "env": variables, "mounts": mounts } }))
 }
 
@@ -138,13 +150,36 @@ fn of_library(library: &Path) -> Vec<PathBuf> {
     if names().is_some_and(|names| names.iter().all(|name| INSTALLED.iter().any(|ours| name == ours))) {
         return vec![directory.to_owned()];
     }
-    INSTALLED.iter().map(|name| directory.join(name)).filter(|path| path.exists()).collect()
+    INSTALLED[..3].iter().map(|name| directory.join(name)).filter(|path| path.exists()).collect()
 }
 
-/// The same path inside. Nobody writes through it; a socket can be connected to all the same.
-fn mount(path: &Path) -> Value {
+/// What each program of a container loads. Programs of every libc can load the library that begins, where it is installed.
+fn preloaded(library: &Path) -> PathBuf {
+    let start = library.with_file_name(exec::START);
+    if start.exists() { start } else { library.to_owned() }
+}
+
+/// The glibc with which the loader runs in containers, or why it cannot.
+fn of_loader(library: &Path) -> Result<Glibc, String> {
+    let loader = library.with_file_name(exec::LOADER);
+    if preloaded(library) == library || !loader.exists() {
+        return Err(format!("{} and {} are not beside {}", exec::START, exec::LOADER, library.display()));
+    }
+    glibc::files(&[library.to_owned(), loader])
+}
+
+/// Where containers have that glibc: where `libtowpath_start.so` looks for it. Beside the library's directory, which may be
+/// read-only there.
+fn beside(library: &Path) -> PathBuf {
+    let mut directory = library.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
+    directory.push("-glibc");
+    directory.into()
+}
+
+/// Nobody writes through it; a socket can be connected to all the same.
+fn mount(from: &Path, to: &Path) -> Value {
     let options = ["rbind", "ro", "nosuid", "nodev"];
-    json!({ "hostPath": path, "containerPath": path, "options": options })
+    json!({ "hostPath": from, "containerPath": to, "options": options })
 }
 
 /// Writes the file as a whole: engines may read it at any time.
@@ -188,9 +223,31 @@ mod tests {
         let twice = description(&asked(&["blue=/run/a/x.sock", "blue=/run/b/x.sock"]), library).unwrap_err();
         assert_eq!(twice, "two devices have the name blue");
         for socket in ["towpath.sock", "/towpath.sock", "/run/towpath.sock", "/tmp/t.sock", "/run/towpath/../t.sock"] {
-            let why = device(FAST, Path::new(socket), false, library).unwrap_err();
+            let why = device(FAST, Path::new(socket), false, library, &Glibc::new()).unwrap_err();
             assert!(why.contains("directory of its own"), "{why}");
         }
+    }
+
+    #[test]
+    fn programs_with_musl_get_the_loader_and_a_glibc_to_run_it() {
+        let scratch = std::env::temp_dir().join(format!("towpath-cdi-musl-{}", std::process::id()));
+        fs::create_dir_all(&scratch).unwrap();
+        let library = scratch.join("libtowpath.so");
+        for name in INSTALLED {
+            fs::copy(std::env::current_exe().unwrap(), scratch.join(name)).unwrap();
+        }
+        let all: Value = serde_json::from_str(&description(&asked(&[]), &library).unwrap()).unwrap();
+        let edits = &all["devices"][0]["containerEdits"];
+        let variable = format!("LD_PRELOAD={}/libtowpath_start.so", scratch.display());
+        assert!(edits["env"].as_array().unwrap().contains(&json!(variable)), "{edits}");
+        let inside: Vec<_> = edits["mounts"].as_array().unwrap().iter().map(|mount| &mount["containerPath"]).collect();
+        for name in ["ld-linux-x86-64.so.2", "libc.so.6"] {
+            let path = json!(format!("{}-glibc/{name}", scratch.display()));
+            assert!(inside.contains(&&path), "{path}: {inside:?}");
+        }
+        fs::remove_file(scratch.join("towpath-loader")).unwrap();
+        assert!(of_loader(&library).unwrap_err().contains("are not beside"));
+        fs::remove_dir_all(&scratch).unwrap();
     }
 
     #[test]
@@ -203,7 +260,8 @@ mod tests {
         }
         assert_eq!(of_library(&library), std::slice::from_ref(&scratch));
         fs::write(scratch.join("towpath"), "").unwrap();
-        assert_eq!(of_library(&library), INSTALLED.map(|name| scratch.join(name)));
+        let needed = ["libtowpath.so", "libtowpath_start.so", "towpath-loader"].map(|name| scratch.join(name));
+        assert_eq!(of_library(&library), needed);
         fs::remove_dir_all(&scratch).unwrap();
     }
 }

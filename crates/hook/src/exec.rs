@@ -2,6 +2,9 @@
 //! environment. The others are executed by the loader, which is in the library's directory.
 
 pub mod caught;
+pub(crate) mod loader;
+
+pub use loader::{LOADER, START};
 
 use crate::program::{self, HookMethod};
 use libc::{c_char, c_int, c_void};
@@ -10,8 +13,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The loader's name.
-pub const LOADER: &str = "towpath-loader";
 /// Environment variable with the user's choice of a hook: `preload` or `inject`. Any other value leaves the choice to
 /// the library.
 pub const VARIABLE: &str = "TOWPATH_HOOK";
@@ -76,12 +77,6 @@ pub(crate) fn left_alone<T>(path: &CStr, why: &str) -> Option<T> {
     None
 }
 
-fn loader() -> Option<CString> {
-    let library = Path::new(OsStr::from_bytes(library()?.to_bytes()));
-    let loader = library.with_file_name(LOADER);
-    loader.exists().then(|| CString::new(loader.into_os_string().into_vec()).ok()).flatten()
-}
-
 /// # Safety
 /// A null-terminated list of C strings, or null.
 unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
@@ -107,7 +102,7 @@ fn value<'a>(environment: &[&'a CStr], name: &str) -> Option<&'a [u8]> {
 fn preload(environment: &[&CStr]) -> Option<CString> {
     let library = library()?.to_bytes();
     let before = value(environment, PRELOAD).unwrap_or_default();
-    if before.split(|byte| b" :".contains(byte)).any(|name| name == library) {
+    if before.split(|byte| b" :".contains(byte)).any(loader::is_ours) {
         return None;
     }
     let mut entry = [PRELOAD.as_bytes(), b"=", library].concat();
@@ -120,13 +115,10 @@ fn preload(environment: &[&CStr]) -> Option<CString> {
 
 /// The environment for a program whose linker must not find the library.
 pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
-    let Some(library) = library() else { return environment };
     let clean = |entry: CString| {
         let Some(list) = entry.to_bytes().strip_prefix(b"LD_PRELOAD=") else { return Some(entry) };
-        let rest: Vec<_> = list
-            .split(|byte| b" :".contains(byte))
-            .filter(|name| *name != library.to_bytes() && !name.is_empty())
-            .collect();
+        let rest: Vec<_> =
+            list.split(|byte| b" :".contains(byte)).filter(|name| !loader::is_ours(name) && !name.is_empty()).collect();
         if rest.is_empty() { None } else { CString::new([b"LD_PRELOAD=", &rest.join(&b':')[..]].concat()).ok() }
     };
     environment.into_iter().filter_map(clean).collect()
@@ -189,7 +181,7 @@ fn missing(environment: &[&CStr]) -> Vec<CString> {
 
 fn can_inject() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return crate::inject::possible().is_ok() && loader().is_some();
+    return crate::inject::possible().is_ok() && loader::words().is_some();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -256,16 +248,17 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     let mut list: Vec<*const c_char> = Vec::new();
     let mut file = path.to_owned();
     if inject {
-        let Some(loader) = loader() else { return left_alone(path, "towpath-loader is not there") };
-        file = loader;
+        let Some(words) = loader::words() else { return left_alone(path, "towpath-loader is not there") };
+        file.clone_from(words.first()?);
         // Absolute, because other programs see the loader's arguments as the program's name.
         let whole = std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()?;
-        strings.push(CString::new(whole.into_os_string().into_vec()).ok()?);
-        list.push(file.as_ptr());
-        list.push(strings[0].as_ptr());
+        let whole = CString::new(whole.into_os_string().into_vec()).ok()?;
+        list.extend(words.iter().chain([&whole]).map(|word| word.as_ptr()));
         if arguments.is_empty() {
-            list.push(strings[0].as_ptr());
+            list.push(whole.as_ptr());
         }
+        strings.extend(words);
+        strings.push(whole);
     }
     list.extend(arguments.iter().map(|argument| argument.as_ptr()));
     list.push(core::ptr::null());

@@ -1,6 +1,7 @@
 //! The preloaded library's file: the note by which it is known.
 
 use crate::elf_file::ElfFile;
+use crate::needed::Dynamic;
 use crate::program::{HEAD_BYTES, MACHINE, PT_NOTE, half, long, word};
 use std::path::Path;
 
@@ -50,6 +51,13 @@ pub fn check(file: &Path) -> Result<(), &'static str> {
         return Err("is no shared object of this processor");
     }
     if has_note(&source, &head) { Ok(()) } else { Err("is another shared object, not Towpath's library") }
+}
+
+/// The libraries that a file names as needed (`DT_NEEDED`).
+pub fn needs(file: &Path) -> Vec<String> {
+    let dynamic = ElfFile::open(file).ok().and_then(|source| Dynamic::of(&source));
+    let names = dynamic.iter().flat_map(Dynamic::libraries);
+    names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 fn has_note(source: &ElfFile, head: &[u8]) -> bool {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// The program that loads others (`towpath run --hook inject`).
 const LOADER: &str = "towpath-loader";
+/// How the names of glibc's linkers begin. One runs the loader in a container without glibc.
+const LINKER: &str = "ld-linux";
 
 /// Most threads of a process that are looked at: each may be in a namespace of its own.
 const THREADS: usize = 64;
@@ -20,18 +22,22 @@ pub fn executable_of(process: i32) -> Option<PathBuf> {
 
 /// The program that a process runs, by its executable: the program that the loader has become, if it is that.
 pub fn program_of(process: i32, executable: PathBuf) -> PathBuf {
-    let loaded = executable.ends_with(LOADER).then(|| loaded(&format!("/proc/{process}/cmdline"))).flatten();
-    loaded.unwrap_or(executable)
+    let is_linker = executable.file_name().is_some_and(|name| name.as_bytes().starts_with(LINKER.as_bytes()));
+    if !is_linker && !executable.ends_with(LOADER) {
+        return executable;
+    }
+    let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let Some(path) = loaded(&words) else { return executable };
+    // A sandbox may not look into a private folder.
+    std::fs::canonicalize(&path).unwrap_or(path)
 }
 
-/// The program that the loader has become: its first argument. The kernel knows no more. That is enough, because
-/// anybody can give a program any name.
-fn loaded(command_line: &str) -> Option<PathBuf> {
-    let words = std::fs::read(command_line).ok()?;
-    let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
-    let path = Path::new(OsStr::from_bytes(path));
-    // A sandbox may not look into a private folder.
-    Some(std::fs::canonicalize(path).unwrap_or_else(|_| path.into()))
+/// The program that the loader has become: the argument after its own name. The kernel knows no more. That is enough, because anybody
+/// can give a program any name. glibc's linker has the loader's name behind `--library-path` and a directory.
+fn loaded(command_line: &[u8]) -> Option<PathBuf> {
+    let mut words = command_line.split(|byte| *byte == 0).map(|word| Path::new(OsStr::from_bytes(word)));
+    words.by_ref().take(4).find(|word| word.ends_with(LOADER))?;
+    words.next().filter(|path| path.is_absolute()).map(PathBuf::from)
 }
 
 /// Is a process in the network namespace of this thread, or one of its first threads? `None`: that cannot be seen.
@@ -52,6 +58,17 @@ pub fn shares_network(process: i32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loader_has_become_the_program_behind_its_name() {
+        let of = |line: &str| loaded(line.replace(' ', "\0").as_bytes());
+        assert_eq!(of("/usr/lib/towpath/towpath-loader /bin/a b"), Some("/bin/a".into()));
+        let linker = "/usr/lib/towpath-glibc/ld-linux-x86-64.so.2 --library-path /usr/lib/towpath-glibc";
+        assert_eq!(of(&format!("{linker} /usr/lib/towpath/towpath-loader /bin/a a b")), Some("/bin/a".into()));
+        for other in ["", "towpath-loader", "towpath-loader bin/a", "/bin/sh 1 2 3 towpath-loader /bin/a", linker] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_process_shares_its_own_network_and_one_that_is_not_there_cannot_be_seen() {

@@ -11,15 +11,36 @@ fn contained(description: &Path, program: &str) -> Program {
     Program::new(&words).under(&[run.as_os_str(), description.as_os_str()])
 }
 
+/// An image that has musl, two programs and nothing else, like Alpine's.
+fn musl_image(scratch: &Scratch) -> PathBuf {
+    require_program("musl-gcc", "musl-tools");
+    let image = scratch.path("image");
+    for directory in ["bin", "lib", "etc", "dev", "proc", "sys", "run", "tmp"] {
+        std::fs::create_dir_all(image.join(directory)).unwrap();
+    }
+    std::fs::copy("/lib/ld-musl-x86_64.so.1", image.join("lib/ld-musl-x86_64.so.1")).unwrap();
+    for name in ["echo", "chain"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("hooks/{name}.c"));
+        let gcc = Program::line("musl-gcc -O1 -pthread -o").arg(image.join(format!("bin/musl-{name}")));
+        gcc.arg(source).run(60).ok();
+    }
+    image
+}
+
 /// Podman, and a description of the service's device.
 fn described(service: &Service, scratch: &Scratch) -> PathBuf {
     require_root();
     for (program, package) in [("podman", "podman"), ("crun", "crun"), ("unshare", "util-linux")] {
         require_program(program, package);
     }
+    generated(service, scratch, "--output")
+}
+
+/// A description that is made with this option, the last of which is that with the file.
+fn generated(service: &Service, scratch: &Scratch, options: &str) -> PathBuf {
     let file = scratch.path("towpath.json");
     let generate = Program::new(&[bin("towpath")]).arg("cdi").arg("generate").arg("--socket").arg(&service.socket);
-    assert_eq!(generate.arg("--output").arg(&file).run(20).ok(), "");
+    assert_eq!(options.split_whitespace().fold(generate, Program::arg).arg(&file).run(20).ok(), "");
     file
 }
 
@@ -46,6 +67,35 @@ fn a_container_of_podman_is_accelerated_and_its_root_gives_no_orders() {
     // It sees what belongs to its user, as any user does.
     let look = order.replace(" stop ", " sockets -a ");
     assert!(contained(&file, &look).run(120).ok().contains(":7300"));
+}
+
+/// The image has no glibc, so the loader runs with the host's. `--require`: nothing of it may be the kernel's.
+#[test]
+fn programs_of_an_image_with_musl_are_accelerated() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("cdi-musl"));
+    described(&service, &scratch);
+    let (file, image) = (generated(&service, &scratch, "--require --output"), musl_image(&scratch));
+    let run = |line: &str| contained(&file, &format!("--image {} {line}", image.display())).run(300);
+    // What a program executes comes back to the loader, in children of fork and of vfork.
+    for (line, out) in [
+        ("/bin/musl-echo threads", "done\n"),
+        ("/bin/musl-echo fork", "done\n"),
+        ("/bin/musl-chain vfork /bin/musl-echo fork", "musl-chain vfork\ndone\n"),
+        (
+            "/bin/musl-chain spawn /bin/musl-chain execv /bin/musl-echo fork",
+            "musl-chain spawn\nmusl-chain execv\ndone\n",
+        ),
+    ] {
+        let before = service.segments();
+        assert_eq!(run(line).ok(), out, "{line}");
+        let moved = service.segments() - before;
+        assert!(moved >= 30, "{line}: the stack carried only {moved} segments");
+    }
+    // The policy knows it by its own name.
+    let policy = Program::new(&[bin("towpath")]).arg("policy").arg("--socket").arg(&service.socket);
+    "add deny listen program musl-echo".split(' ').fold(policy, Program::arg).run(20).ok();
+    let denied = run("/bin/musl-echo fork");
+    assert!(denied.code == 1 && denied.err.contains("Permission denied"), "{denied:?}");
 }
 
 #[test]

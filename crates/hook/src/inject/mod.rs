@@ -81,6 +81,7 @@ pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::St
     });
     let clean = |path: &OsStr| CString::new(path.as_bytes()).unwrap_or_default();
     let own = std::env::current_exe().unwrap_or_default();
+    crate::exec::loader::executed(&own);
     let program = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
     let program = program.canonicalize().unwrap_or(program);
     image_calls::set(clean(program.as_os_str()), clean(own.as_os_str()));

@@ -1,0 +1,64 @@
+//! How the loader is executed.
+
+use super::library;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The loader's name.
+pub const LOADER: &str = "towpath-loader";
+/// The library that stands for [`library`] in LD_PRELOAD where images of any libc are run (`preload/start`).
+pub const START: &str = "libtowpath_start.so";
+
+/// glibc's linker, and the directory of its libraries, where the container has no glibc of its own.
+static GLIBC: OnceLock<[CString; 2]> = OnceLock::new();
+
+/// The loader tells how it was executed: by itself, or by a linker that somebody has named. A child that is to execute another program
+/// may not look for it any more.
+pub fn executed(executable: &Path) {
+    if executable.ends_with(LOADER) {
+        return;
+    }
+    let of = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
+    if let Some(glibc) = of(executable).zip(executable.parent().and_then(of)) {
+        let _ = GLIBC.set(glibc.into());
+    }
+}
+
+/// The words that execute the loader; the first is the file. `None`: it is not there.
+pub fn words() -> Option<Vec<CString>> {
+    let loader = beside(LOADER)?;
+    let loader = loader.exists().then(|| CString::new(loader.into_os_string().into_vec()).ok()).flatten()?;
+    let mut words = match GLIBC.get() {
+        Some([linker, directory]) => vec![linker.clone(), c"--library-path".to_owned(), directory.clone()],
+        None => Vec::new(),
+    };
+    words.push(loader);
+    Some(words)
+}
+
+/// Is this, in LD_PRELOAD, the library or what stands for it?
+pub fn is_ours(name: &[u8]) -> bool {
+    library().is_some_and(|library| library.to_bytes() == name)
+        || beside(START).is_some_and(|start| start.as_os_str().as_bytes() == name)
+}
+
+/// A file in the library's directory.
+fn beside(name: &str) -> Option<PathBuf> {
+    Some(Path::new(OsStr::from_bytes(library()?.to_bytes())).with_file_name(OsString::from(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn both_libraries_are_ours_in_ld_preload_and_no_other() {
+        let own = library().unwrap().to_bytes();
+        let start = beside(START).unwrap();
+        assert!(is_ours(own) && is_ours(start.as_os_str().as_bytes()));
+        assert!(!is_ours(b"libtowpath_start.so") && !is_ours(b"/lib/libtowpath_start.so") && !is_ours(b""));
+    }
+}
