@@ -26,6 +26,10 @@ impl<T: Copy> Fifo<T> {
     pub fn is_empty(&self) -> bool {
         self.taken == self.items.len()
     }
+    /// All items, the next one first.
+    pub fn iter(&self) -> impl Iterator<Item = T> {
+        self.items[self.taken..].iter().copied()
+    }
     /// The next item.
     #[inline(always)]
     pub fn front(&self) -> Option<T> {

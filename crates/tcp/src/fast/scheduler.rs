@@ -101,6 +101,13 @@ impl Scheduler {
         self.serving.is_some()
     }
 
+    /// The flows in the queues of classes, and those in the queues of ports.
+    pub fn queued(&self) -> (impl Iterator<Item = FlowId>, impl Iterator<Item = FlowId>) {
+        let queues = self.ports.iter().flat_map(|port| &port.queues).map(|queue| &queue.flows);
+        let bypass = self.ports.iter().flat_map(|port| port.bypass.iter());
+        (queues.chain([&self.served]).flat_map(Fifo::iter), bypass)
+    }
+
     /// How many ports have had a flow so far.
     #[inline]
     pub fn ports(&self) -> usize {

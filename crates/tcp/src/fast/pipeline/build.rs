@@ -60,7 +60,7 @@ impl<F: AsMut<[u8]>> Build<F> {
     }
 
     /// The thread has ended in the middle of a step; this one takes over. A frame in hand may be what has ended it, so it does
-    /// not leave, as if lost on the wire.
+    /// not leave, as if lost on the wire. If each try ends a thread, TCP ends the connection, as it does when nothing arrives.
     pub fn recover(&mut self) {
         if let Some(Numbered { number, what: Planned { after, frame, .. } }) = self.in_hand.take() {
             self.abandoned += 1;

@@ -1,9 +1,10 @@
 //! Fourth stage, replicated: payload from frames into receive rings. Touches no flow's state.
 
-use super::items::Job;
+use super::items::{Copied, Job};
 use super::order::{Numbered, put};
 use crate::buffers::Rings;
 use crate::fast::deliver;
+use crate::flow::FlowId;
 use rtrb::{Consumer, Producer};
 
 /// A replica.
@@ -11,20 +12,23 @@ use rtrb::{Consumer, Producer};
 pub struct Deliver<F> {
     jobs: Consumer<Numbered<Job<F>>>,
     /// One message for each copy: it is done.
-    done: Producer<Numbered<F>>,
+    done: Producer<Numbered<Copied<F>>>,
     /// What it works on. It stays here while it does, so that a panic does not lose it.
     in_hand: Option<Numbered<Job<F>>>,
+    /// The number of a copy that has ended a thread.
+    tried: Option<u64>,
+    given_up: u64,
 }
 
 impl<F: AsRef<[u8]>> Deliver<F> {
-    pub(super) fn new(jobs: Consumer<Numbered<Job<F>>>, done: Producer<Numbered<F>>) -> Self {
-        Self { jobs, done, in_hand: None }
+    pub(super) fn new(jobs: Consumer<Numbered<Job<F>>>, done: Producer<Numbered<Copied<F>>>) -> Self {
+        Self { jobs, done, in_hand: None, tried: None, given_up: 0 }
     }
 
     /// Makes one copy. False: there is none to be made.
     ///
-    /// If a thread has ended in the middle of a copy, the next call, from any thread, makes it once more. It cannot be left out: the
-    /// segment has been accepted. And nobody has been told of its bytes.
+    /// If a thread has ended in the middle of a copy, the next call, from any thread, makes it once more. It cannot just be left out:
+    /// the segment has been accepted. And nobody has been told of its bytes.
     #[inline]
     pub fn step(&mut self, rings: &mut impl Rings) -> bool {
         let taken = self.take();
@@ -47,8 +51,31 @@ impl<F: AsRef<[u8]>> Deliver<F> {
         if let Some(bytes) = deliver::piece(frame.as_ref(), copy) {
             rings.deliver(*flow, copy.position, bytes);
         }
-        if let Some(Numbered { number, what }) = self.in_hand.take() {
-            put(&mut self.done, Numbered { number, what: what.frame });
+        self.hand_on(None);
+    }
+
+    #[inline]
+    fn hand_on(&mut self, failed: Option<(FlowId, u32)>) {
+        if let Some(Numbered { number, what: Job { frame, .. } }) = self.in_hand.take() {
+            put(&mut self.done, Numbered { number, what: Copied { frame, failed } });
         }
+    }
+
+    /// The thread has ended in the middle of a step; this one takes over. A copy that has ended two threads is given up, so that
+    /// nothing waits for it: its connection will be reset.
+    pub fn recover(&mut self) {
+        let Some(Numbered { number, what: Job { flow, copy, .. } }) = &self.in_hand else { return };
+        if self.tried == Some(*number) {
+            let failed = (*flow, copy.position);
+            self.given_up += 1;
+            self.hand_on(Some(failed));
+        } else {
+            self.tried = Some(*number);
+        }
+    }
+
+    /// Copies that were given up because each try has ended a thread.
+    pub fn given_up(&self) -> u64 {
+        self.given_up
     }
 }

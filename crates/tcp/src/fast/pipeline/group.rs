@@ -1,6 +1,7 @@
 //! The flow group's stage: protocol, post and plan. It decides everything, in the order in which run-to-completion does.
 
 use super::copies::Copies;
+use super::doing::Doing;
 use super::items::{Found, Job, Output, Parsed};
 use super::order::{Reorder, put};
 use super::plans::{Asked, Planning, Plans};
@@ -8,12 +9,12 @@ use crate::buffers::{Rings, RxBatch};
 use crate::counters::{Counters, Stage};
 use crate::fast::batch::{Copy, Item};
 use crate::fast::context::FastState;
-use crate::fast::{FastPath, deliver, protocol_and_post, splice};
+use crate::fast::{FastPath, protocol_and_post, splice};
 use crate::flow::{FlowId, FlowSnapshot};
 use crate::messages::{AppUpdate, ContractViolation, News, ToFast};
 use crate::table::FlowTable;
 use crate::time::Micros;
-use rtrb::Producer;
+use rtrb::{Consumer, Producer};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +24,26 @@ use towpath_wire::offload::RxChecksum;
 /// The stage that owns the flows.
 #[derive(Debug)]
 pub struct FlowGroup<F> {
-    fast: FastPath,
+    pub(super) fast: FastPath,
     parsed: Reorder<Parsed<F>>,
     /// The frames of the batch that is coming.
     arrived: Vec<Parsed<F>>,
-    copies: Copies<F>,
-    plans: Plans<F>,
+    pub(super) copies: Copies<F>,
+    pub(super) plans: Plans<F>,
     spent: Producer<F>,
     /// The copies that are made, see [`super::Commit`].
     watermark: Arc<AtomicU64>,
     /// A frame is to be injected as soon as all copies are made.
     injecting: bool,
+    /// Flows to be reset, see [`super::Commit`].
+    pub(super) broken: Consumer<FlowId>,
+    pub(super) doing: Doing,
+    /// Flows that a panic has left half done.
+    pub(super) doomed: Vec<FlowId>,
+    pub(super) resets: u64,
+    /// A batch ends by a panic when this many of its segments have been through the state machine.
+    #[cfg(test)]
+    pub(super) fails_after: Option<usize>,
 }
 
 /// A batch of frames as a stage sees it.
@@ -55,12 +65,27 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     /// `frames`: the most that a batch can have.
     pub(super) fn new(
         fast: FastPath,
-        parsed: Reorder<Parsed<F>>,
+        (parsed, broken): (Reorder<Parsed<F>>, Consumer<FlowId>),
         (copies, plans): (Copies<F>, Plans<F>),
         (spent, watermark): (Producer<F>, Arc<AtomicU64>),
         frames: usize,
     ) -> Self {
-        Self { fast, parsed, arrived: Vec::with_capacity(frames), copies, plans, spent, watermark, injecting: false }
+        Self {
+            fast,
+            parsed,
+            arrived: Vec::with_capacity(frames),
+            copies,
+            plans,
+            spent,
+            watermark,
+            injecting: false,
+            broken,
+            doing: Doing::Nothing,
+            doomed: vec![],
+            resets: 0,
+            #[cfg(test)]
+            fails_after: None,
+        }
     }
 
     /// Takes a received batch through protocol and post, and orders its copies. False: none has come in whole.
@@ -70,6 +95,7 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         if self.injecting {
             return false;
         }
+        self.reset_broken(now);
         while let Some(parsed) = self.parsed.pop() {
             let last = parsed.arrival.last;
             self.arrived.push(parsed);
@@ -82,6 +108,9 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     }
 
     fn batch(&mut self, now: Micros) {
+        self.doing = Doing::Batch;
+        // What is there from before is no part of this batch.
+        self.fast.batch.set_used(0);
         let Self { fast: FastPath { table, state, batch }, arrived, copies, .. } = self;
         state.sacks.clear();
         copies.begin();
@@ -91,6 +120,13 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
             used += usize::from(look_up(state, table, copies, (i, parsed), place));
         }
         batch.set_used(used);
+        #[cfg(test)]
+        if let Some(count) = self.fails_after.take() {
+            batch.set_used(count);
+            protocol_and_post(table, state, now, batch);
+            batch.set_used(used);
+            std::panic::resume_unwind(Box::new("a batch that fails"));
+        }
         protocol_and_post(table, state, now, batch);
         let items = batch.items();
         probes::stage::<{ probes::Stage::Protocol as u32 }>(items.len());
@@ -101,16 +137,18 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
             splice::keep(state, first.arrival.port, &Frames(arrived));
         }
         self.hand_on();
+        self.doing = Doing::Nothing;
     }
 
-    /// Frames with payload to be copied go on; the others have done their work.
-    fn hand_on(&mut self) {
+    /// Frames with payload to be copied go on; the others have done their work. Nothing in here panics, so no frame is lost.
+    pub(super) fn hand_on(&mut self) {
         let Self { fast: FastPath { state, batch, .. }, arrived, copies, spent, .. } = self;
         let (mut items, mut ordered) = (batch.items().iter().peekable(), 0);
         for (i, parsed) in (0..).zip(arrived.drain(..)) {
             let frame = parsed.arrival.frame;
             match items.next_if(|item| item.frame == i) {
-                Some(&Item { flow, copy, .. }) if copy.len != 0 && deliver::piece(frame.as_ref(), &copy).is_some() => {
+                // The piece is in the frame: the parser has said where the payload is.
+                Some(&Item { flow, copy, .. }) if copy.len != 0 => {
                     copies.order(Job { flow, copy, frame });
                     ordered += 1;
                 }
@@ -122,27 +160,39 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
 
     /// See [`FastPath::app_update`].
     pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
-        self.fast.app_update(now, flow, update)
+        self.doing = Doing::Flow(flow);
+        let result = self.fast.app_update(now, flow, update);
+        self.doing = Doing::Nothing;
+        result
     }
 
     /// See [`FastPath::message`]. A frame for [`ToFast::Inject`] is copied here, so it comes back while copies are under way that
     /// were ordered before. Until it has been taken nothing is received.
     pub fn message(&mut self, now: Micros, message: ToFast, rings: &mut impl Rings) -> Result<(), ToFast> {
+        // Before a flow gets the number of one that is to be reset.
+        self.reset_broken(now);
         if matches!(message, ToFast::Inject(..)) {
             self.injecting = !self.is_quiet();
             if self.injecting {
                 return Err(message);
             }
+            self.fast.batch.set_used(0);
         }
+        self.doing = Doing::of(&message);
         self.fast.message(now, message, rings);
+        self.doing = Doing::Nothing;
         Ok(())
     }
 
     /// Plans up to `budget` frames; returns how many. Without a free frame a flow waits, as for a port without room.
     pub fn transmit(&mut self, now: Micros, budget: usize) -> usize {
+        self.reset_broken(now);
+        self.doing = Doing::Sending;
         let asked = Cell::new(None);
         let mut ports = Planning { plans: &mut self.plans, asked: &asked, after: self.copies.ordered() };
-        self.fast.transmit(now, budget, &Asked(&asked), &mut ports)
+        let planned = self.fast.transmit(now, budget, &Asked(&asked), &mut ports);
+        self.doing = Doing::Nothing;
+        planned
     }
 
     /// Hands on the events of flows. False: there are more, for the next call.
@@ -173,7 +223,7 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
 
     /// See [`FastPath::has_work`].
     pub fn has_work(&self) -> bool {
-        self.fast.has_work()
+        self.fast.has_work() || !self.broken.is_empty()
     }
 
     /// All copies are made that were ordered.

@@ -44,6 +44,14 @@ pub(super) struct Job<F> {
     pub frame: F,
 }
 
+/// A frame whose payload is copied.
+#[derive(Debug)]
+pub(super) struct Copied<F> {
+    pub frame: F,
+    /// The copy was given up: its flow, and where in the receive ring it begins.
+    pub failed: Option<(FlowId, u32)>,
+}
+
 /// Where the payload of a frame lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetch {

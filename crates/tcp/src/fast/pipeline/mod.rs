@@ -21,19 +21,21 @@
 //! The flow group decides in the order of run-to-completion, so the result is the same, frame by frame. Replicas can only
 //! delay it. An abandoned item's number is passed on at once, so nothing waits for it.
 //!
-//! A stage outlives its thread. If that of a [`Pre`] or a [`Build`] has panicked, another one calls `recover` and goes on. A
-//! [`Deliver`] makes its copy once more. The stages that are there once cannot go on after a panic yet.
+//! A stage outlives its thread. If that has panicked, another one calls the stage's `recover` and goes on. What was in hand is as if
+//! lost on the wire, or is done once more; a connection that is left half done is reset.
 
 mod build;
 mod commit;
 mod copies;
 mod deliver;
+mod doing;
 mod group;
 mod items;
 mod order;
 mod parts;
 mod plans;
 mod pre;
+mod recover;
 mod sequencer;
 #[cfg(test)]
 mod tests;

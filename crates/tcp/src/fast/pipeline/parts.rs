@@ -86,18 +86,32 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> Parts<F> {
         made.push(direct);
         let (spent_group, spent_first) = RingBuffer::new(received);
         let (spent_commit, spent_second) = RingBuffer::new(received);
-        let (mut free_end, free) = RingBuffer::new(frames.len());
+        let planned = frames.len();
+        let (mut free_end, free) = RingBuffer::new(planned);
         frames.into_iter().for_each(|frame| super::order::put(&mut free_end, frame));
+        // It is emptied whenever something could be ordered or planned; one more is in the hands of `commit`.
+        let (broken_end, broken) = RingBuffer::new(received + planned + events + 1);
         let watermark = Arc::new(AtomicU64::new(0));
         let outputs = Plans::new(plan_ends, direct_end, free, abilities);
         let work = (Copies::new(job_ends), outputs);
         Ok(Self {
             sequencer: Sequencer::new(arrival_ends, [spent_first, spent_second], (run, received)),
             pre: arrivals.into_iter().zip(parsed_ends).map(|(a, p)| Pre::new(a, p, hasher.clone())).collect(),
-            group: FlowGroup::new(fast, Reorder::new(parsed), work, (spent_group, Arc::clone(&watermark)), received),
+            group: FlowGroup::new(
+                fast,
+                (Reorder::new(parsed), broken),
+                work,
+                (spent_group, Arc::clone(&watermark)),
+                received,
+            ),
             deliver: jobs.into_iter().zip(done_ends).map(|(jobs, done)| Deliver::new(jobs, done)).collect(),
             build: plans.into_iter().zip(made_ends).map(|(plans, made)| Build::new(plans, made)).collect(),
-            commit: Commit::new(Reorder::new(made), Reorder::new(done), (spent_commit, free_end), watermark),
+            commit: Commit::new(
+                Reorder::new(made),
+                Reorder::new(done),
+                (spent_commit, free_end),
+                (watermark, broken_end),
+            ),
         })
     }
 }

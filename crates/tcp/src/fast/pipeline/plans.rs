@@ -38,6 +38,16 @@ impl<F> Plans<F> {
         self.next
     }
 
+    /// The frame that was being planned goes behind the free ones: it may be what has ended the thread.
+    pub fn put_behind(&mut self, after: u64) {
+        if self.has_room()
+            && let Some(frame) = self.reserved.take()
+        {
+            put(&mut self.direct, Numbered { number: self.next, what: Made { after, what: What::Abandoned(frame) } });
+            self.next += 1;
+        }
+    }
+
     #[cfg(test)]
     pub fn take_free(&mut self) -> Option<F> {
         self.reserved.take().or_else(|| self.free.pop().ok())

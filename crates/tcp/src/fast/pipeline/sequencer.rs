@@ -19,6 +19,8 @@ pub struct Sequencer<F> {
     run: usize,
     /// Frames that may still be received.
     room: usize,
+    /// The newest frame of the batch that is being received: only when the next one comes is it known not to be the last.
+    in_hand: Option<Arrival<F>>,
 }
 
 impl<F> Sequencer<F> {
@@ -28,7 +30,7 @@ impl<F> Sequencer<F> {
         spent: [Consumer<F>; 2],
         (run, frames): (usize, usize),
     ) -> Self {
-        Self { lanes, spent, next: 0, at: 0, left: run, run, room: frames }
+        Self { lanes, spent, next: 0, at: 0, left: run, run, room: frames, in_hand: None }
     }
 
     /// How many frames may be received now. It grows with [`Sequencer::spent`].
@@ -45,17 +47,37 @@ impl<F> Sequencer<F> {
         if count > self.room {
             return Err(frames);
         }
-        for (i, (frame, checksum)) in frames.enumerate().take(count) {
-            let what = Arrival { frame, checksum, port, last: i + 1 == count };
-            put(&mut self.lanes[self.at], Numbered { number: self.next, what });
-            self.next += 1;
-            self.room -= 1;
-            self.left -= 1;
-            if self.left == 0 {
-                (self.at, self.left) = ((self.at + 1) % self.lanes.len(), self.run);
+        for (frame, checksum) in frames.take(count) {
+            if let Some(before) = self.in_hand.replace(Arrival { frame, checksum, port, last: false }) {
+                self.hand_on(before);
             }
         }
+        self.end_batch();
         Ok(())
+    }
+
+    #[inline]
+    fn hand_on(&mut self, what: Arrival<F>) {
+        put(&mut self.lanes[self.at], Numbered { number: self.next, what });
+        self.next += 1;
+        self.room -= 1;
+        self.left -= 1;
+        if self.left == 0 {
+            (self.at, self.left) = ((self.at + 1) % self.lanes.len(), self.run);
+        }
+    }
+
+    #[inline]
+    fn end_batch(&mut self) {
+        if let Some(newest) = self.in_hand.take() {
+            self.hand_on(Arrival { last: true, ..newest });
+        }
+    }
+
+    /// The thread has ended in the middle of [`Sequencer::receive`]; this one takes over. The batch ends with the newest frame that
+    /// was taken. The caller still has the others.
+    pub fn recover(&mut self) {
+        self.end_batch();
     }
 
     /// A frame that nothing in the pipeline needs any more.

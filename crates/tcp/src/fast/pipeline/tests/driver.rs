@@ -9,6 +9,7 @@ use crate::flow::FlowId;
 use crate::messages::{AppUpdate, AppView, ToFast};
 use crate::time::Micros;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use towpath_rng::Rng;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::parse;
@@ -38,6 +39,11 @@ pub struct Driver<'a> {
     coming: VecDeque<Vec<Vec<u8>>>,
     /// Stages in proportion to how often they get a turn.
     turns: Vec<Place>,
+    /// Received frames so far, and the numbers in the trace of those that were taken.
+    arrived: u64,
+    taken: Vec<u64>,
+    /// Frames that were not taken, as the thread of the sequencer has ended.
+    cut: u64,
     /// Threads that have ended, and the steps until others take over.
     dead: Vec<(Place, u64)>,
     deaths_ppm: u32,
@@ -88,6 +94,9 @@ impl<'a> Driver<'a> {
             now: flows.now,
             coming: VecDeque::new(),
             turns,
+            arrived: 0,
+            taken: vec![],
+            cut: 0,
             dead: vec![],
             deaths_ppm,
             held: vec![],
@@ -211,30 +220,43 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The thread of a replica ends with something in hand.
+    /// The thread of a stage ends with something in hand.
     fn dies(&mut self, place: Place) -> bool {
-        let Parts { pre, deliver, build, .. } = &mut self.parts;
+        let Parts { pre, deliver, build, commit, .. } = &mut self.parts;
         match place {
             Place::Pre(n) => pre[n].take(),
             Place::Deliver(n) => deliver[n].take(),
             Place::Build(n) => build[n].take(),
-            Place::Sequencer | Place::Commit => false,
+            Place::Commit => commit.front().is_some(),
+            // In the middle of a batch.
+            Place::Sequencer => false,
         }
     }
 
     fn recover(&mut self, place: Place) {
-        let Parts { pre, build, .. } = &mut self.parts;
+        let Parts { pre, deliver, build, commit, .. } = &mut self.parts;
         match place {
             Place::Pre(n) => {
-                self.lost.extend(pre[n].holds());
+                self.lost.extend(pre[n].holds().map(|number| self.taken[number as usize]));
                 pre[n].recover();
             }
             Place::Build(n) => {
                 self.unsent.extend(build[n].holds());
                 build[n].recover();
             }
-            // Its next step makes the copy once more, and half of it may be there.
-            Place::Sequencer | Place::Deliver(_) | Place::Commit => {}
+            // Its next step makes the copy once more, and half of it may be there. Were that to fail too, the flow would be reset.
+            Place::Deliver(n) => {
+                deliver[n].recover();
+                deliver[n].step(&mut self.rings);
+            }
+            Place::Commit => {
+                if let Some(Output::Frame { .. }) = commit.front() {
+                    self.unsent.insert(commit.left());
+                }
+                commit.recover();
+                self.leave();
+            }
+            Place::Sequencer => {}
         }
     }
 
@@ -244,13 +266,35 @@ impl<'a> Driver<'a> {
         if frames.len() > self.parts.sequencer.room() {
             while self.parts.sequencer.spent().is_some() {}
         }
-        let batch = frames.clone().into_iter().map(|frame| (frame, RxChecksum::Unknown));
-        if self.parts.sequencer.receive(PORT, batch).is_err() {
+        if frames.len() > self.parts.sequencer.room() {
             self.coming.push_front(frames);
+            return;
         }
+        let count = frames.len() as u64;
+        // The port fails in the middle of a batch, and what it still had is lost.
+        let dies = count > 1 && self.rng.chance(self.deaths_ppm * 20);
+        let until = if dies { self.rng.between(1, count - 1) } else { count };
+        let batch = frames.into_iter().enumerate().map(|(n, frame)| {
+            if n as u64 == until {
+                resume_unwind(Box::new("a port that fails"));
+            }
+            (frame, RxChecksum::Unknown)
+        });
+        let sequencer = &mut self.parts.sequencer;
+        if catch_unwind(AssertUnwindSafe(|| assert!(sequencer.receive(PORT, batch).is_ok()))).is_err() {
+            sequencer.recover();
+        }
+        self.taken.extend(self.arrived..self.arrived + until);
+        self.lost.extend(self.arrived + until..self.arrived + count);
+        self.arrived += count;
+        self.cut += count - until;
+        self.deaths += u32::from(dies);
     }
 
     fn leave(&mut self) {
+        if self.dead.iter().any(|(dead, _)| *dead == Place::Commit) {
+            return;
+        }
         let Some(output) = self.parts.commit.next_output() else { return };
         match output {
             Output::Frame { port, frame, len, offload } => {
@@ -332,8 +376,9 @@ impl<'a> Driver<'a> {
     }
 
     pub fn abandoned(&self) -> (u64, u64) {
-        let Parts { pre, build, .. } = &self.parts;
-        (pre.iter().map(|pre| pre.abandoned()).sum(), build.iter().map(|build| build.abandoned()).sum())
+        let Parts { pre, build, commit, .. } = &self.parts;
+        let unsent: u64 = build.iter().map(|build| build.abandoned()).sum();
+        (self.cut + pre.iter().map(|pre| pre.abandoned()).sum::<u64>(), unsent + commit.abandoned())
     }
 
     pub fn lines(&self) -> Vec<String> {

@@ -74,7 +74,7 @@ fn the_pipeline_gives_what_run_to_completion_gives() {
 }
 
 #[test]
-fn replicas_that_end_in_the_middle_lose_what_they_had_in_hand_and_nothing_else() {
+fn stages_that_end_in_the_middle_lose_what_they_had_in_hand_and_nothing_else() {
     let mut all = Compared::default();
     for seed in 1000..1100 {
         compare(seed, 10, 3000, &mut all);

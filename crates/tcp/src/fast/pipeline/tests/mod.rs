@@ -4,6 +4,7 @@
 
 mod driver;
 mod equality;
+mod panics;
 mod reference;
 mod threads;
 mod traces;
