@@ -88,8 +88,10 @@ impl Held {
 
     /// Gives `write` the frames that were seen before `due_ns`, in the order of their times. If too many wait, all of them.
     pub fn write(&mut self, due_ns: u64, mut write: impl FnMut(Header, &[u8]) -> io::Result<()>) -> io::Result<()> {
-        // Each ring has left its own in their order, so this has little to do.
-        self.waiting.sort_by_key(|frame| frame.time_ns);
+        // Of one ring they mostly are.
+        if !self.waiting.is_sorted_by_key(|frame| frame.time_ns) {
+            self.waiting.sort_by_key(|frame| frame.time_ns);
+        }
         let due = match self.find_room() {
             true => self.waiting.partition_point(|frame| frame.time_ns <= due_ns),
             false => self.waiting.len(),

@@ -1,6 +1,6 @@
 //! Whose connections are: the comments of frames.
 
-use crate::ends::{ends, key};
+use crate::ends::{Key, ends, key};
 use crate::pcapng::packet_options;
 use crate::record::{DIRECT, Header, Kind, Name};
 use std::collections::HashMap;
@@ -11,8 +11,6 @@ const MOST: usize = 1 << 18;
 
 /// Directions of connections whose comments are kept ready, as a power of two.
 const READY_BITS: u32 = 14;
-/// Bytes of the longest key: two addresses of IPv6, and the ports.
-const LONGEST_KEY: usize = 36;
 
 /// The names that the service has told.
 #[derive(Default)]
@@ -35,8 +33,7 @@ pub struct Names {
 struct Ready {
     round: u64,
     seen: Seen,
-    key_bytes: u8,
-    key: [u8; LONGEST_KEY],
+    key: Key,
     options: Vec<u8>,
 }
 
@@ -79,8 +76,8 @@ impl Names {
         }
         // It stands in the comments of both directions.
         for [from, to] in [[name.local, name.remote], [name.remote, name.local]] {
-            let (key, bytes) = key_of(from, to);
-            if let Some(ready) = self.ready.get_mut(place(&key[..bytes])) {
+            let ready = Key::of(from, to).and_then(|key| self.ready.get_mut(place(&key)));
+            if let Some(ready) = ready {
                 ready.options.clear();
             }
         }
@@ -91,25 +88,28 @@ impl Names {
     /// no TCP, and the direction.
     pub fn options(&mut self, header: &Header, frame: &[u8]) -> &[u8] {
         let seen = Seen::of(header);
-        let Some(bytes) = key(frame).filter(|bytes| bytes.len() <= LONGEST_KEY) else {
+        let Some(key) = key(frame) else {
             self.other = self.made(seen, frame);
             return &self.other;
         };
-        if self.ready.is_empty() {
-            let none = Ready { round: 0, seen: Seen::Within, key_bytes: 0, key: [0; LONGEST_KEY], options: Vec::new() };
-            self.ready.resize(1 << READY_BITS, none);
-        }
-        let (at, round) = (place(bytes), self.round);
-        let ready = &self.ready[at];
-        let is_it = ready.round == round && ready.seen == seen && &ready.key[..ready.key_bytes.into()] == bytes;
-        // Options have at least an end.
-        if !is_it || ready.options.is_empty() {
-            let options = self.made(seen, frame);
-            let mut key = [0; LONGEST_KEY];
-            key[..bytes.len()].copy_from_slice(bytes);
-            self.ready[at] = Ready { round, seen, key_bytes: bytes.len() as u8, key, options };
+        let at = place(&key);
+        let is_it = self.ready.get(at).is_some_and(|ready| {
+            // Options have at least an end.
+            ready.key == key && ready.round == self.round && ready.seen == seen && !ready.options.is_empty()
+        });
+        if !is_it {
+            self.make_ready(at, key, seen, frame);
         }
         &self.ready[at].options
+    }
+
+    #[cold]
+    fn make_ready(&mut self, at: usize, key: Key, seen: Seen, frame: &[u8]) {
+        if self.ready.is_empty() {
+            let none = Ready { round: 0, seen: Seen::Within, key: Key::V4([0; 3]), options: Vec::new() };
+            self.ready.resize(1 << READY_BITS, none);
+        }
+        self.ready[at] = Ready { round: self.round, seen, key, options: self.made(seen, frame) };
     }
 
     #[cold]
@@ -137,29 +137,18 @@ fn who(name: &Name) -> String {
 }
 
 /// The place among those that are ready of a direction with this key.
-fn place(key: &[u8]) -> usize {
-    let words = key.as_chunks().0.iter().map(|word| u64::from(u32::from_ne_bytes(*word)));
-    let mixed = words.fold(0u64, |mixed, word| (mixed.rotate_left(32) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    (mixed >> (u64::BITS - READY_BITS)) as usize
-}
-
-/// The key of frames that go from one end to another, and its bytes.
-fn key_of(from: SocketAddr, to: SocketAddr) -> ([u8; LONGEST_KEY], usize) {
-    let mut key = [0; LONGEST_KEY];
-    let mut bytes = 0;
-    let mut put = |more: &[u8]| {
-        key[bytes..][..more.len()].copy_from_slice(more);
-        bytes += more.len();
+#[inline]
+fn place(key: &Key) -> usize {
+    let mix = |words: &[u32]| {
+        words
+            .iter()
+            .fold(0u64, |mixed, word| (mixed.rotate_left(32) ^ u64::from(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     };
-    for end in [from, to] {
-        match end.ip() {
-            IpAddr::V4(ip) => put(&ip.octets()),
-            IpAddr::V6(ip) => put(&ip.octets()),
-        }
-    }
-    put(&from.port().to_be_bytes());
-    put(&to.port().to_be_bytes());
-    (key, bytes)
+    let mixed = match key {
+        Key::V4(words) => mix(words),
+        Key::V6(words) => mix(words),
+    };
+    (mixed >> (u64::BITS - READY_BITS)) as usize
 }
 
 #[cfg(test)]

@@ -70,10 +70,10 @@ const TOGETHER: usize = 256 << 10;
 /// Writes a file, block by block.
 pub struct Writer<W> {
     out: W,
-    /// What is not written yet: whole blocks, and the one that is made.
-    blocks: Vec<u8>,
-    /// Where that one begins.
-    begin: usize,
+    /// Room for whole blocks that are not written yet.
+    room: Vec<u8>,
+    /// How much of it has some.
+    filled: usize,
 }
 
 /// The options of a frame's block, as they stand in the file. They may be the same for many frames.
@@ -104,70 +104,107 @@ fn padding(bytes: usize) -> &'static [u8] {
     &[0; 3][..bytes.next_multiple_of(4) - bytes]
 }
 
+/// The parts of a block that is seldom written.
+struct Block(Vec<u8>);
+
+impl Block {
+    fn new(kind: u32) -> Self {
+        // The length; `end` knows it.
+        Self(kind.to_le_bytes().into_iter().chain([0; 4]).collect())
+    }
+
+    fn word(&mut self, word: u32) {
+        self.0.extend(word.to_le_bytes());
+    }
+
+    fn halves(&mut self, halves: [u16; 2]) {
+        self.0.extend(halves.into_iter().flat_map(u16::to_le_bytes));
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) {
+        option(&mut self.0, code, value);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.option(option::END, &[]);
+        let length = self.0.len() as u32 + 4;
+        self.word(length);
+        self.0[4..8].copy_from_slice(&length.to_le_bytes());
+        self.0
+    }
+}
+
 impl<W: Write> Writer<W> {
     /// Begins the file. `application` wrote it.
     pub fn new(out: W, application: &str) -> io::Result<Self> {
-        let mut writer = Self { out, blocks: Vec::with_capacity(TOGETHER), begin: 0 };
-        writer.begin(SECTION);
-        writer.word(BYTE_ORDER);
-        writer.halves([1, 0]);
+        let mut writer = Self { out, room: vec![0; TOGETHER], filled: 0 };
+        let mut section = Block::new(SECTION);
+        section.word(BYTE_ORDER);
+        section.halves([1, 0]);
         // The section's length: not known yet.
-        writer.blocks.extend(u64::MAX.to_le_bytes());
-        writer.option(option::SECTION_OS, b"Linux");
-        writer.option(option::SECTION_APPLICATION, application.as_bytes());
-        writer.end()?;
+        section.0.extend(u64::MAX.to_le_bytes());
+        section.option(option::SECTION_OS, b"Linux");
+        section.option(option::SECTION_APPLICATION, application.as_bytes());
+        writer.block(section)?;
         Ok(writer)
     }
 
     /// The next interface.
     pub fn interface(&mut self, interface: &Interface) -> io::Result<()> {
-        self.begin(INTERFACE);
-        self.halves([ETHERNET, 0]);
-        self.word(interface.snap);
-        self.option(option::INTERFACE_NAME, interface.name.as_bytes());
+        let mut block = Block::new(INTERFACE);
+        block.halves([ETHERNET, 0]);
+        block.word(interface.snap);
+        block.option(option::INTERFACE_NAME, interface.name.as_bytes());
         if !interface.description.is_empty() {
-            self.option(option::INTERFACE_DESCRIPTION, interface.description.as_bytes());
+            block.option(option::INTERFACE_DESCRIPTION, interface.description.as_bytes());
         }
-        self.option(option::INTERFACE_RESOLUTION, &[NANOSECONDS]);
+        block.option(option::INTERFACE_RESOLUTION, &[NANOSECONDS]);
         if !interface.filter.is_empty() {
             // 0: the filter is text.
-            self.option(option::INTERFACE_FILTER, &[&[0], interface.filter.as_bytes()].concat());
+            block.option(option::INTERFACE_FILTER, &[&[0], interface.filter.as_bytes()].concat());
         }
-        self.end()
+        self.block(block)
     }
 
     /// The next frame, with its [`packet_options`]; all else is as in a [`Packet`].
+    #[inline]
     pub fn frame(&mut self, interface: u32, time_ns: u64, length: u32, bytes: &[u8], options: &[u8]) -> io::Result<()> {
         const HEAD: usize = 28;
-        let padding = padding(bytes.len());
-        let block_bytes = (HEAD + bytes.len() + padding.len() + options.len() + 4) as u32;
+        let padded = bytes.len().next_multiple_of(4);
+        let block_bytes = HEAD + padded + options.len() + 4;
         let words =
-            [PACKET, block_bytes, interface, (time_ns >> 32) as u32, time_ns as u32, bytes.len() as u32, length];
-        let mut head = [0; HEAD];
+            [PACKET, block_bytes as u32, interface, (time_ns >> 32) as u32, time_ns as u32, bytes.len() as u32, length];
+        let block = self.next(block_bytes)?;
+        let (head, behind) = block.split_at_mut(HEAD);
         head.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
-        self.blocks.reserve(block_bytes as usize);
-        for part in [&head[..], bytes, padding, options, &block_bytes.to_le_bytes()] {
-            self.blocks.extend_from_slice(part);
+        let (frame, behind) = behind.split_at_mut(padded);
+        // A loop for so few would be a call.
+        if let Some(last) = frame.last_chunk_mut::<4>() {
+            *last = [0; 4];
         }
-        self.ended()
+        frame[..bytes.len()].copy_from_slice(bytes);
+        let (all, end) = behind.split_at_mut(options.len());
+        all.copy_from_slice(options);
+        end.copy_from_slice(&(block_bytes as u32).to_le_bytes());
+        Ok(())
     }
 
     /// How many frames an interface has seen, and how many of them were lost.
     pub fn statistics(&mut self, interface: u32, time_ns: u64, seen: u64, dropped: u64) -> io::Result<()> {
-        self.begin(STATISTICS);
-        self.word(interface);
-        self.word((time_ns >> 32) as u32);
-        self.word(time_ns as u32);
-        self.option(option::STATISTICS_RECEIVED, &seen.to_le_bytes());
-        self.option(option::STATISTICS_DROPPED, &dropped.to_le_bytes());
-        self.end()
+        let mut block = Block::new(STATISTICS);
+        block.word(interface);
+        block.word((time_ns >> 32) as u32);
+        block.word(time_ns as u32);
+        block.option(option::STATISTICS_RECEIVED, &seen.to_le_bytes());
+        block.option(option::STATISTICS_DROPPED, &dropped.to_le_bytes());
+        self.block(block)
     }
 
     /// Hands everything written so far to the reader of the file.
     pub fn flush(&mut self) -> io::Result<()> {
-        let written = self.out.write_all(&self.blocks);
-        self.blocks.clear();
-        written.and_then(|()| self.out.flush())
+        let filled = std::mem::take(&mut self.filled);
+        self.out.write_all(&self.room[..filled])?;
+        self.out.flush()
     }
 
     /// Where it is written, with all of it.
@@ -176,36 +213,29 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    fn begin(&mut self, kind: u32) {
-        self.begin = self.blocks.len();
-        self.word(kind);
-        // The length; `end` knows it.
-        self.word(0);
+    fn block(&mut self, block: Block) -> io::Result<()> {
+        let block = block.end();
+        self.next(block.len())?.copy_from_slice(&block);
+        Ok(())
     }
 
-    fn word(&mut self, word: u32) {
-        self.blocks.extend(word.to_le_bytes());
+    /// Room for the next block, of so many bytes, behind the others.
+    #[inline]
+    fn next(&mut self, bytes: usize) -> io::Result<&mut [u8]> {
+        if bytes > self.room.len() - self.filled {
+            self.make_room(bytes)?;
+        }
+        let begin = self.filled;
+        self.filled += bytes;
+        Ok(&mut self.room[begin..begin + bytes])
     }
 
-    fn halves(&mut self, halves: [u16; 2]) {
-        self.blocks.extend(halves[0].to_le_bytes());
-        self.blocks.extend(halves[1].to_le_bytes());
-    }
-
-    fn option(&mut self, code: u16, value: &[u8]) {
-        option(&mut self.blocks, code, value);
-    }
-
-    fn end(&mut self) -> io::Result<()> {
-        self.option(option::END, &[]);
-        let length = (self.blocks.len() - self.begin) as u32 + 4;
-        self.word(length);
-        self.blocks[self.begin + 4..][..4].copy_from_slice(&length.to_le_bytes());
-        self.ended()
-    }
-
-    /// A block is whole.
-    fn ended(&mut self) -> io::Result<()> {
-        if self.blocks.len() < TOGETHER { Ok(()) } else { self.flush() }
+    #[cold]
+    fn make_room(&mut self, bytes: usize) -> io::Result<()> {
+        self.flush()?;
+        if bytes > self.room.len() {
+            self.room.resize(bytes, 0);
+        }
+        Ok(())
     }
 }
