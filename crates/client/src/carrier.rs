@@ -27,6 +27,12 @@ impl DirectLines {
         direct::find_mapped(self.lines.session, self.pair, self.word)
     }
 
+    /// What the stack's line says of its pair: its number and [`pair_slot`](towpath_ring::lines::pair_slot).
+    #[inline(always)]
+    pub fn place(&self) -> (u32, u32) {
+        (self.pair, self.word)
+    }
+
     /// The backend, with the other side that [`DirectLines::find`] has found.
     #[inline(always)]
     pub fn backend<'a>(&'a self, direct: &'a Direct) -> DirectBackend<'a> {
@@ -77,6 +83,28 @@ impl Carrier {
             return IsStack::Neither;
         }
         IsStack::Yes(Lines { session, slot, generation, app, stack, private })
+    }
+
+    /// The lines of an established direct connection: the first step of its fast path. The session is
+    /// [the usual one](crate::session::usual).
+    #[inline(always)]
+    pub fn is_direct(
+        session: &'static Session,
+        slot: Slot,
+        (lines, private): SlotWords<'static>,
+        generation: u32,
+    ) -> Option<DirectLines> {
+        let (lines, private) = (in_register(lines), in_register(private));
+        let (app, stack) = (&lines.app, &lines.stack);
+        // In this order, as in `of_words`.
+        if stack.state.load(Ordering::Acquire) != state::ESTABLISHED {
+            return None;
+        }
+        let (pair, word) = (stack.pair.load(Ordering::Acquire), stack.pair_slot.load(Ordering::Acquire));
+        if pair == 0 || stack.generation.load(Ordering::Acquire) != generation {
+            return None;
+        }
+        Some(DirectLines { lines: Lines { session, slot, generation, app, stack, private }, pair, word })
     }
 
     /// The carrier of the connection in the slot, if that is still of this generation: the first step of every call

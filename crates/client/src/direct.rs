@@ -9,7 +9,7 @@ use crate::descriptors;
 use crate::session::{SESSIONS, Session};
 use crate::sys;
 use crate::without_sigpipe;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::AsFd;
 use towpath_ring::dirty::full_fence;
 use towpath_ring::exclusive::notify_one;
@@ -37,7 +37,8 @@ pub fn forked() {
     ASKING.reset();
 }
 
-/// The session has ended: its pair regions' memory goes, and their addresses stay taken, as those of the session itself do.
+/// The session has ended: its pair regions' memory goes. Their addresses stay taken, as those of the session itself do, until
+/// pairs of another session take their places.
 pub(crate) fn forget_session(session: &Session) {
     session.pairs.store(0, Ordering::SeqCst);
     session.places.iter().for_each(|place| place.number.store(0, Ordering::Release));
@@ -51,6 +52,7 @@ pub(crate) fn forget_session(session: &Session) {
                 descriptors::unprotect(fd);
             }
         }
+        mapped.spare();
     }
 }
 
@@ -121,10 +123,7 @@ pub fn find_mapped(session: &Session, pair: u32, word: u32) -> Option<Direct> {
 
 #[inline(always)]
 fn found(session: &Session, pair: u32, word: u32) -> Option<Direct> {
-    let mapped = place_of(session, word).mapped()?;
-    let end = mapped.region.end(pair_slot::slot(word), pair_slot::side(word));
-    let (own, peer) = (mapped.region.lines_of(end), mapped.region.lines_of(end.other()));
-    Some(Direct { mapped, own, peer, end, pair, word })
+    Some(Direct::of(place_of(session, word).mapped()?, pair, word))
 }
 
 #[cold]
@@ -141,23 +140,24 @@ fn map(session: &Session, pair: u32, word: u32) -> Option<()> {
         let _room = descriptor_reserve::Room::make();
         ask()
     })?;
-    match place.mapped() {
-        // A pair that this one takes the place of.
-        Some(mapped) if mapped.region.geometry() == geometry => {
-            place.number.store(0, Ordering::Release);
-            mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;
+    place.number.store(0, Ordering::Release);
+    // A pair that this one takes the place of: one of the session, or of a session that has ended.
+    let former = place.mapped().filter(|mapped| mapped.region.geometry() == geometry);
+    let mapped = match former.or_else(|| Mapped::take_spare(geometry)) {
+        Some(mapped) => {
+            if mapped.region.replace(memfd.as_fd(), geometry, pair).is_err() {
+                if former.is_none() {
+                    mapped.spare();
+                }
+                return None;
+            }
             mapped.sides.store(0, Ordering::Release);
             mapped.doorbells.iter().flatten().for_each(|doorbell| doorbell.number.store(0, Ordering::Release));
+            mapped
         }
-        _ => {
-            let region = PairRegion::map(memfd.as_fd(), geometry, pair).ok()?;
-            let owners = || (0..geometry.slots).map(|_| AtomicU32::new(0)).collect();
-            let doorbell = || Doorbell { fd: AtomicI32::new(-1), number: AtomicU32::new(0) };
-            let doorbells = core::array::from_fn(|_| core::array::from_fn(|_| doorbell()));
-            let mapped = Mapped { region, owners: [owners(), owners()], doorbells, sides: AtomicU32::new(0) };
-            place.mapped.store(Box::into_raw(Box::new(mapped)), Ordering::Release);
-        }
-    }
+        None => Box::leak(Box::new(Mapped::new(PairRegion::map(memfd.as_fd(), geometry, pair).ok()?))),
+    };
+    place.mapped.store(core::ptr::from_ref(mapped).cast_mut(), Ordering::Release);
     drop(memfd);
     descriptor_reserve::refill(session.control());
     place.number.store(pair, Ordering::Release);
@@ -169,6 +169,12 @@ fn map(session: &Session, pair: u32, word: u32) -> Option<()> {
 }
 
 impl Direct {
+    #[inline(always)]
+    fn of(mapped: &'static Mapped, pair: u32, word: u32) -> Self {
+        let end = mapped.region.end(pair_slot::slot(word), pair_slot::side(word));
+        let (own, peer) = (mapped.region.lines_of(end), mapped.region.lines_of(end.other()));
+        Self { mapped, own, peer, end, pair, word }
+    }
     #[inline]
     fn slot(&self) -> u32 {
         pair_slot::slot(self.word)

@@ -14,9 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use towpath_client::context;
-use towpath_client::context::Context;
-use towpath_client::direct;
+use towpath_client::context::{self, Context, Queued};
+use towpath_client::direct::{self, OnlyEvent};
 use towpath_client::held;
 use towpath_client::liveness::LIFE_CHECK;
 use towpath_client::private::used;
@@ -134,6 +133,10 @@ impl Stack {
         }
         let (mut deadline, mut in_vain) = (None, false);
         loop {
+            if let Some(event) = self.glance() {
+                events[0] = event;
+                return Ok(1);
+            }
             let found = self.collect(events);
             if found > 0 || timeout == Some(Duration::ZERO) {
                 return Ok(found);
@@ -210,6 +213,34 @@ impl Stack {
                 self.look_later(slot);
             }
         }
+    }
+
+    /// The event of the only slot that has changed, if nothing else is to be looked at: most waits of a busy program find this.
+    /// `None`: what there is, [`Stack::collect`] finds.
+    #[inline]
+    fn glance(&mut self) -> Option<Event> {
+        if !self.later.is_empty() || !self.held.is_empty() {
+            return None;
+        }
+        let Self { session, context, entries, held, .. } = self;
+        let (raw, slot) = if direct::is_used(session) {
+            if context.is_anything_queued() {
+                return None;
+            }
+            let OnlyEvent::One(next) = context.only_direct() else { return None };
+            let slot = session.region.slot(next.of())?;
+            next.fetch_ahead(session.region.app(slot).rx_head.load(Ordering::Relaxed));
+            if !context.take_direct(&next) {
+                return None;
+            }
+            (next.of(), slot)
+        } else {
+            let Queued::One(next) = context.queued() else { return None };
+            let (raw, slot) = (next.slot(), session.region.slot(next.slot())?);
+            next.take();
+            (raw, slot)
+        };
+        look(session, slot, entries.get_mut(raw as usize)?, held)
     }
 
     /// Collects the present events.

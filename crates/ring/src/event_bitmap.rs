@@ -15,7 +15,7 @@
 //! Generic over the words, so that the model checker can run it on words of its own.
 
 use crate::word::{Fence, full_fence};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 /// A shared word of bits.
 pub trait Bits {
@@ -25,7 +25,7 @@ pub trait Bits {
     fn set(&self, bits: u64);
     /// Clears all bits and returns those that were set.
     fn clear(&self) -> u64;
-    /// A sequentially consistent fence.
+    /// A sequentially consistent fence. [`Fence::Notify`] follows [`Bits::set`].
     fn fence(which: Fence);
 }
 
@@ -43,8 +43,12 @@ impl Bits for AtomicU64 {
         self.swap(0, Ordering::AcqRel)
     }
     #[inline]
-    fn fence(_: Fence) {
-        full_fence();
+    fn fence(which: Fence) {
+        // On x86-64 the instruction that has set a bit before is a full fence for the processor.
+        match which {
+            Fence::Notify if cfg!(target_arch = "x86_64") => compiler_fence(Ordering::SeqCst),
+            _ => full_fence(),
+        }
     }
 }
 
@@ -97,13 +101,31 @@ impl Begun {
     }
 }
 
+/// The only slot of a bitmap, as a look has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The number of its word.
+    word: u32,
+    /// The bit of that word, and the bit of the slot in it.
+    upper: u64,
+    lower: u64,
+}
+
+impl Seen {
+    /// The slot.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.word * WORD_SLOTS + self.lower.trailing_zeros()
+    }
+}
+
 /// What a look at a bitmap tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Only {
     /// No slot is in it.
     Nothing,
     /// This one, and perhaps more by now.
-    Slot(u32),
+    Slot(Seen),
     /// There are several, or another thread is about to enter or to take one.
     Unclear,
 }
@@ -151,7 +173,7 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         let word = upper.trailing_zeros();
         let lower = self.words.get(word as usize).map_or(0, Bits::load);
         if upper.is_power_of_two() && lower.is_power_of_two() {
-            Only::Slot(word * WORD_SLOTS + lower.trailing_zeros())
+            Only::Slot(Seen { word, upper, lower })
         } else {
             Only::Unclear
         }
@@ -190,6 +212,19 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         let word = upper.trailing_zeros();
         let lower = self.words.get(word as usize).map_or(0, Bits::clear);
         Some(Begun { first: word * WORD_SLOTS, lower, upper: upper & upper.wrapping_sub(1) })
+    }
+
+    /// Takes the only slot, as [`EventBitmap::only`] has seen it. `Err`: it is not the only one any more, and all that have been
+    /// taken are in that, for [`EventBitmap::go_on`].
+    #[inline(always)]
+    pub fn take_only(&self, seen: Seen) -> Result<(), Begun> {
+        // In this order, as in `begin`.
+        let upper = self.summary.clear();
+        let lower = self.words.get(seen.word as usize).map_or(0, Bits::clear);
+        if upper == seen.upper && lower == seen.lower {
+            return Ok(());
+        }
+        Err(Begun { first: seen.word * WORD_SLOTS, lower, upper: upper & !seen.upper })
     }
 
     /// Takes what is left, after the slots that [`EventBitmap::begin`] has taken.
@@ -251,7 +286,7 @@ mod tests {
             assert!(bitmap.first().is_none() && bitmap.is_empty(), "{slot}");
             bitmap.post(slot);
             assert!(bitmap.first() == Some(slot) && !bitmap.is_empty(), "{slot}");
-            assert_eq!(bitmap.only(), Only::Slot(slot));
+            assert_eq!(only(bitmap).map(|seen| seen.slot()), Some(slot));
             assert_eq!(taken(bitmap), [slot]);
             assert!(bitmap.first().is_none() && taken(bitmap).is_empty(), "{slot}");
         }
@@ -270,6 +305,38 @@ mod tests {
         some.iter().rev().for_each(|slot| bitmap.post(*slot));
         assert_eq!(bitmap.first(), Some(0), "which stays");
         assert_eq!(taken(bitmap), some);
+    }
+
+    fn only(bitmap: EventBitmap<'_>) -> Option<Seen> {
+        match bitmap.only() {
+            Only::Slot(seen) => Some(seen),
+            Only::Nothing | Only::Unclear => None,
+        }
+    }
+
+    /// The second slot comes between the look and the taking: in the same word, or in one before or behind it.
+    #[test]
+    fn the_only_slot_is_taken_as_such_unless_another_has_come_since() {
+        let (summary, words, armed) = (none(), std::array::from_fn::<_, 64, _>(|_| none()), AtomicU32::new(0));
+        let bitmap = EventBitmap::over(&summary, &words, &armed);
+        bitmap.post(131);
+        let seen = only(bitmap).expect("one");
+        assert!(bitmap.take_only(seen).is_ok() && bitmap.is_empty() && taken(bitmap).is_empty());
+        for second in [0, 128, 130, 191, 192, 4095] {
+            bitmap.post(131);
+            let seen = only(bitmap).expect("one");
+            bitmap.post(second);
+            let (begun, mut all) = (bitmap.take_only(seen).expect_err("two"), Vec::new());
+            bitmap.go_on(begun, |slot| all.push(slot));
+            all.sort_unstable();
+            assert_eq!(all, [131.min(second), 131.max(second)]);
+            assert!(bitmap.is_empty() && bitmap.only() == Only::Nothing, "{second}");
+        }
+        // Another thread has taken it.
+        bitmap.post(131);
+        let seen = only(bitmap).expect("one");
+        assert_eq!(taken(bitmap), [131]);
+        bitmap.go_on(bitmap.take_only(seen).expect_err("none"), |slot| panic!("{slot} is there twice"));
     }
 
     #[test]

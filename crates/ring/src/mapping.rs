@@ -4,9 +4,10 @@
 //! pages is done to those that are touched at all, or, if something is lost by it, to those that are meant as a whole.
 
 use crate::layout::PAGE;
+use crate::memory::unsealed_memfd;
 use core::ops::Range;
 use core::ptr;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::io;
 use std::sync::Arc;
@@ -113,9 +114,16 @@ impl Mapping {
         Ok(())
     }
 
-    /// Lets the memory go, and keeps the addresses: from now on they have zeros of this process alone. For a mapping
-    /// whose other side is gone, and that a thread may still look at.
+    /// Lets the memory go, and keeps the addresses: from now on they have zeros. For a mapping whose other side is gone, and that a
+    /// thread may still look at.
+    ///
+    /// The zeros are those of a file that nobody else has. Memory of the process alone would count in full where the kernel promises
+    /// no more than there is (`vm.overcommit_memory` = 2), and might be refused.
     pub(crate) fn retire(&self) -> io::Result<()> {
+        // There may be no descriptor left for it, or no room for a second mapping meanwhile.
+        if unsealed_memfd("ended", self.bytes).and_then(|zeros| self.replace(zeros.as_fd())).is_ok() {
+            return Ok(());
+        }
         let (prot, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
         // SAFETY: exactly our own mapping is replaced, in one step. It holds atomics and bytes only, which the other side
@@ -199,7 +207,6 @@ fn fresh(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<*mut u8> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use rustix::fd::AsFd;
 
     #[test]
     fn of_larger_pages_those_are_touched_that_are_meant_and_those_given_back_that_nobody_else_has() {
@@ -220,8 +227,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_retired_has_zeros_that_count_as_nobodys_memory() {
+        let memfd = unsealed_memfd("used", 2 * PAGE).unwrap();
+        let mapping = Mapping::new(memfd.as_fd(), 2 * PAGE, Access::ReadWrite).unwrap();
+        // SAFETY: the mapping has the byte, and nothing else refers to it.
+        let byte = || unsafe { mapping.base.add(PAGE).read_volatile() };
+        // SAFETY: as above.
+        let write = |value| unsafe { mapping.base.add(PAGE).write_volatile(value) };
+        write(7);
+        mapping.retire().unwrap();
+        assert_eq!(byte(), 0);
+        write(8);
+        assert_eq!(byte(), 8, "a late thread may write");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let own = maps.lines().find(|line| line.starts_with(&format!("{:x}-", mapping.base.addr()))).unwrap();
+        // The kernel promises memory for private mappings that can be written to, and for no others of this kind.
+        assert!(own.contains(" rw-s "), "{own}");
+    }
+
+    #[test]
     fn a_part_lies_inside_its_whole_and_begins_with_a_page() {
-        let memfd = crate::memory::unsealed_memfd("whole", 4 * PAGE).unwrap();
+        let memfd = unsealed_memfd("whole", 4 * PAGE).unwrap();
         let whole = Arc::new(Mapping::new(memfd.as_fd(), 4 * PAGE, Access::ReadWrite).unwrap());
         for (at, bytes, is) in [
             (0, 4 * PAGE, true),

@@ -210,7 +210,7 @@ impl PairRegion {
     /// One side (0 or 1) of a connection. A slot beyond the region's is taken modulo its slots.
     #[inline(always)]
     pub fn end(&self, slot: u32, side: usize) -> End {
-        End((slot << 1 | (side & 1) as u32) & self.mask)
+        End(slot << 1 | (side & 1) as u32)
     }
 
     /// The lines of one side (0 or 1) of a connection. A slot beyond the region's is taken modulo its slots.
@@ -274,8 +274,14 @@ impl PairRegion {
     /// Where the byte at this position of that ring is, for a hint to the processor. `None` to the service.
     #[inline]
     pub fn byte(&self, slot: u32, side: usize, position: u32) -> Option<*const u8> {
+        self.byte_of(self.end(slot, side), position)
+    }
+
+    /// [`PairRegion::byte`] of the ring that this side writes.
+    #[inline(always)]
+    pub fn byte_of(&self, end: End, position: u32) -> Option<*const u8> {
         let ring_bytes = self.geometry.ring_bytes;
-        Some(self.begin_of(self.end(slot, side))?.wrapping_add((position & (ring_bytes - 1)) as usize))
+        Some(self.begin_of(end)?.wrapping_add((position & (ring_bytes - 1)) as usize))
     }
 
     /// Where the ring of the side that writes it begins.

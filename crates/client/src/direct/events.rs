@@ -1,11 +1,11 @@
 //! The events that the peers of direct connections post: a process's own side of the event bitmaps.
 
-use super::own_doorbell;
+use super::{Direct, own_doorbell};
 use crate::pair_place::Mapped;
 use crate::session::Session;
 use core::sync::atomic::{AtomicU32, Ordering};
-use towpath_ring::event_bitmap::{Begun, EventBitmap, Only};
-use towpath_ring::lines::want;
+use towpath_ring::event_bitmap::{Begun, EventBitmap, Only, Seen};
+use towpath_ring::lines::{pair_slot, want};
 use towpath_ring::pair::PLACES;
 use towpath_ring::{AppLine, prefetch};
 
@@ -94,14 +94,12 @@ pub enum OnlyEvent {
 
 /// The only event of this context in all bitmaps, which is still there.
 pub struct Next {
-    mapped: &'static Mapped,
-    side: usize,
-    bitmap: EventBitmap<'static>,
-    /// Its slot in the pair region.
-    slot: u32,
+    /// The connection that it seems to be of.
+    direct: Direct,
+    context: usize,
+    seen: Seen,
     /// This client's slot, for which it is.
     of: u32,
-    event: Raised,
 }
 
 impl Next {
@@ -114,28 +112,46 @@ impl Next {
     /// Has this client's side asked for room?
     #[inline(always)]
     pub fn wants_room(&self) -> bool {
-        self.event.wants_room()
+        self.direct.own.line.want.load(Ordering::Relaxed) & want::WRITABLE != 0
     }
 
     /// Asks for the lines that the call after the event needs, whose receive head is this. It comes before the bitmap's own line
     /// is taken, so that all come together.
     #[inline(always)]
     pub fn fetch_ahead(&self, head: u32) {
-        self.mapped.fetch_ahead(self.side, self.slot, &self.event, Some(head));
+        prefetch::to_read(&self.direct.peer.line);
+        prefetch::to_write(&self.direct.own.line);
+        if let Some(bytes) = self.direct.mapped.region.byte_of(self.direct.end.other(), head) {
+            prefetch::to_read(bytes);
+        }
+    }
+
+    /// The other side of the connection in this place, as the stack's line says it, if the event is of that one.
+    #[inline(always)]
+    pub fn direct(&self, place: (u32, u32)) -> Option<Direct> {
+        (place == (self.direct.pair, self.direct.word)).then_some(self.direct)
     }
 
     /// Takes it. False: there are more by now, all of which are in `others`.
     #[inline(always)]
     pub(crate) fn take(&self, others: &mut Vec<Raised>) -> bool {
-        match self.bitmap.begin() {
-            Some(begun) if begun.only() == Some(self.slot) => true,
-            Some(begun) => {
-                self.mapped.take_several(self.side, &self.bitmap, begun, others);
+        let Direct { mapped, word, .. } = self.direct;
+        let (side, context) = (pair_slot::side(word), self.context);
+        match mapped.region.event_bitmap(side, context).take_only(self.seen) {
+            Ok(()) => true,
+            Err(begun) => {
+                take_rest(mapped, (side, context), begun, others);
                 false
             }
-            None => false,
         }
     }
+}
+
+/// [`Mapped::take_several`] of a context.
+#[cold]
+#[inline(never)]
+fn take_rest(mapped: &'static Mapped, (side, context): (usize, usize), begun: Begun, others: &mut Vec<Raised>) {
+    mapped.take_several(side, &mapped.region.event_bitmap(side, context), begun, others);
 }
 
 /// Looks for the only event of this context, in a process with one pair region that is on one side of it.
@@ -145,23 +161,25 @@ pub(crate) fn only(session: &Session, context: u32) -> OnlyEvent {
     if !held.is_power_of_two() {
         return OnlyEvent::Unclear;
     }
-    let Some(mapped) = session.places[held.trailing_zeros() as usize % PLACES].mapped() else {
-        return OnlyEvent::Unclear;
-    };
+    let number = held.trailing_zeros();
+    let place = &session.places[number as usize % PLACES];
+    // In this order, as in `find_mapped`.
+    let pair = place.number.load(Ordering::Acquire);
+    let Some(mapped) = place.mapped() else { return OnlyEvent::Unclear };
     let side = match mapped.sides.load(Ordering::SeqCst) & 3 {
         1 => 0,
         2 => 1,
         _ => return OnlyEvent::Unclear,
     };
-    let bitmap = mapped.region.event_bitmap(side, context as usize);
-    let slot = match bitmap.only() {
+    let seen = match mapped.region.event_bitmap(side, context as usize).only() {
         Only::Nothing => return OnlyEvent::Nothing,
-        Only::Slot(slot) => slot,
+        Only::Slot(seen) => seen,
         Only::Unclear => return OnlyEvent::Unclear,
     };
-    let Some(event) = mapped.event(side, slot) else { return OnlyEvent::Unclear };
-    let of = event.slot();
-    OnlyEvent::One(Next { mapped, side, bitmap, slot, of, event })
+    let slot = seen.slot();
+    let Some(owner) = mapped.owners[side].get(slot as usize) else { return OnlyEvent::Unclear };
+    let direct = Direct::of(mapped, pair, pair_slot::of(slot, side as u32, number));
+    OnlyEvent::One(Next { direct, context: context as usize, seen, of: owner.load(Ordering::Acquire) })
 }
 
 /// Empties this context's bitmaps. Returns one event, and puts the others into `others`.

@@ -1,7 +1,8 @@
 //! The fast path of the most frequent calls, for a connection of the process's own session. It needs few registers and
 //! makes only tail calls. Everything else is left to the [`handler`](crate::handler).
 //!
-//! Connections that the stack carries, in rings that do not grow, come first. All others have functions of their own.
+//! Each carrier has a function of its own: the stack in rings that do not grow, in rings that may, and the two ends themselves. A
+//! process with direct connections tries those first.
 
 use crate::fd::table::{self, Named};
 use crate::handler::Posix;
@@ -10,6 +11,7 @@ use crate::ready::epoll_wait;
 use libc::{c_int, c_void, epoll_event, size_t, ssize_t};
 use towpath_client::backend::{Backend, StackBackend};
 use towpath_client::carrier::{Carrier, IsStack};
+use towpath_client::direct;
 use towpath_client::session::{self, Session};
 use towpath_hook::Usual;
 
@@ -29,29 +31,22 @@ trait Transfer {
 type Whole<B> = unsafe extern "C-unwind" fn(c_int, B, size_t) -> ssize_t;
 type WholeWithFlags<B> = unsafe extern "C-unwind" fn(c_int, B, size_t, c_int) -> ssize_t;
 
-/// The fast path of a call, if a stack carries the connection in rings that do not grow. `apart` is that of other connections.
+/// The fast path of a connection of the process's own session that a stack carries. `grown` is that of rings that may grow.
 ///
 /// # Safety
 /// The buffer has `len` bytes that may be read (of a call that sends) or written (of one that receives).
 #[inline(always)]
-unsafe fn fast_path<T: Transfer>(
-    fd: c_int,
-    buf: T::Buffer,
-    len: size_t,
+unsafe fn over_stack<T: Transfer>(
+    session: &'static Session,
+    named: Named,
+    (buf, len): (T::Buffer, size_t),
     whole: impl Fn() -> ssize_t,
-    apart: impl Fn(&'static Session, Named) -> ssize_t,
+    grown: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // In this order, the compiler makes two branches of it.
-    let Some(named) = table::named(fd) else { return whole() };
-    let Some(session) = session::usual() else { return whole() };
     let Some((slot, words, generation)) = named.own(session) else { return whole() };
-    let lines = match Carrier::is_stack(session, slot, words, generation) {
-        IsStack::Yes(lines) => lines,
-        IsStack::No => return apart(session, named),
-        IsStack::Neither => return whole(),
-    };
+    let IsStack::Yes(lines) = Carrier::is_stack(session, slot, words, generation) else { return whole() };
     if session.region.grows() != (false, false) {
-        return apart(session, named);
+        return grown();
     }
     // SAFETY: the caller vouches for the buffer.
     match unsafe { T::at_once(StackBackend::<'_, false>(&lines), buf, len) } {
@@ -60,63 +55,166 @@ unsafe fn fast_path<T: Transfer>(
     }
 }
 
-/// The fast path of any connection of the process's own session.
+/// [`over_stack`], in rings that may grow. `None`: nothing has been done.
 ///
 /// # Safety
-/// As [`fast_path`].
+/// As [`over_stack`].
 #[inline(always)]
-unsafe fn any<T: Transfer>(session: &'static Session, named: Named, buf: T::Buffer, len: size_t) -> Option<ssize_t> {
+unsafe fn over_grown<T: Transfer>(
+    session: &'static Session,
+    named: Named,
+    buf: T::Buffer,
+    len: size_t,
+) -> Option<ssize_t> {
     let (slot, words, generation) = named.own(session)?;
+    let IsStack::Yes(lines) = Carrier::is_stack(session, slot, words, generation) else { return None };
     // SAFETY: the caller vouches for the buffer.
-    let moved = unsafe {
-        match Carrier::of_words(session, slot, words, generation) {
-            Carrier::Stack(lines) => T::at_once(StackBackend::<'_, true>(&lines), buf, len),
-            Carrier::Direct(lines) => {
-                let direct = lines.find_mapped()?;
-                T::at_once(lines.backend(&direct), buf, len)
-            }
-            Carrier::Neither => None,
-        }
-    };
+    let moved = unsafe { T::at_once(StackBackend::<'_, true>(&lines), buf, len) };
     moved.map(|count| count as ssize_t)
 }
 
-/// [`any`], and else the whole call.
+/// The fast path of a direct connection of the process's own session. `None`: it is none, or nothing has been done.
 ///
 /// # Safety
-/// The contract of the call.
-#[inline(never)]
-unsafe fn apart<T: Transfer>(
-    fd: c_int,
-    buf: T::Buffer,
-    len: size_t,
+/// As [`over_stack`].
+#[inline(always)]
+unsafe fn directly<T: Transfer>(
     session: &'static Session,
     named: Named,
-    whole: Whole<T::Buffer>,
-) -> ssize_t {
-    // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
-    unsafe { any::<T>(session, named, buf, len).unwrap_or_else(|| whole(fd, buf, len)) }
-}
-
-/// [`apart`], of a call with flags.
-///
-/// # Safety
-/// The contract of the call.
-#[inline(never)]
-unsafe fn apart_with_flags<T: Transfer>(
-    fd: c_int,
     buf: T::Buffer,
     len: size_t,
-    flags: c_int,
-    named: Named,
-    whole: WholeWithFlags<T::Buffer>,
-) -> ssize_t {
-    let moved = session::usual().and_then(|session| {
+) -> Option<ssize_t> {
+    let (slot, words, generation) = named.own(session)?;
+    let lines = Carrier::is_direct(session, slot, words, generation)?;
+    let direct = lines.find_mapped()?;
+    // SAFETY: the caller vouches for the buffer.
+    let moved = unsafe { T::at_once(lines.backend(&direct), buf, len) };
+    moved.map(|count| count as ssize_t)
+}
+
+/// The three carriers of a call without flags. Each is a function of its own, so that none pays for another's registers.
+mod plain {
+    use super::*;
+
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    pub unsafe fn stack<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        session: &'static Session,
+        named: Named,
+        whole: Whole<T::Buffer>,
+    ) -> ssize_t {
         // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
-        unsafe { any::<T>(session, named, buf, len) }
-    });
-    // SAFETY: the caller keeps the contract of the call.
-    moved.unwrap_or_else(|| unsafe { whole(fd, buf, len, flags) })
+        unsafe {
+            let grown = || grown::<T>(fd, buf, len, session, named, whole);
+            over_stack::<T>(session, named, (buf, len), || whole(fd, buf, len), grown)
+        }
+    }
+
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    unsafe fn grown<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        session: &'static Session,
+        named: Named,
+        whole: Whole<T::Buffer>,
+    ) -> ssize_t {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        unsafe { over_grown::<T>(session, named, buf, len).unwrap_or_else(|| whole(fd, buf, len)) }
+    }
+
+    /// In a process with direct connections.
+    ///
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    pub unsafe fn direct<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        session: &'static Session,
+        named: Named,
+        whole: Whole<T::Buffer>,
+    ) -> ssize_t {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        unsafe {
+            match directly::<T>(session, named, buf, len) {
+                Some(moved) => moved,
+                None => stack::<T>(fd, buf, len, session, named, whole),
+            }
+        }
+    }
+}
+
+/// The same of a call with flags. It has no register left for the session, and looks it up again.
+mod with_flags {
+    use super::*;
+
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    pub unsafe fn stack<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        flags: c_int,
+        named: Named,
+        whole: WholeWithFlags<T::Buffer>,
+    ) -> ssize_t {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        unsafe {
+            let whole_call = || whole(fd, buf, len, flags);
+            let Some(session) = session::usual() else { return whole_call() };
+            let grown = || grown::<T>(fd, buf, len, flags, named, whole);
+            over_stack::<T>(session, named, (buf, len), whole_call, grown)
+        }
+    }
+
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    unsafe fn grown<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        flags: c_int,
+        named: Named,
+        whole: WholeWithFlags<T::Buffer>,
+    ) -> ssize_t {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        unsafe {
+            let moved = session::usual().and_then(|session| over_grown::<T>(session, named, buf, len));
+            moved.unwrap_or_else(|| whole(fd, buf, len, flags))
+        }
+    }
+
+    /// In a process with direct connections.
+    ///
+    /// # Safety
+    /// The contract of the call.
+    #[inline(never)]
+    pub unsafe fn direct<T: Transfer>(
+        fd: c_int,
+        buf: T::Buffer,
+        len: size_t,
+        flags: c_int,
+        named: Named,
+        whole: WholeWithFlags<T::Buffer>,
+    ) -> ssize_t {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        unsafe {
+            match session::usual().and_then(|session| directly::<T>(session, named, buf, len)) {
+                Some(moved) => moved,
+                None => stack::<T>(fd, buf, len, flags, named, whole),
+            }
+        }
+    }
 }
 
 /// A call without flags.
@@ -125,10 +223,15 @@ unsafe fn apart_with_flags<T: Transfer>(
 /// The contract of the call.
 #[inline(always)]
 unsafe fn plain<T: Transfer>(fd: c_int, buf: T::Buffer, len: size_t, whole: Whole<T::Buffer>) -> ssize_t {
-    // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+    // SAFETY: the caller keeps the contract of the call.
     unsafe {
-        let apart = |session, named| apart::<T>(fd, buf, len, session, named, whole);
-        fast_path::<T>(fd, buf, len, || whole(fd, buf, len), apart)
+        let Some(named) = table::named(fd) else { return whole(fd, buf, len) };
+        let Some(session) = session::usual() else { return whole(fd, buf, len) };
+        if direct::is_used(session) {
+            plain::direct::<T>(fd, buf, len, session, named, whole)
+        } else {
+            plain::stack::<T>(fd, buf, len, session, named, whole)
+        }
     }
 }
 
@@ -144,13 +247,18 @@ unsafe fn with_flags<T: Transfer>(
     flags: c_int,
     whole: WholeWithFlags<T::Buffer>,
 ) -> ssize_t {
-    // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+    // SAFETY: the caller keeps the contract of the call.
     unsafe {
         if flags & !T::FLAGS != 0 {
             return whole(fd, buf, len, flags);
         }
-        let apart = |_, named| apart_with_flags::<T>(fd, buf, len, flags, named, whole);
-        fast_path::<T>(fd, buf, len, || whole(fd, buf, len, flags), apart)
+        let Some(named) = table::named(fd) else { return whole(fd, buf, len, flags) };
+        let Some(session) = session::usual() else { return whole(fd, buf, len, flags) };
+        if direct::is_used(session) {
+            with_flags::direct::<T>(fd, buf, len, flags, named, whole)
+        } else {
+            with_flags::stack::<T>(fd, buf, len, flags, named, whole)
+        }
     }
 }
 

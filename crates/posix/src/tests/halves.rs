@@ -1,5 +1,6 @@
 //! Listeners with a kernel half: each wait tells of connections of both halves, with one event for the descriptor.
 
+use super::halves_fork::no_fork;
 use super::os::*;
 use crate::fd::table;
 use crate::lifecycle::kernel_half;
@@ -213,6 +214,7 @@ fn copies_and_closed_descriptors_are_watched_as_on_linux() {
 
 #[test]
 fn after_the_service_the_kernel_tells_with_the_programs_own_data() {
+    let _no_fork = no_fork();
     for mode in MODES {
         let (halves, epfd) = (Halves::new(), epoll());
         control(epfd, ADD, halves.fd, mode, 9).expect("add");

@@ -5,6 +5,15 @@ use super::os::*;
 use crate::at_fork;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLLIN, c_int};
 use std::io::{Read, Write};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// A fork ends that the kernel tells of the first event of any instance in this process.
+static FORKING: RwLock<()> = RwLock::new(());
+
+/// As long as this lives, no test forks. For those in which the kernel is to tell of a first event.
+pub fn no_fork() -> RwLockReadGuard<'static, ()> {
+    FORKING.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A forked child that does some work and ends.
 pub struct Child(c_int);
@@ -12,6 +21,7 @@ pub struct Child(c_int);
 impl Child {
     /// The work says whether all was well.
     pub fn new(work: impl FnOnce() -> bool) -> Self {
+        let _alone = FORKING.write().unwrap_or_else(PoisonError::into_inner);
         at_fork::before();
         // SAFETY: the child makes calls of the library only, and ends without running the test harness's code.
         match unsafe { libc::fork() } {

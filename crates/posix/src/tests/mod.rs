@@ -3,6 +3,7 @@
 mod direct_peer;
 mod epoll;
 mod fast;
+mod glance;
 pub mod halves;
 mod halves_fork;
 mod hand_over;

@@ -1,6 +1,6 @@
 //! Waits past the library: by the kernel's `epoll_pwait`, of which the library sees nothing.
 
-use super::halves_fork::Child;
+use super::halves_fork::{Child, no_fork};
 use super::os::*;
 use crate::fd::table::{self, Descriptor};
 use crate::ready::instance::{self, Instance, waits};
@@ -29,6 +29,7 @@ fn past(events: c_int) -> (c_int, c_int, c_int) {
     let (ours, theirs) = pair();
     nonblocking(ours);
     let epfd = epoll();
+    let _no_fork = no_fork();
     control(epfd, ADD, ours, events, 7).expect("add");
     let sender = later(10, move || send(theirs, b"a", 0));
     assert_eq!(raw(epfd, 60_000), [(7, EPOLLIN)], "the first event");
@@ -125,6 +126,7 @@ fn waits_through_the_library_get_each_event_once() {
 
 #[test]
 fn a_server_and_copies_of_its_descriptors() {
+    let _no_fork = no_fork();
     let (listening, port) = listener(libc::SOCK_NONBLOCK);
     let epfd = epoll();
     control(epfd, ADD, listening, EPOLLIN, 1).expect("add");
@@ -164,6 +166,7 @@ fn a_server_and_copies_of_its_descriptors() {
 
 #[test]
 fn a_late_doorbell_of_another_instance_hides_no_event() {
+    let _no_fork = no_fork();
     let (listening, port) = listener(libc::SOCK_NONBLOCK);
     let epfd = epoll();
     control(epfd, ADD, listening, EPOLLIN, 1).expect("add");
@@ -180,6 +183,7 @@ fn a_late_doorbell_of_another_instance_hides_no_event() {
 
 #[test]
 fn the_first_event_is_told_for_a_socket_that_is_still_watched() {
+    let _no_fork = no_fork();
     let (ours, theirs) = pair();
     let (other, peer) = pair();
     let epfd = epoll();

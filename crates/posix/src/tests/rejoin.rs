@@ -1,7 +1,7 @@
 //! The service ends and comes again. Each test is a process of its own, because its service is.
 
 use super::os::*;
-use crate::fake;
+use crate::fake::{self, DIRECT};
 use crate::fd::table::{self, Descriptor};
 use libc::{EPOLL_CTL_ADD, EPOLLIN, EPOLLRDHUP, c_int};
 use std::io::Write;
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_client::session;
-use towpath_ring::Geometry;
 use towpath_ring::control::features::LISTENS_IN_KERNEL;
 use towpath_ring::control::{Reply, Request};
+use towpath_ring::{Geometry, PairGeometry, pair};
 
 /// Tells a process which of these tests it runs.
 const ALONE: &str = "TOWPATH_TEST_ALONE";
 
-/// Runs `work` in a process of its own.
+/// Runs `work`, which is the test of this name, in a process of its own.
 #[track_caller]
-fn alone(name: &str, work: impl FnOnce()) {
+pub fn alone(name: &str, work: impl FnOnce()) {
     if std::env::var(ALONE).is_ok_and(|which| which == name) {
         work();
         return;
     }
-    let test = format!("tests::rejoin::{name}");
+    let test = format!("tests::{name}");
     let run = std::process::Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", &test, "--nocapture"])
         .env(ALONE, name)
@@ -107,7 +107,7 @@ fn talk(ours: c_int, theirs: c_int) {
 
 #[test]
 fn a_listener_and_new_connections_are_accelerated_again() {
-    alone("a_listener_and_new_connections_are_accelerated_again", || {
+    alone("rejoin::a_listener_and_new_connections_are_accelerated_again", || {
         let mut service = Restarted::new();
         let (listening, port) = listener(libc::SOCK_NONBLOCK);
         let epfd = epoll();
@@ -154,7 +154,7 @@ fn a_listener_and_new_connections_are_accelerated_again() {
 
 #[test]
 fn calls_that_sleep_meanwhile_find_the_service() {
-    alone("calls_that_sleep_meanwhile_find_the_service", || {
+    alone("rejoin::calls_that_sleep_meanwhile_find_the_service", || {
         let mut service = Restarted::new();
         let (blocking, first) = listener(0);
         let (watched, second) = listener(libc::SOCK_NONBLOCK);
@@ -185,7 +185,7 @@ fn calls_that_sleep_meanwhile_find_the_service() {
 /// Options, the blocking mode and copies of the descriptor are the program's, with and without the service.
 #[test]
 fn a_listener_is_the_same_socket_throughout() {
-    alone("a_listener_is_the_same_socket_throughout", || {
+    alone("rejoin::a_listener_is_the_same_socket_throughout", || {
         let mut service = Restarted::new();
         let (listening, port) = listener(0);
         let set = |name, value: c_int| {
@@ -229,7 +229,7 @@ fn a_listener_is_the_same_socket_throughout() {
 /// Another process that has the listener too makes the kernel socket non-blocking when it lets it join a service.
 #[test]
 fn a_lost_listener_keeps_the_mode_that_the_program_has_chosen() {
-    alone("a_lost_listener_keeps_the_mode_that_the_program_has_chosen", || {
+    alone("rejoin::a_lost_listener_keeps_the_mode_that_the_program_has_chosen", || {
         let mut service = Restarted::new();
         let (listening, port) = listener(0);
         service.end();
@@ -265,7 +265,7 @@ fn a_lost_listener_keeps_the_mode_that_the_program_has_chosen() {
 
 #[test]
 fn twenty_services_leave_no_memory_and_no_descriptors() {
-    alone("twenty_services_leave_no_memory_and_no_descriptors", || {
+    alone("rejoin::twenty_services_leave_no_memory_and_no_descriptors", || {
         let mut service = Restarted::new();
         let (listening, port) = listener(libc::SOCK_NONBLOCK);
         let epfd = epoll();
@@ -304,10 +304,61 @@ fn twenty_services_leave_no_memory_and_no_descriptors() {
     });
 }
 
+/// Each service has its own pair region for the program. Addresses count too (RLIMIT_AS).
+#[test]
+fn direct_connections_at_four_services_take_the_addresses_of_two() {
+    alone("rejoin::direct_connections_at_four_services_take_the_addresses_of_two", || {
+        let mut service = Restarted::new();
+        let (listening, _port) = listener(libc::SOCK_NONBLOCK);
+        let epfd = epoll();
+        control(epfd, EPOLL_CTL_ADD, listening, EPOLLIN, 1).expect("add");
+        let turn = || {
+            towpath_client::rejoin::hurry();
+            let _ = wait(epfd, 10);
+        };
+        let mut before = 0;
+        for round in 0..4 {
+            let (ours, theirs) = pair_for(DIRECT);
+            assert!(table::socket(ours).expect("accelerated").direct().is_some(), "not direct");
+            talk(ours, theirs);
+            talk(theirs, ours);
+            service.end();
+            eventually(|| {
+                turn();
+                !is_accelerated(listening)
+            });
+            end(&[ours, theirs]);
+            service.begin();
+            // The sessions before are given up once no thread can be in a call of them.
+            eventually(|| {
+                turn();
+                is_accelerated(listening) && session::all().count() == 1
+            });
+            if round == 1 {
+                before = pairs_mapped();
+            }
+        }
+        let after = pairs_mapped();
+        assert!(before > 0 && after <= before, "{before} {after}");
+        end(&[listening, epfd]);
+    });
+}
+
+/// Mappings of this process that have the size of a pair region.
+fn pairs_mapped() -> usize {
+    let [_, _, bytes] = pair::parts(PairGeometry::of(&GEOMETRY));
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the list");
+    let span = |line: &str| {
+        let (begin, end) = line.split(' ').next()?.split_once('-')?;
+        Some(usize::from_str_radix(end, 16).ok()? - usize::from_str_radix(begin, 16).ok()?)
+    };
+    maps.lines().filter(|line| span(line) == Some(bytes)).count()
+}
+
 /// A service that starts another stack for a look answers late. What is asked meanwhile gets its own answer.
 #[test]
 fn an_answer_that_comes_too_late_is_nobodys() {
-    alone("an_answer_that_comes_too_late_is_nobodys", || {
+    alone("rejoin::an_answer_that_comes_too_late_is_nobodys", || {
         fake::KEEPS_STACKS.store(true, Ordering::Relaxed);
         let _service = Restarted::new();
         let session = session::get().expect("a session");

@@ -71,11 +71,11 @@ pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int, tim
     if count <= 0 {
         return whole_call();
     }
+    let instance = instance::instance(id);
     if direct::is_used(session) {
         // SAFETY: the caller keeps the contract of `epoll_wait`.
-        return unsafe { directly(epfd, events, count, timeout_ms, whole, session) };
+        return unsafe { directly(epfd, events, count, timeout_ms, whole, instance) };
     }
-    let instance = instance::instance(id);
     match instance.look(session, OneEvent::<false> { instance, events }) {
         Some(Glance::One) => 1,
         // SAFETY: the caller keeps the contract of `epoll_wait`.
@@ -95,16 +95,21 @@ unsafe fn directly(
     count: c_int,
     timeout_ms: c_int,
     whole: Whole,
-    session: &'static Session,
+    instance: &'static Instance,
 ) -> c_int {
-    let instance = table::look_for_epoll(epfd).map(instance::instance);
-    if let Some(instance) = instance
-        && let Some(Glance::One) = instance.look(session, OneEvent::<true> { instance, events })
-    {
+    if glance_directly(instance, events) {
         return 1;
     }
     // SAFETY: the caller keeps the contract of `epoll_wait`.
     unsafe { several(epfd, events, count, timeout_ms, whole) }
+}
+
+/// Has one event, of a direct connection, been reported? It is a function of its own so that it does not keep what the rest of
+/// the call needs.
+#[inline(never)]
+fn glance_directly(instance: &'static Instance, events: *mut epoll_event) -> bool {
+    let Some(session) = session::usual() else { return false };
+    matches!(instance.look(session, OneEvent::<true> { instance, events }), Some(Glance::One))
 }
 
 /// [`fast_path`], if several connections are ready, and there is nothing else to look at.

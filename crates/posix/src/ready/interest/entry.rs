@@ -5,6 +5,7 @@ use crate::ready::readiness::{self, IN, RDNORM, WRITE};
 use libc::{c_int, epoll_event};
 use towpath_client::backend::StackBackend;
 use towpath_client::carrier::{Carrier, IsStack};
+use towpath_client::direct::Next;
 use towpath_client::session::{Session, SlotWords};
 use towpath_client::socket::Socket;
 use towpath_ring::{AppLine, Slot};
@@ -122,14 +123,22 @@ impl Entry {
         }
     }
 
-    /// [`Entry::plain_events`] of a direct connection.
+    /// [`Entry::plain_events`] of a direct connection. `next`: an event that seems to be of it.
     #[inline(always)]
-    pub fn plain_events_directly(&self, Words(slot, words): Words, session: &'static Session) -> u32 {
-        let Carrier::Direct(lines) = Carrier::of_words(session, slot, words, self.generation) else { return 0 };
-        let Some(direct) = lines.find_mapped() else { return 0 };
+    pub fn plain_events_directly(
+        &self,
+        Words(slot, words): Words,
+        session: &'static Session,
+        next: Option<&Next>,
+    ) -> Option<u32> {
+        let lines = Carrier::is_direct(session, slot, words, self.generation)?;
+        let direct = match next {
+            Some(next) => next.direct(lines.place())?,
+            None => lines.find_mapped()?,
+        };
         let backend = lines.backend(&direct);
         let events = readiness::events_by(&backend, direct.ring_bytes(), self.plain & (IN | RDNORM));
         // Held bytes are due at some time, which the general path looks after.
-        events.filter(|_| !backend.holds_back()).unwrap_or(0)
+        events.filter(|_| !backend.holds_back())
     }
 }

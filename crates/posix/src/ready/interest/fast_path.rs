@@ -131,7 +131,7 @@ impl Interest {
         if context.is_anything_queued() {
             return Glance::Unclear;
         }
-        let entry = match context.only_direct() {
+        let (entry, events) = match context.only_direct() {
             OnlyEvent::One(next) => {
                 let at = next.of();
                 let Some(entry) = entries.get_mut(at as usize).filter(|entry| entry.slot == at) else {
@@ -148,16 +148,17 @@ impl Interest {
                 }
                 ready.make_first(at, entry);
                 *activity = activity.wrapping_add(1);
-                Some((&*entry, words))
+                (&*entry, entry.plain_events_directly(words, session, Some(&next)))
             }
             OnlyEvent::Nothing => {
-                let entry = ready.front().and_then(|first| entries.get(first as usize));
-                entry.and_then(|entry| Some((entry, entry.plain_words()?)))
+                let first = ready.front().and_then(|first| entries.get(first as usize));
+                let Some(entry) = first else { return Glance::Unclear };
+                let Some(words) = entry.plain_words() else { return Glance::Unclear };
+                (entry, entry.plain_events_directly(words, session, None))
             }
-            OnlyEvent::Unclear => None,
+            OnlyEvent::Unclear => return Glance::Unclear,
         };
-        let Some((entry, words)) = entry else { return Glance::Unclear };
-        let events = entry.plain_events_directly(words, session);
+        let events = events.unwrap_or(0);
         if events == 0 || !put(epoll_event { events, u64: entry.data }) {
             return Glance::Unclear;
         }
