@@ -9,7 +9,7 @@
 //
 // Limits need the module at both hooks (docs/guide/modules.md):
 //
-//   towpath module maps firewall counting set 0 1
+//   towpath module maps firewall counting set 0 1                2: over AF_XDP
 //   towpath module maps firewall limits set 10.9.0.0/16 5        connections begun by each address of this network
 //   towpath module maps firewall limits6 set 2001:db8::/32 5     and by each /64 of this one
 
@@ -54,7 +54,9 @@ struct {
     __type(value, __u32);
 } blocked_nets6 SEC(".maps");
 
-// 1: connections are counted. The modules at both hooks have this map, and those of connections and numbers.
+// 1: connections are counted. The modules at both hooks have this map, and those of connections and numbers. 2: so they are, and no
+// segment comes with the pseudo-header's sum alone. So it is over AF_XDP.
+#define WHOLE_SUMS 2
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
@@ -87,12 +89,16 @@ struct ends {
     __u32 version; // 4 or 6: of IP.
 };
 
-// The sequence number of each SYN that was answered. Forged SYNs push others out of this map, and out of no other one.
+// The numbers of each answer to a SYN. Forged SYNs push others out of this map, and out of no other one.
+struct answer {
+    __u32 number; // Its own sequence number,
+    __u32 acked;  // and what it acknowledges.
+};
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, 16384);
     __type(key, struct ends);
-    __type(value, __u32);
+    __type(value, struct answer);
 } opening SEC(".maps");
 
 #define CLIENT_FIN 1
@@ -100,12 +106,15 @@ struct {
 #define ENDED 4
 #define RESET 8    // By a reset of either end, which the server may not have followed.
 #define GOES_ON 16 // It has not, and the connection's place is another one's.
+#define SAID_FIN 32 // The client has sent one, which the server has not acknowledged.
 struct connection {
     __u64 seen_ns; // Last segment.
     __u32 acked;   // The server's last acknowledgement.
     __u32 state;
     __u32 number;   // See below.
     __u32 answered; // The sequence number of the server's last SYN.
+    __u32 sent;     // The end of the client's payload, as far as it was seen,
+    __u32 fin;      // and the number after its FIN.
 };
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -288,17 +297,54 @@ static __always_inline void ended(struct ends *ends, const int v6, struct connec
     hint->freed = number.number + 1;
 }
 
-// A segment of whoever has begun the connection. 0: it is dropped.
-static __always_inline int from_client(struct ends *ends, const int v6, struct tcphdr *tcp, int has_payload, __u64 now)
+// Bytes of the option of timestamps.
+#define STAMPS 12
+
+// A sum of 16-bit words, folded.
+static __always_inline __u32 folded(__u64 sum)
+{
+    for (int i = 0; i < 4; i++)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return sum;
+}
+
+// Must the server take this reset if its number is right? It does not look at one with a fault, or with FIN, and says nothing. One
+// with payload, or with options but timestamps, nobody sends. `whole`: its checksum is not the pseudo-header's part alone.
+static __always_inline int is_sound(struct iphdr *ip, const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp,
+                                    void *end, __u32 bytes, int whole)
+{
+    __u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(bytes);
+    __u16 check = tcp->check;
+
+    if (tcp->fin || bytes != tcp->doff * 4)
+        return 0;
+    if (!v6 && (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff) || folded(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0)) != 0xffff))
+        return 0;
+    for (int i = 0; i < (v6 ? 4 : 1); i++)
+        sum += (__u64)from[i] + to[i];
+    if (!whole && check == folded(sum))
+        return 1;
+    if (bytes == sizeof(*tcp))
+        sum += (__u32)bpf_csum_diff(0, 0, (void *)tcp, sizeof(*tcp), 0);
+    else if (bytes == sizeof(*tcp) + STAMPS && (void *)(tcp + 1) + STAMPS <= end)
+        sum += (__u32)bpf_csum_diff(0, 0, (void *)tcp, sizeof(*tcp) + STAMPS, 0);
+    else
+        return 0;
+    return folded(sum) == 0xffff;
+}
+
+// A segment of whoever has begun the connection. 0: it is dropped. `is_sound`: the server must take it, if it is a reset.
+static __always_inline int from_client(struct ends *ends, const int v6, const struct tcphdr *tcp, __u32 payload, int is_sound,
+                                       __u64 now)
 {
     struct connection *one = bpf_map_lookup_elem(&connections, ends);
     struct number number = {};
     if (one) {
-        // It ends when the server has said so, too, or by a reset that the server must believe. Whoever goes on all the same needs
-        // a number again. So does who acknowledges the server's SYN, and nothing more: that begins a connection.
+        // It ends when the server has acknowledged its FIN and has sent one, or by a reset that the server must believe. Whoever goes
+        // on all the same needs a number again. So does who acknowledges the server's SYN, and nothing more: that begins a connection.
         if (one->state & ENDED) {
             int begins = tcp->ack && bpf_ntohl(tcp->ack_seq) == one->answered + 1;
-            if (tcp->rst || !(has_payload || begins || one->state & GOES_ON))
+            if (tcp->rst || !(payload || begins || one->state & GOES_ON))
                 return 1;
             __u32 most = most_of(ends, v6);
             if (most > MOST)
@@ -309,27 +355,38 @@ static __always_inline int from_client(struct ends *ends, const int v6, struct t
             one->state &= SERVER_FIN;
         }
         one->seen_ns = now;
+        __u32 number = bpf_ntohl(tcp->seq), behind = number + payload;
+        if (payload && (__s32)(behind - one->sent) > 0)
+            one->sent = behind;
         if (tcp->fin) {
-            one->state |= CLIENT_FIN;
-            if (one->state & SERVER_FIN)
-                ended(ends, v6, one);
+            one->fin = behind + 1;
+            one->state |= SAID_FIN;
         }
-        if (tcp->rst && bpf_ntohl(tcp->seq) == one->acked) {
+        // What it has sent behind the last acknowledgement may have made the reset old, and the server then drops it.
+        if (tcp->rst && is_sound && number == one->acked && (__s32)(one->sent - number) <= 0) {
             one->state |= RESET;
             ended(ends, v6, one);
         }
         return 1;
     }
     // Who acknowledges what was sent to it is there: a forger would have to guess the number.
-    __u32 *sent = bpf_map_lookup_elem(&opening, ends), answered = sent ? *sent : 0;
-    if (!sent || !tcp->ack || tcp->rst || bpf_ntohl(tcp->ack_seq) != answered + 1)
+    struct answer *sent = bpf_map_lookup_elem(&opening, ends), answer = {};
+    if (sent)
+        answer = *sent;
+    if (!sent || !tcp->ack || tcp->rst || bpf_ntohl(tcp->ack_seq) != answer.number + 1)
         return 1;
     __u32 most = most_of(ends, v6);
     if (most > MOST)
         return 1;
     if (!take_number(&number, ends, v6, most, now))
         return 0;
-    struct connection begun = {.seen_ns = now, .acked = bpf_ntohl(tcp->seq), .number = number.number, .answered = answered};
+    // Its own number may be none that the server takes.
+    struct connection begun = {.seen_ns = now, .acked = answer.acked, .number = number.number, .answered = answer.number,
+                               .sent = answer.acked + payload};
+    if (tcp->fin) {
+        begun.fin = bpf_ntohl(tcp->seq) + payload + 1;
+        begun.state = SAID_FIN;
+    }
     bpf_map_update_elem(&connections, ends, &begun, BPF_ANY);
     bpf_map_delete_elem(&opening, ends);
     return 1;
@@ -351,30 +408,34 @@ static __always_inline void from_server(struct ends *ends, const int v6, struct 
     }
     if (tcp->ack)
         one->acked = bpf_ntohl(tcp->ack_seq);
+    // It has taken the client's FIN, and not payload in its place.
+    if (tcp->ack && one->state & SAID_FIN && one->acked == one->fin && (__s32)(one->fin - one->sent) > 0)
+        one->state |= CLIENT_FIN;
     if (tcp->fin)
         one->state |= SERVER_FIN;
     if (tcp->rst && !(one->state & ENDED))
         one->state |= RESET;
-    if (tcp->rst || (tcp->fin && one->state & CLIENT_FIN))
+    if (tcp->rst || (one->state & (CLIENT_FIN | SERVER_FIN)) == (CLIENT_FIN | SERVER_FIN))
         ended(ends, v6, one);
 }
 
 // The server answers a SYN: `ends` may begin another connection.
 static __always_inline void answer(struct ends *ends, struct tcphdr *tcp)
 {
-    __u32 number = bpf_ntohl(tcp->seq);
-    bpf_map_update_elem(&opening, ends, &number, BPF_ANY);
+    struct answer answer = {.number = bpf_ntohl(tcp->seq), .acked = bpf_ntohl(tcp->ack_seq)};
+    bpf_map_update_elem(&opening, ends, &answer, BPF_ANY);
     struct connection *one = bpf_map_lookup_elem(&connections, ends);
-    if (!one || one->answered == number)
+    if (!one || one->answered == answer.number)
         return;
     // Its place it has until it ends: the answer may be to a SYN before the segment that has begun the connection.
-    one->answered = number;
-    one->acked = bpf_ntohl(tcp->ack_seq);
-    one->state &= ~(CLIENT_FIN | SERVER_FIN);
+    one->answered = answer.number;
+    one->acked = one->sent = answer.acked;
+    one->state &= ~(CLIENT_FIN | SERVER_FIN | SAID_FIN);
 }
 
-// Is the segment within the limit of whoever has begun its connection? `has_payload`: it may be that it has.
-static __always_inline int within_limit(const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp, int has_payload)
+// Is the segment of so many bytes within the limit of whoever has begun its connection?
+static __always_inline int within_limit(struct iphdr *ip, const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp,
+                                        void *end, __u32 bytes)
 {
     __u32 zero = 0, *is_on = bpf_map_lookup_elem(&counting, &zero);
     if (!is_on || !*is_on)
@@ -396,12 +457,15 @@ static __always_inline int within_limit(const __be32 *from, const __be32 *to, co
         from_server(&answered, v6, one, tcp, now);
         return 1;
     }
-    return from_client(&sent, v6, tcp, has_payload, now);
+    __u32 headers = tcp->doff * 4, length = bytes ? bytes : end - (void *)tcp;
+    int sound = tcp->rst && is_sound(ip, from, to, v6, tcp, end, bytes, *is_on == WHOLE_SUMS);
+    return from_client(&sent, v6, tcp, length > headers ? length - headers : 0, sound, now);
 }
 
-// What becomes of a packet whose addresses stand at these places. A super-segment may say 0 of its length.
-static __always_inline int judge(const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp, void *end, __u32 headers,
-                                 __u32 length)
+// What becomes of a packet whose addresses stand at these places. Its segment has so many bytes, of which a super-segment may say 0.
+// `ip`: its header of IPv4.
+static __always_inline int judge(struct iphdr *ip, const __be32 *from, const __be32 *to, const int v6, struct tcphdr *tcp, void *end,
+                                 __u32 bytes)
 {
     if (blocked_net(from, v6) || blocked_net(to, v6))
         return drop(1);
@@ -409,7 +473,7 @@ static __always_inline int judge(const __be32 *from, const __be32 *to, const int
         return XDP_PASS;
     if (blocked_port(tcp->source) || blocked_port(tcp->dest))
         return drop(0);
-    return within_limit(from, to, v6, tcp, length > headers + tcp->doff * 4 || !length) ? XDP_PASS : drop(2);
+    return within_limit(ip, from, to, v6, tcp, end, bytes) ? XDP_PASS : drop(2);
 }
 
 SEC("xdp")
@@ -424,13 +488,14 @@ int firewall(struct xdp_md *ctx)
         struct iphdr *ip = (void *)(eth + 1);
         if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl < 5)
             return XDP_PASS;
-        return judge(&ip->saddr, &ip->daddr, 0, (void *)ip + ip->ihl * 4, end, ip->ihl * 4, bpf_ntohs(ip->tot_len));
+        __u32 length = bpf_ntohs(ip->tot_len), header = ip->ihl * 4;
+        return judge(ip, &ip->saddr, &ip->daddr, 0, (void *)ip + header, end, length > header ? length - header : 0);
     }
     if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
         struct ipv6hdr *ip = (void *)(eth + 1);
         if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
             return XDP_PASS;
-        return judge(ip->saddr.s6_addr32, ip->daddr.s6_addr32, 1, (void *)(ip + 1), end, 0, bpf_ntohs(ip->payload_len));
+        return judge(NULL, ip->saddr.s6_addr32, ip->daddr.s6_addr32, 1, (void *)(ip + 1), end, bpf_ntohs(ip->payload_len));
     }
     return XDP_PASS;
 }

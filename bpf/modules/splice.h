@@ -123,6 +123,30 @@ static __always_inline int options(struct tcphdr *tcp, void *end, struct towpath
     return 0;
 }
 
+// The ends: segments of the other connection are received from `saddr`, so they are sent to it. Ethernet, IP and ports.
+static __always_inline void readdressed(struct ethhdr *eth, struct iphdr *ip, struct ipv6hdr *ip6, const int v6, struct tcphdr *tcp,
+                                        const struct towpath_splice *splice, struct gains *gains)
+{
+    __builtin_memcpy(__builtin_assume_aligned(eth, 2), splice->dmac, 2 * ETH_ALEN);
+    gains->addresses = readdress(v6 ? ip6->saddr.s6_addr32 : &ip->saddr, splice->to.daddr, v6 ? 4 : 1);
+    gains->addresses += readdress(v6 ? ip6->daddr.s6_addr32 : &ip->daddr, splice->to.saddr, v6 ? 4 : 1);
+    gains->segment += change(tcp->source, splice->to.dport) + change(tcp->dest, splice->to.sport);
+    tcp->source = splice->to.dport;
+    tcp->dest = splice->to.sport;
+}
+
+// The numbers: the sequence number, the acknowledgement, and the window by the other connection's scale.
+static __always_inline void renumbered(struct tcphdr *tcp, const struct towpath_splice *splice, struct gains *gains)
+{
+    __u32 window = bpf_ntohs(tcp->window) << splice->left >> splice->right;
+
+    window = bpf_htons(window > 0xffff ? 0xffff : window);
+    gains->segment += add(&tcp->seq, splice->seq, 0) + change(tcp->window, window);
+    if (tcp->ack)
+        gains->segment += add(&tcp->ack_seq, splice->ack, 0);
+    tcp->window = window;
+}
+
 // Translates a segment without IP options or extension headers but for its checksum, and counts it. `link`: where its IP header
 // begins. `bytes`: of the frame. Fails if the segment is malformed, or has been sent on too often.
 static __always_inline int translate(struct ethhdr *eth, const __u64 link, const int v6, void *end, __u32 bytes,
@@ -132,7 +156,7 @@ static __always_inline int translate(struct ethhdr *eth, const __u64 link, const
     struct ipv6hdr *ip6 = (void *)ip;
     const __u32 ip_bytes = v6 ? sizeof(*ip6) : sizeof(*ip);
     struct tcphdr *tcp = (void *)ip + ip_bytes;
-    __u32 headers = ip_bytes + tcp->doff * 4, seq, acked, behind, window;
+    __u32 headers = ip_bytes + tcp->doff * 4, seq = bpf_ntohl(tcp->seq), acked, behind;
     __u32 length = v6 ? ip_bytes + bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip->tot_len);
 
     // As a router: a segment that goes round in circles comes to an end.
@@ -142,25 +166,15 @@ static __always_inline int translate(struct ethhdr *eth, const __u64 link, const
     if (options(tcp, end, splice, &gains->segment))
         return -1;
 
-    __builtin_memcpy(__builtin_assume_aligned(eth, 2), splice->dmac, 2 * ETH_ALEN);
-    // Segments of the other connection are received from `saddr`, so they are sent to it.
+    readdressed(eth, ip, ip6, v6, tcp, splice, gains);
     if (v6) {
-        gains->addresses = readdress(ip6->saddr.s6_addr32, splice->to.daddr, 4);
-        gains->addresses += readdress(ip6->daddr.s6_addr32, splice->to.saddr, 4);
         gains->hops = change(bpf_htons(1), 0);
         ip6->hop_limit--;
     } else {
-        gains->addresses = readdress(&ip->saddr, splice->to.daddr, 1);
-        gains->addresses += readdress(&ip->daddr, splice->to.saddr, 1);
         gains->hops = change(bpf_htons(1 << 8), 0);
         ip->check = corrected(ip->check, gains->addresses + gains->hops);
         ip->ttl--;
     }
-    gains->segment += change(tcp->source, splice->to.dport) + change(tcp->dest, splice->to.sport);
-    tcp->source = splice->to.dport;
-    tcp->dest = splice->to.sport;
-    seq = bpf_ntohl(tcp->seq);
-    gains->segment += add(&tcp->seq, splice->seq, 0);
     if (tcp->ack) {
         acked = bpf_ntohl(tcp->ack_seq);
         behind = splice->acked - acked;
@@ -170,12 +184,8 @@ static __always_inline int translate(struct ethhdr *eth, const __u64 link, const
                 splice->newest = splice->acked;
             splice->acked = acked;
         }
-        gains->segment += add(&tcp->ack_seq, splice->ack, 0);
     }
-    window = bpf_ntohs(tcp->window) << splice->left >> splice->right;
-    window = bpf_htons(window > 0xffff ? 0xffff : window);
-    gains->segment += change(tcp->window, window);
-    tcp->window = window;
+    renumbered(tcp, splice, gains);
 
     // The segments of one connection come one after the other, so the counts need no atomic addition.
     splice->segments++;

@@ -7,6 +7,8 @@ use common::{Three, may_verify, object_file};
 use std::time::Duration;
 use towpath_modules::verify::update_map;
 use towpath_modules::{Action, Object};
+use towpath_wire::ip::fill_header_checksum;
+use towpath_wire::{fill_checksum, partial_checksum};
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -65,6 +67,10 @@ fn segment(host: Host, port: u16, is_clients: bool, flags: u8, [seq, ack]: [u32;
     [seq, ack].iter().for_each(|number| frame.extend(number.to_be_bytes()));
     frame.extend([5 << 4, flags, 1, 0, 0, 0, 0, 0]);
     frame.resize(frame.len() + payload, 7);
+    if !host.is_v6() {
+        fill_header_checksum(&mut frame, 14);
+    }
+    fill_checksum(&mut frame);
     frame
 }
 
@@ -107,7 +113,11 @@ impl Wall {
         let version: u32 = if host.is_v6() { 6 } else { 4 };
         let ports = [port, PORT].map(u16::to_be_bytes).concat();
         let key = [client, server, ports, version.to_ne_bytes().to_vec()].concat();
-        let value = [[0u32; 3], [state, number, 0]].concat().into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
+        let value = [&[0u32; 3][..], &[state, number], &[0; 3]]
+            .concat()
+            .into_iter()
+            .flat_map(u32::to_ne_bytes)
+            .collect::<Vec<_>>();
         self.set("connections", &key, &value);
     }
 
@@ -135,12 +145,17 @@ impl Wall {
         self.completes(host, port)
     }
 
-    /// Both ends say that they have sent all, one after the other.
+    /// Both ends say that they have sent all, one after the other, and the server acknowledges it.
     #[track_caller]
     fn ends(&mut self, host: Host, port: u16, client_first: bool) {
-        for is_clients in [client_first, !client_first] {
-            let numbers = if is_clients { [CLIENTS + 1, SERVERS + 1] } else { [SERVERS + 1, CLIENTS + 1] };
-            assert!(self.passes(&segment(host, port, is_clients, FIN | ACK, numbers, 0)));
+        let clients = segment(host, port, true, FIN | ACK, [CLIENTS + 1, SERVERS + 1], 0);
+        let acked = CLIENTS + 1 + u32::from(client_first);
+        let servers = segment(host, port, false, FIN | ACK, [SERVERS + 1, acked], 0);
+        if client_first {
+            assert!(self.passes(&clients) && self.passes(&servers));
+        } else {
+            assert!(self.passes(&servers) && self.passes(&clients));
+            assert!(self.passes(&segment(host, port, false, ACK, [SERVERS + 2, CLIENTS + 2], 0)));
         }
     }
 }
@@ -238,7 +253,7 @@ fn has_no_place(wall: &mut Wall, host: Host, port: u16) {
     }
 }
 
-/// Its checksum may be wrong, which no module looks at: the server drops it, and goes on.
+/// The server goes on, whatever the reason.
 #[test]
 fn a_reset_that_the_server_does_not_believe_gives_no_client_two_places() {
     let Some(mut wall) = Wall::new() else { return };
@@ -254,7 +269,7 @@ fn a_reset_that_the_server_does_not_believe_gives_no_client_two_places() {
             has_no_place(&mut wall, host, port);
             assert!(wall.passes(&goes_on) && wall.passes(&reset), "the server may send, and the client end it");
             has_no_place(&mut wall, host, port);
-            assert!(wall.passes(&segment(host, port + 1, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+            assert!(wall.passes(&segment(host, port + 1, true, ACK, [CLIENTS - 99, SERVERS + 1], 100)));
         }
         // It goes on when there is a place, and counts.
         wall.ends(host, 1010, true);
@@ -263,6 +278,119 @@ fn a_reset_that_the_server_does_not_believe_gives_no_client_two_places() {
         assert!(!wall.opens(host, 1011));
         wall.ends(host, 1004, false);
         assert!(wall.opens(host, 1011));
+    }
+}
+
+/// The server drops each of these without a word. Its client is idle then, and counts all the same.
+#[test]
+fn a_reset_with_a_wrong_number_or_a_fault_ends_nothing() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        assert!(wall.opens(host, 1000) && !wall.opens(host, 1001));
+        let reset = |flags, number, payload| segment(host, 1000, true, flags, [number, SERVERS + 1], payload);
+        let right = reset(RST, CLIENTS + 1, 0);
+        let mut wrong: Vec<_> = [0, 2, 100, 1 << 31].map(|off| reset(RST | ACK, CLIENTS + off, 0)).into();
+        wrong.extend([reset(RST, CLIENTS + 1, 10), reset(RST | FIN, CLIENTS + 1, 0)]);
+        let mut changed = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut frame = right.clone();
+            change(&mut frame);
+            wrong.push(frame);
+        };
+        changed(&|frame| *frame.last_chunk_mut::<4>().unwrap() = [1, 2, 0, 0]);
+        if host.is_v6() {
+            changed(&|frame| frame[19] += 4);
+        } else {
+            changed(&|frame| frame[24] ^= 1);
+            for (place, value) in [(20, 0x20), (21, 1), (17, 44), (17, 36)] {
+                changed(&|frame| {
+                    frame[place] = value;
+                    fill_header_checksum(frame, 14);
+                });
+            }
+        }
+        for (number, frame) in wrong.iter().enumerate() {
+            assert!(wall.passes(frame));
+            assert!(!wall.completes(host, 1001), "{host:?}: {number}");
+        }
+        // What was sent before may have made it old.
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        assert!(wall.passes(&right) && !wall.completes(host, 1001), "{host:?}");
+        assert!(wall.passes(&segment(host, 1000, false, ACK, [SERVERS + 1, CLIENTS + 101], 0)));
+        assert!(wall.passes(&right) && !wall.completes(host, 1001), "{host:?}: it is old");
+        assert!(wall.passes(&reset(RST, CLIENTS + 101, 0)) && wall.completes(host, 1001), "{host:?}");
+        // The number of the segment that has begun it the server need not have taken.
+        assert!(wall.passes(&segment(host, 1001, false, RST, [SERVERS + 1, 0], 0)));
+        assert!(wall.passes(&segment(host, 1002, true, SYN, [CLIENTS, 0], 0)));
+        assert!(wall.passes(&segment(host, 1002, false, SYN | ACK, [SERVERS, CLIENTS + 1], 0)));
+        for number in [50, 1] {
+            assert!(wall.passes(&segment(host, 1002, true, ACK, [CLIENTS + number, SERVERS + 1], 0)));
+        }
+        assert!(wall.passes(&segment(host, 1002, true, RST, [CLIENTS + 50, 0], 0)) && !wall.opens(host, 1003));
+    }
+}
+
+/// A program on this host may leave the rest of the sum to others. Where nobody does, the server drops it.
+#[test]
+fn a_reset_with_a_part_of_its_sum_is_one_unless_all_have_whole_sums() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        let partial = |port| {
+            let mut frame = segment(host, port, true, RST, [CLIENTS + 1, 0], 0);
+            partial_checksum(&mut frame);
+            frame
+        };
+        assert!(wall.opens(host, 1000) && wall.passes(&partial(1000)) && wall.opens(host, 1001), "{host:?}");
+        wall.set("counting", &[0; 4], &2u32.to_ne_bytes());
+        assert!(wall.passes(&partial(1001)) && !wall.opens(host, 1002), "{host:?}");
+        assert!(wall.passes(&segment(host, 1001, true, RST, [CLIENTS + 1, 0], 0)) && wall.completes(host, 1002));
+        wall.set("counting", &[0; 4], &1u32.to_ne_bytes());
+    }
+}
+
+/// Its timestamps are the only options that a reset has.
+#[test]
+fn a_reset_with_timestamps_ends_a_connection() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        assert!(wall.opens(host, 1000) && !wall.opens(host, 1001));
+        let mut frame = segment(host, 1000, true, RST, [CLIENTS + 1, 0], 12);
+        let tcp = frame.len() - 32;
+        frame[tcp + 12] = 8 << 4;
+        frame[tcp + 20..].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        let faulty = frame.clone();
+        fill_checksum(&mut frame);
+        assert!(wall.passes(&faulty) && !wall.completes(host, 1001));
+        assert!(wall.passes(&frame) && wall.completes(host, 1001), "{host:?}");
+    }
+}
+
+/// The server acknowledges the FIN that it takes.
+#[test]
+fn a_fin_that_the_server_does_not_acknowledge_ends_nothing() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        assert!(wall.opens(host, 1000) && !wall.opens(host, 1001));
+        let from = |is_clients, flags, numbers, payload| segment(host, 1000, is_clients, flags, numbers, payload);
+        assert!(wall.passes(&from(false, FIN | ACK, [SERVERS + 1, CLIENTS + 1], 0)));
+        for number in [CLIENTS, CLIENTS + 1, CLIENTS + 500] {
+            assert!(wall.passes(&from(true, FIN | ACK, [number, SERVERS + 2], 0)));
+            assert!(wall.passes(&from(false, ACK, [SERVERS + 2, CLIENTS + 1], 0)), "another FIN may have its number");
+            assert!(!wall.completes(host, 1001), "{host:?}: {number}");
+        }
+        // Payload in its place, before it and behind it.
+        assert!(wall.passes(&from(true, FIN | ACK, [CLIENTS + 1, SERVERS + 2], 0)));
+        assert!(wall.passes(&from(true, ACK, [CLIENTS + 1, SERVERS + 2], 1)));
+        assert!(wall.passes(&from(false, ACK, [SERVERS + 2, CLIENTS + 2], 0)) && !wall.completes(host, 1001));
+        assert!(wall.passes(&from(true, ACK, [CLIENTS + 2, SERVERS + 2], 1)));
+        assert!(wall.passes(&from(true, FIN | ACK, [CLIENTS + 2, SERVERS + 2], 0)));
+        assert!(wall.passes(&from(false, ACK, [SERVERS + 2, CLIENTS + 3], 0)) && !wall.completes(host, 1001));
+        assert!(wall.passes(&from(true, FIN | ACK, [CLIENTS + 3, SERVERS + 2], 7)));
+        assert!(!wall.completes(host, 1001), "{host:?}: nobody has acknowledged it");
+        assert!(wall.passes(&from(false, ACK, [SERVERS + 2, CLIENTS + 11], 0)) && wall.completes(host, 1001));
     }
 }
 

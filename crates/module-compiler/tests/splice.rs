@@ -314,6 +314,19 @@ fn no_segment_over_ipv6_is_taken_for_one_over_ipv4() {
     assert_eq!(everywhere.counted(&key), Counted::default());
 }
 
+/// As in the talk about FlexTOE: what makes the segment another one's is to be seen at a glance.
+#[test]
+fn ends_and_numbers_are_rewritten_in_24_lines() {
+    let source = include_str!("../../../bpf/modules/splice.h");
+    let lines = ["readdressed", "renumbered"].map(|name| {
+        let begin = source.find(&format!("static __always_inline void {name}(")).unwrap();
+        let function = source[begin..].split_inclusive('\n').take_while(|line| !line.starts_with('}'));
+        // The last one is the brace.
+        function.filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count() + 1
+    });
+    assert!(lines.iter().sum::<usize>() <= 24, "{lines:?}");
+}
+
 #[test]
 fn malformed_segments_of_a_spliced_connection_are_dropped() {
     let Some(mut everywhere) = Everywhere::new() else { return };
