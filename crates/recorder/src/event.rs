@@ -1,8 +1,8 @@
 //! What is recorded, and how it reads.
 
-use crate::{NONE, reasons};
+use crate::{Entry, NONE, reasons};
 use std::fmt;
-use std::net::SocketAddr;
+use std::ops::Deref;
 
 /// Declares an enum whose values are numbers, with the names that users see.
 macro_rules! named {
@@ -118,7 +118,7 @@ Message {
 }
 }
 
-/// Names of the ways in which data come to be sent again, by [`Event::flag`].
+/// Names of the ways in which data come to be sent again, by [`Entry::flag`].
 const AGAIN: [&str; 3] = ["acknowledgements tell of a loss", "after a time-out", "a probe, or smaller packets"];
 
 /// An event as it was recorded. Its words come from memory that another process has written: all of them may be anything.
@@ -131,17 +131,14 @@ pub struct Event {
     /// How often.
     pub times: u32,
     /// What.
-    pub kind: Kind,
-    /// More of it.
-    pub flag: u8,
-    /// The flow group; [`NONE`].
-    pub flow_group: u32,
-    /// Whom it concerns.
-    pub key: u64,
-    /// Two more numbers.
-    pub value: (u32, u32),
-    /// Both ends of the connection, the own one first.
-    pub ends: Option<(SocketAddr, SocketAddr)>,
+    pub entry: Entry,
+}
+
+impl Deref for Event {
+    type Target = Entry;
+    fn deref(&self) -> &Entry {
+        &self.entry
+    }
 }
 
 impl Event {

@@ -44,7 +44,7 @@ pub fn turn(now_us: u64) {
 }
 
 /// What is to be recorded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What has happened.
     pub kind: Kind,

@@ -1,8 +1,9 @@
 //! The events of one thread.
 //!
-//! Events of six sorts have a ring each, in which the newest take the places of the oldest. So no flood of one sort pushes out
-//! another: programs that come and go at will hide no violation, and neither hides what the service did. Drops have a table, with
-//! one place for each reason, and so have wakes: the last of each, and how many there were.
+//! Events of five sorts have a ring each, in which the newest take the places of the oldest. So no flood of one sort pushes out
+//! another: programs that come and go at will do not hide what the service did. Drops have a table, with one place for each
+//! reason, and so have wakes and violations, with one for each client: the last of each, and how many there were. So a program that
+//! breaks the contract again and again hides nobody else who does.
 
 use crate::Entry;
 use crate::event::{Event, Kind};
@@ -11,13 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Places of a ring.
 const RING: usize = 256;
-const RINGS: usize = 6;
+const RINGS: usize = 5;
 /// Places of the table of drops: as many as reasons, and more.
 const DROPS: usize = 64;
-/// Places of the table of wakes. Clients whose numbers differ by a multiple of it share one, which then tells of the last.
-const WAKES: usize = 256;
+/// Places of the table of wakes, and of that of violations. Clients whose numbers differ by a multiple of it share one, which then tells of the last.
+const CLIENTS: usize = 256;
 const FIRST_DROP: usize = RINGS * RING;
 const FIRST_WAKE: usize = FIRST_DROP + DROPS;
+const FIRST_VIOLATION: usize = FIRST_WAKE + CLIENTS;
 
 /// One thread's memory. All zeros are an empty one.
 #[repr(C)]
@@ -26,8 +28,8 @@ pub struct Row {
     name: [AtomicU64; 2],
     /// Events of each ring so far. The last word counts those of the tables.
     counts: [AtomicU64; RINGS + 1],
-    _unused: [AtomicU64; 7],
-    places: [Place; FIRST_WAKE + WAKES],
+    _unused: [AtomicU64; 8],
+    places: [Place; FIRST_VIOLATION + CLIENTS],
 }
 
 /// Where events of a kind stand.
@@ -42,12 +44,12 @@ fn lane(kind: Kind) -> Lane {
         Kind::Connect | Kind::Established | Kind::Close | Kind::End => Lane::Ring(0),
         Kind::Retransmit | Kind::Timeout | Kind::TailProbe | Kind::Message => Lane::Ring(1),
         Kind::Client | Kind::ClientGone => Lane::Ring(2),
-        Kind::Violation => Lane::Ring(3),
         // A panic is not hidden by the work that leads to it.
-        Kind::LongTurn | Kind::Full => Lane::Ring(4),
-        Kind::Panic => Lane::Ring(5),
+        Kind::LongTurn | Kind::Full => Lane::Ring(3),
+        Kind::Panic => Lane::Ring(4),
         Kind::Drop => Lane::Table(FIRST_DROP, DROPS),
-        Kind::Wake => Lane::Table(FIRST_WAKE, WAKES),
+        Kind::Wake => Lane::Table(FIRST_WAKE, CLIENTS),
+        Kind::Violation => Lane::Table(FIRST_VIOLATION, CLIENTS),
     }
 }
 

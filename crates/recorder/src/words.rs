@@ -112,12 +112,14 @@ impl Place {
             at_us,
             since_us,
             times: (what >> 32) as u32,
-            kind: Kind::of(what as u8)?,
-            flag: (what >> 8) as u8,
-            flow_group: if group == NO_GROUP { NONE } else { group as u32 },
-            key,
-            value: ((value >> 32) as u32, value as u32),
-            ends: (ports & HAS_ENDS != 0).then_some(ends),
+            entry: Entry {
+                kind: Kind::of(what as u8)?,
+                flag: (what >> 8) as u8,
+                flow_group: if group == NO_GROUP { NONE } else { group as u32 },
+                key,
+                value: ((value >> 32) as u32, value as u32),
+                ends: (ports & HAS_ENDS != 0).then_some(ends),
+            },
         })
     }
 

@@ -39,18 +39,7 @@ fn an_event_comes_back_as_it_was_recorded() {
         recorder::wake(4, 4711);
         recorder::long_turn(0, 200, 12_345, 6);
     });
-    let expected = Event {
-        at_us: 100,
-        since_us: 100,
-        times: 1,
-        kind: Kind::End,
-        flag: End::GivenUp as u8,
-        flow_group: 3,
-        key: 7 << 32 | 11,
-        value: (9, 110),
-        ends,
-    };
-    assert_eq!(all[0], expected);
+    assert_eq!(all[0], Event { at_us: 100, since_us: 100, times: 1, entry: end });
     assert_eq!((all[0].socket(), all[0].flow(), all[0].client()), (Some((7, 11)), Some(9), Some(7)));
     let text: Vec<String> = all.iter().map(ToString::to_string).collect();
     for expected in [
@@ -128,6 +117,20 @@ fn who_comes_and_goes_breaks_the_contract_or_makes_much_work_hides_no_panic() {
     let count = |kind| all.iter().filter(|event| event.kind == kind).count();
     assert_eq!([Kind::Panic, Kind::Violation, Kind::LongTurn].map(count), [1, 256, 256]);
     assert_eq!([Kind::Client, Kind::ClientGone].map(count), [128, 128]);
+}
+
+#[test]
+fn who_breaks_the_contract_again_and_again_hides_nobody_else_who_does() {
+    let all = recorded("violations", || {
+        recorder::record(&Entry::new(Kind::Violation, 7));
+        for _ in 0..1000 {
+            recorder::record(&Entry::new(Kind::Violation, 1));
+            recorder::record(&Entry::new(Kind::Violation, 2));
+        }
+    });
+    let mut found: Vec<_> = all.iter().map(|event| (event.kind, event.key, event.times)).collect();
+    found.sort_unstable_by_key(|(_, key, _)| *key);
+    assert_eq!(found, [1, 2, 7].map(|key| (Kind::Violation, key, if key == 7 { 1 } else { 1000 })));
 }
 
 #[test]

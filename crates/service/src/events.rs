@@ -79,22 +79,19 @@ fn line(event: &Event, clock: Clock) -> EventLine {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use towpath_recorder::{End, Kind};
+    use towpath_recorder::{End, Entry, Kind};
 
     #[test]
     fn an_event_bears_the_time_of_the_wall_and_names_what_it_concerns() {
         let ends = Some(("10.0.0.1:80".parse().unwrap(), "[fd77::2]:4312".parse().unwrap()));
-        let event = Event {
-            at_us: 900,
-            since_us: 400,
-            times: 1,
-            kind: Kind::End,
+        let entry = Entry {
             flag: End::GivenUp as u8,
             flow_group: 1,
-            key: 7 << 32 | 3,
             value: (5, 110),
             ends,
+            ..Entry::new(Kind::End, 7 << 32 | 3)
         };
+        let event = Event { at_us: 900, since_us: 400, times: 1, entry };
         let line = line(&event, Clock { wall_us: 1_000_000, now_us: 1_000 });
         assert_eq!((line.at_us, line.since_us, line.flow_group, line.flow), (999_900, 999_400, Some(1), Some(5)));
         assert_eq!((line.client, line.slot, &*line.kind), (Some(7), Some(3), "end"));

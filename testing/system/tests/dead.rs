@@ -71,6 +71,11 @@ fn how_connections_have_ended_is_known_on_every_path() {
             page.contains("peer-reset") && page.contains("the peer reset it") && page.lines().count() == 3,
             "{page}"
         );
+        // The flight recorder has both ends of each, and tracers the same: of a direct connection, too.
+        let events = Program::new(&[bin("towpath")]).arg("events").arg("--json").arg("--socket").arg(&service.socket);
+        let events: Value = serde_json::from_str(&events.run(20).ok()).unwrap();
+        let all = events["threads"].as_array().unwrap().iter().flat_map(|thread| thread["events"].as_array().unwrap());
+        assert_eq!(all.filter(|event| event["kind"] == "end").count(), 8, "{events}");
         // They are known after the program, too.
         program.stop();
         assert_eq!(ends(&service).get(&7833), expected.get(&7833));

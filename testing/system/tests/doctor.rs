@@ -39,7 +39,7 @@ fn follows_the_schema(report: &Value) {
         keys.sort_unstable();
         keys.join(" ")
     };
-    assert_eq!(keys(report), "exit host left_out ok programs schema version");
+    assert_eq!(keys(report), "exit host left_out ok programs recorded schema version");
     assert_eq!(keys(&report["exit"]), "code signal");
     assert!(report["ok"].is_boolean() && report["left_out"].is_u64() && report["version"].is_string());
     for check in report["host"].as_array().expect("checks") {

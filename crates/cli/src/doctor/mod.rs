@@ -128,10 +128,11 @@ fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
     let status = wait(&mut child)?;
     let ending = Ending { code: status.code(), signal: status.signal() };
     let programs = report.programs();
+    let known = arguments.program.first().and_then(|program| run::profile::known_of(program));
     let text = if arguments.json {
-        page::json(&ending, checks, &programs, report.left_out())
+        page::json(&ending, checks, &programs, report.left_out(), known)
     } else {
-        page::host(checks, CheckState::Warn) + &page::programs(&programs, report.left_out())
+        page::host(checks, CheckState::Warn) + &page::programs(&programs, report.left_out()) + &page::known(known)
     };
     if let Err(error) = arguments.write(&text, false) {
         // Standard output is the program's.

@@ -180,6 +180,16 @@ fn details(out: &mut String, program: &Program) {
     }
 }
 
+/// What is recorded of the program elsewhere, if anything is.
+pub fn known(known: Option<&[&str]>) -> String {
+    let mut out = String::new();
+    if let Some(known) = known {
+        let _ = writeln!(out, "recorded elsewhere (docs/performance.md has the machine):");
+        known.iter().for_each(|text| wrapped(&mut out, "", TAB, text));
+    }
+    out
+}
+
 /// The host's checks as JSON.
 pub fn host_json(checks: &[Check], nics: &[Fitness]) -> String {
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
@@ -189,7 +199,7 @@ pub fn host_json(checks: &[Check], nics: &[Fitness]) -> String {
 }
 
 /// Everything as JSON.
-pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u32) -> String {
+pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u32, known: Option<&[&str]>) -> String {
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
     let programs: Vec<Value> = shown(programs).into_iter().map(program).collect();
     let all = json!({
@@ -199,6 +209,7 @@ pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u
         "exit": { "code": ending.code, "signal": ending.signal },
         "programs": programs,
         "left_out": left_out,
+        "recorded": known,
     });
     crate::json::line(&all)
 }
@@ -277,7 +288,9 @@ mod tests {
             found: long.clone(),
             remedy: Some(long.clone()),
         });
-        let page = host(&checks, CheckState::Ok) + &programs(&[server], 9);
+        let recorded = crate::run::profile::known_of("haproxy".as_ref());
+        let page = host(&checks, CheckState::Ok) + &programs(&[server], 9) + &known(recorded);
+        assert!(page.contains("recorded elsewhere") && page.contains("7.13 times") && known(None).is_empty());
         for line in page.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }

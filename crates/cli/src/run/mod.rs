@@ -1,7 +1,7 @@
 //! `towpath run`: a program with its TCP sockets on Towpath.
 
 mod hook;
-mod profile;
+pub mod profile;
 mod report;
 mod service;
 

@@ -3,7 +3,9 @@
 //! A setting has its reason beside it. Nothing is called measured but what docs/performance.md has. Where nothing is known to beat
 //! the defaults, a profile sets nothing and says so.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::path::Path;
 
 /// What `--profile` is given to show all of them.
 const LIST: &str = "list";
@@ -12,6 +14,8 @@ const LIST: &str = "list";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: &'static str,
+    /// The file name of its program.
+    program: &'static str,
     /// Why its connections are measured both ways (`--auto`), if they are.
     pub auto: Option<&'static str>,
     /// What was measured with the defaults, and what else may be set by hand.
@@ -25,6 +29,7 @@ const NO_FIGURE: &str =
 const PROFILES: [Profile; 5] = [
     Profile {
         name: "redis",
+        program: "redis-server",
         auto: None,
         known: &[
             "measured with the defaults, beside Linux: 1.15 times the GETs over a veth (50 connections), 14.8 times between two programs of one host",
@@ -33,6 +38,7 @@ const PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "nginx",
+        program: "nginx",
         auto: None,
         known: &[
             "measured with the defaults, beside Linux: 6.94 times the requests/s between two programs of one host (wrk, 32 kept connections)",
@@ -42,6 +48,7 @@ const PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "haproxy",
+        program: "haproxy",
         auto: Some(NO_FIGURE),
         known: &[
             "by hand: --splice PORTS for those of its ports that are in `mode tcp`. A proxy whose connections are handed over so was measured: 7.13 times the \
@@ -50,6 +57,7 @@ const PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "memcached",
+        program: "memcached",
         auto: None,
         known: &[
             "measured with the defaults, beside Linux: 13.7 times the GETs between two programs of one host (50 connections)",
@@ -58,6 +66,7 @@ const PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "postgresql",
+        program: "postgres",
         auto: Some(NO_FIGURE),
         known: &[
             "connections for few requests each gain least (0.82 to 1.08 over a veth): a pool in front of it keeps them open",
@@ -102,6 +111,12 @@ impl Profile {
     }
 }
 
+/// What is known of the program of this path.
+pub fn known_of(program: &OsStr) -> Option<&'static [&'static str]> {
+    let name = Path::new(program).file_name()?;
+    PROFILES.into_iter().find(|profile| name == profile.program).map(|profile| profile.known)
+}
+
 /// All of them, for people.
 pub fn list() -> String {
     let mut out = String::new();
@@ -127,6 +142,8 @@ mod tests {
             }
             assert!(list().contains(&format!("{:<11} {words}", profile.name)));
         }
+        assert_eq!(known_of("/usr/sbin/nginx".as_ref()), Some(PROFILES[1].known));
+        assert_eq!(known_of("/usr/bin/true".as_ref()), None);
         let wrong = "apache".parse::<Choice>().unwrap_err();
         assert!(wrong.contains("write redis, nginx, haproxy, memcached, postgresql, or list"), "{wrong}");
     }

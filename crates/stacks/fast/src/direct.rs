@@ -208,6 +208,8 @@ impl SlowState {
             () => Ending::Closed,
         });
         if let Some(tuple) = tuple {
+            let (none, socket) = ((probes::NONE, probes::NONE), owner(index, slot).0);
+            probes::end(none, socket, why.in_short(), tuple.local_end(), tuple.remote_end());
             self.host.remember(index, &tuple, true, why);
         }
         self.host.watch_end(&end, was_reset);

@@ -42,7 +42,7 @@ pub enum Ending {
 
 impl Ending {
     /// As tracers and the flight recorder have it, with the errno (positive) or 0.
-    pub(super) fn in_short(self) -> (End, i32) {
+    pub fn in_short(self) -> (End, i32) {
         match self {
             Self::PeerClosed | Self::Closed | Self::PeersClosed => (End::Orderly, 0),
             Self::NoFin | Self::Left => (End::GivenUp, ETIMEDOUT),
