@@ -17,7 +17,7 @@ install: ## Install what `make build` has built: PREFIX=/usr/local DESTDIR= SYSC
 uninstall: ## Remove it again, by the same values; a configuration that was changed stays
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SYSCONFDIR="$(SYSCONFDIR)" scripts/install --remove
 
-dist: build ## Packages for Debian and RPM, a tarball and a list of what is in them, in target/dist: VERSION= OUT=
+dist: build ## Packages for Debian and RPM, a tarball, a container image and a list of what is in them, in target/dist: VERSION= OUT=
 	@scripts/setup dist
 	@VERSION="$(VERSION)" OUT="$(OUT)" scripts/dist
 

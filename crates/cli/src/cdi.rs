@@ -45,6 +45,7 @@ enum Action {
     /// Print the description, or write it to a file
     #[command(after_help = "Examples:
   towpath cdi generate --output /etc/cdi/towpath.json
+  towpath cdi generate --copy /opt/towpath/lib --output /etc/cdi/towpath.json    from the service's image, for its host
   towpath cdi generate --require --output /etc/cdi/towpath.json    connections fail rather than use the kernel's TCP
 
 A device gives a container the library, the directory of the service's socket, and the variables that load the library into each
@@ -65,6 +66,10 @@ struct Generate {
     /// Programs fail rather than use the kernel's TCP
     #[arg(long)]
     require: bool,
+    /// Copy the library, the loader and a glibc for it to DIRECTORY and DIRECTORY-glibc, and describe them there: for a service
+    /// that is in a container itself
+    #[arg(long, value_name = "DIRECTORY")]
+    copy: Option<PathBuf>,
     /// The file, such as /etc/cdi/towpath.json; without it the description is printed
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -103,10 +108,15 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 /// The description of all devices.
 fn description(generate: &Generate, library: &Path) -> Result<String, String> {
-    let glibc = of_loader(library).unwrap_or_else(|why| {
+    let mut glibc = of_loader(library).unwrap_or_else(|why| {
         complain(&format!("programs with musl are to run on the kernel's TCP: {why}"));
         BTreeMap::new()
     });
+    let mut library = library.to_owned();
+    if let Some(directory) = &generate.copy {
+        library = copied(&library, &mut glibc, directory)?;
+    }
+    let library = &library;
     let device = |name, socket, require| device(name, socket, require, library, &glibc);
     let mut devices = vec![device(FAST, &generate.socket, generate.require)?];
     for (name, socket) in &generate.stack {
@@ -176,6 +186,34 @@ fn beside(library: &Path) -> PathBuf {
     directory.into()
 }
 
+/// Copies all that containers load to a directory, and glibc to that beside it. What glibc's files are then is changed, too.
+fn copied(library: &Path, glibc: &mut Glibc, directory: &Path) -> Result<PathBuf, String> {
+    if !directory.is_absolute() || directory.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Err(format!("{}: name a whole path without spaces and colons", directory.display()));
+    }
+    let copy = |from: &Path, to: &Path| {
+        // Programs that run keep the file that they have loaded.
+        let new = to.with_extension("new");
+        let done = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(from, &new));
+        let done = done.and_then(|_| fs::rename(&new, to));
+        done.map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+    };
+    let new = directory.join("libtowpath.so");
+    for name in &INSTALLED[1..3] {
+        let from = library.with_file_name(name);
+        if from.exists() {
+            copy(&from, &directory.join(name))?;
+        }
+    }
+    copy(library, &new)?;
+    for (name, path) in glibc {
+        let to = beside(&new).join(name);
+        copy(path, &to)?;
+        *path = to;
+    }
+    Ok(new)
+}
+
 /// Nobody writes through it; a socket can be connected to all the same.
 fn mount(from: &Path, to: &Path) -> Value {
     let options = ["rbind", "ro", "nosuid", "nodev"];
@@ -196,7 +234,7 @@ mod tests {
 
     fn asked(stack: &[&str]) -> Generate {
         let stack = stack.iter().map(|text| named(text).unwrap()).collect();
-        Generate { socket: SYSTEM_SOCKET.into(), stack, require: false, output: None }
+        Generate { socket: SYSTEM_SOCKET.into(), stack, require: false, copy: None, output: None }
     }
 
     #[test]
@@ -245,6 +283,20 @@ mod tests {
             let path = json!(format!("{}-glibc/{name}", scratch.display()));
             assert!(inside.contains(&&path), "{path}: {inside:?}");
         }
+        // Of copies nothing is where it was.
+        let place = scratch.join("copy/lib");
+        let copied = Generate { copy: Some(place.clone()), ..asked(&[]) };
+        let text = description(&copied, &library).unwrap();
+        let all: Value = serde_json::from_str(&text).unwrap();
+        let mounts = all["devices"][0]["containerEdits"]["mounts"].as_array().unwrap();
+        for mount in mounts.iter().skip(1) {
+            assert!(mount["hostPath"].as_str().unwrap().starts_with(place.to_str().unwrap()), "{text}");
+            assert!(Path::new(mount["hostPath"].as_str().unwrap()).exists(), "{text}");
+        }
+        assert!(mounts.len() >= 4 && place.join("towpath-loader").exists() && text.contains("lib-glibc/libc.so.6"));
+        assert!(
+            description(&Generate { copy: Some("a".into()), ..asked(&[]) }, &library).unwrap_err().contains("whole")
+        );
         fs::remove_file(scratch.join("towpath-loader")).unwrap();
         assert!(of_loader(&library).unwrap_err().contains("are not beside"));
         fs::remove_dir_all(&scratch).unwrap();

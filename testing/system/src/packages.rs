@@ -28,6 +28,11 @@ impl Packages {
     pub fn rpm(&self, version: &str) -> PathBuf {
         self.0.join(format!("towpath-{version}.{}.rpm", std::env::consts::ARCH))
     }
+    /// The container image.
+    pub fn image(&self, version: &str) -> PathBuf {
+        let architecture = Program::line("dpkg --print-architecture").run(60).ok();
+        self.0.join(format!("towpath-{version}-oci-{}.tar", architecture.trim()))
+    }
     /// What the programs are made of.
     pub fn sbom(&self, version: &str) -> PathBuf {
         self.0.join(format!("towpath-{version}.cdx.json"))

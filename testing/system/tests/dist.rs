@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use towpath_system_tests::{Program, Scratch, packages};
+use std::path::Path;
+use towpath_system_tests::{Program, Scratch, packages, require_program, require_root};
 
 #[test]
 fn the_packages_have_the_same_files() {
@@ -37,6 +38,23 @@ fn the_packages_have_the_same_files() {
     // Nobody but `towpath run` loads the library.
     let provided = Program::line("rpm -qp --provides").arg(packages.rpm("0.1.0")).run(60).ok();
     assert!(!provided.contains("libtowpath"), "{provided}");
+}
+
+/// An engine reads the image without a registry, and its programs have all that they need in it.
+#[test]
+fn a_container_engine_loads_the_image_and_runs_its_programs() {
+    require_root();
+    require_program("podman", "podman");
+    let scratch = Scratch::new("image");
+    let packages = packages::packed(&scratch, "dist", "0.1.0", "host");
+    let load = Path::new(env!("CARGO_MANIFEST_DIR")).join("cdi/load");
+    let run = |line: &str| {
+        let program = Program::new(&[&load]).arg(packages.image("0.1.0")).arg("localhost/towpath:0.1.0");
+        line.split(' ').fold(program, Program::arg).run(300).ok()
+    };
+    assert!(run("towpath version").starts_with("towpath 0.1.0 ("));
+    let checked = run("towpath check-config /etc/towpath/towpathd.toml");
+    assert!(checked.contains("towpathd.toml"), "{checked}");
 }
 
 fn own((path, mode): (&str, &str)) -> (String, String) {
@@ -73,6 +91,18 @@ fn what_the_programs_are_made_of_is_listed() {
 
 #[test]
 #[ignore = "slow; make test-slow runs it"]
+fn debians_own_judge_finds_no_error_in_the_package() {
+    require_program("lintian", "lintian");
+    let scratch = Scratch::new("lintian");
+    let packages = packages::packed(&scratch, "dist", "0.1.0", "host");
+    // Tests pack without compression.
+    let known = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
+    let lintian = Program::line("lintian --allow-root --fail-on error --suppress-tags").arg(known);
+    lintian.arg(packages.deb("0.1.0")).run(600).ok();
+}
+
+#[test]
+#[ignore = "slow; make test-slow runs it"]
 fn the_same_build_gives_the_same_packages() {
     let scratch = Scratch::new("packages");
     // With the library for old systems, which fails if it needs a newer glibc.
@@ -81,5 +111,5 @@ fn the_same_build_gives_the_same_packages() {
         fs::read_to_string(packages.0.join("SHA256SUMS")).unwrap()
     });
     assert_eq!(sums[0], sums[1]);
-    assert_eq!(sums[0].lines().count(), 5);
+    assert_eq!(sums[0].lines().count(), 6);
 }

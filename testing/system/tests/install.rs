@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use towpath_system_tests::{Finished, Program, Scratch, bin_dir};
 
@@ -79,4 +80,25 @@ fn what_is_not_built_or_cannot_work_is_said() {
         assert!(refused.code != 0 && refused.err.contains(why), "{}", refused.err);
     }
     assert_eq!(files(&scratch.path("root")), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_cargo_that_is_missing_or_too_old_is_said_with_the_remedy() {
+    let scratch = Scratch::new("cargo");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/setup");
+    let fake = scratch.path("cargo");
+    let setup = || {
+        let refused =
+            Program::new(&[&script]).arg("build").env("PATH", format!("{}:/usr/bin:/bin", scratch.0.display())).run(60);
+        assert!(refused.code == 1 && refused.err.contains("sh.rustup.rs"), "{refused:?}");
+        refused.err
+    };
+    for (version, why) in [("0.66.0", "cargo 0.66.0 is too old"), ("1.9.0", "cargo 1.9.0 is too old")] {
+        std::fs::write(&fake, format!("#!/bin/sh\necho 'cargo {version} (debian)'\n")).unwrap();
+        std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(setup().contains(why));
+    }
+    // Whoever has a cargo in /usr/bin does not miss one.
+    std::fs::remove_file(&fake).unwrap();
+    assert!(Path::new("/usr/bin/cargo").exists() || setup().contains("cargo is missing"));
 }
