@@ -10,6 +10,8 @@ use towpath_service::options::Options;
   towpath serve                                     for your own programs, inside this machine
   sudo towpath serve --interface eth1               on eth1, for root's programs
   sudo towpath serve --interface eth1 --interface eth2  on both, as the kernel's routes lead
+  sudo towpath serve --interface 'eth*'             on all that match, now or later
+  sudo towpath serve --interface default-route      on those of the default routes
   sudo towpath serve --interface eth1 --cores 2 --admit group:web
   towpath serve --config towpath.toml               with a configuration file
 

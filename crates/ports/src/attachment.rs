@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// The kernel frees the place of a closed socket a moment later. All queues of an interface together have so long.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 
+/// The number of no interface.
+pub const NOWHERE: u32 = 0;
+
 /// How to attach to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachConfig {
@@ -226,6 +229,27 @@ impl Attachment {
         }
         attachment.receive_packets(&attachment.interface.clone())?;
         Ok(attachment)
+    }
+
+    /// On no interface yet: [`Attachment::follow`] attaches to one. It has a place, and will have so many sockets at most. `name`:
+    /// in errors.
+    pub fn waiting(tables: &Tables, place: u32, name: &str, how: AttachConfig, queues: usize) -> Self {
+        let interface = Interface { name: name.into(), index: NOWHERE, mtu_bytes: 0, is_virtual: false };
+        Self {
+            own_link: None,
+            link: None,
+            tables: tables.clone(),
+            attached: 0,
+            place,
+            interface,
+            wanted: how.mode,
+            own: how.own,
+            mode: how.mode.unwrap_or(SteerMode::Driver),
+            config: XskConfig { tagged: how.tagged, ..XskConfig::default() },
+            queues: Vec::new(),
+            expected: queues,
+            following: None,
+        }
     }
 
     /// Has the packet sockets receive, if they are to.

@@ -18,6 +18,7 @@ use crate::port_proof;
 use crate::privileged;
 use crate::received;
 use crate::reload;
+use crate::stack_factory::states;
 use crate::state::ServiceState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SendFlags, SocketFlags};
@@ -337,7 +338,7 @@ fn status(state: &ServiceState, operator: bool, seen: impl Fn(u32) -> bool) -> a
         pid: privileged::service_process(),
         uptime_us: state.started.elapsed().as_micros() as u64,
         socket: state.settings.socket.clone(),
-        interfaces: state.settings.interfaces.iter().map(|interface| interface.status()).collect(),
+        interfaces: states(&state.settings.interfaces),
         flow_groups: flow_groups.collect(),
         workers: status.workers,
         sizing: state.threads.sizing(state.stack.name(), false),

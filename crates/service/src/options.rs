@@ -56,7 +56,8 @@ pub struct Options {
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve this network interface (root; may be repeated); without it only connections within this machine
+    /// Serve this network interface (root; may be repeated), those of a pattern ('eth*'), or those of the default routes
+    /// (default-route); without it only connections within this machine
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
     /// Who judges the first SYNs of connections over the interface: respect, the kernel's firewall and the policy, or own,

@@ -52,6 +52,30 @@ pub trait ServedInterface: Send + Sync + fmt::Debug {
     fn name(&self) -> String;
     /// Its state now.
     fn status(&self) -> InterfaceStatus;
+    /// The pattern whose place it is.
+    fn pattern(&self) -> Option<&str> {
+        None
+    }
+    /// The pattern that has chosen none for this place. `None`: an interface has it, or it is one interface's own.
+    fn waits_for(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// The state of all interfaces. A pattern that has chosen none at all has one entry.
+pub fn states(all: &[Arc<dyn ServedInterface>]) -> Vec<InterfaceStatus> {
+    let has_chosen = |pattern: &str| all.iter().any(|one| one.waits_for().is_none() && one.pattern() == Some(pattern));
+    let mut waiting = Vec::new();
+    let mut shown = Vec::new();
+    for one in all {
+        match one.waits_for() {
+            Some(pattern) if waiting.contains(&pattern) || has_chosen(pattern) => continue,
+            Some(pattern) => waiting.push(pattern),
+            None => {}
+        }
+        shown.push(one.status());
+    }
+    shown
 }
 
 impl StartedStack {

@@ -194,7 +194,8 @@ pub fn interface_index(name: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(&socket, name).ok()
 }
 
-fn check_privileges(interface: &str, own: bool) -> Result<(), InterfaceError> {
+/// Has this process what serving an interface takes?
+pub fn check_privileges(interface: &str, own: bool) -> Result<(), InterfaceError> {
     let mut needed = vec![
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
         (CapabilitySet::NET_RAW, "CAP_NET_RAW"),

@@ -5,6 +5,8 @@ use crate::attach::{InterfaceError, mode_of};
 use crate::health;
 use crate::interface::{self, Opened};
 use crate::network::held_ports::HeldPorts;
+use crate::network::matching::matching;
+use crate::network::netlink::Netlink;
 use crate::network::{HostNetwork, Watcher};
 use std::sync::Arc;
 use towpath_fast::{FastStack, FastStackConfig};
@@ -12,7 +14,7 @@ use towpath_ports::Port;
 use towpath_ports::listening::Listening;
 use towpath_ports::memory::Loopback;
 use towpath_runtime::{AdmissionPolicy, OrphanLimits};
-use towpath_service::config::Config;
+use towpath_service::config::{Config, Selector};
 use towpath_service::privileged;
 use towpath_service::stack_factory::{ServedInterface, StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
@@ -24,8 +26,19 @@ pub fn most_cores(config: &Config) -> usize {
     let most = config.cores.most(cpus, config.cpus.len());
     // More cores than the interface with the fewest queues has are of no use, so a range ends there. A fixed number is the
     // operator's choice: if it is too large, the start fails and says so.
-    let queues = config.interface.iter().map(|interface| health::receive_queues(interface)).min();
+    let queues =
+        config.interface.iter().flat_map(|text| names_of(text)).map(|name| health::receive_queues(&name)).min();
     queues.filter(|_| config.cores.is_chosen()).map_or(most, |queues| most.min(queues))
+}
+
+/// The interfaces that are meant now.
+fn names_of(text: &str) -> Vec<String> {
+    let chosen = match Selector::parse(text) {
+        Ok(Selector::Name(name)) => return vec![name],
+        Ok(selector) => Netlink::connect().and_then(|mut netlink| matching(&mut netlink, &selector)),
+        Err(_) => return Vec::new(),
+    };
+    chosen.unwrap_or_default().into_iter().map(|device| device.name).collect()
 }
 
 /// Starts the stack.

@@ -41,6 +41,8 @@ pub enum Looked {
     Reopened,
     /// It is not there.
     Gone,
+    /// Nothing matches its pattern. The kernel tells of what appears.
+    Waiting,
 }
 
 /// See the module.
@@ -51,6 +53,8 @@ pub struct Follower {
     /// The place of its first port in each flow group.
     first: PortId,
     groups: usize,
+    /// For how many queues there are ports.
+    queues: u32,
     /// The trouble that the log tells of.
     said: Option<String>,
     /// It has gone, and the holder has not said yet that it is back. It may come back with our program and without its
@@ -61,9 +65,15 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Of an interface whose queues are dealt out to so many flow groups.
-    pub fn new(holder: Arc<Holder>, health: Arc<Health>, made: Made, first: PortId, groups: usize) -> Self {
-        Self { holder, health, made, first, groups, said: None, gone: false, asked: Instant::now() }
+    /// Of an interface with ports for so many queues, which are dealt out to so many flow groups.
+    pub fn new(
+        holder: Arc<Holder>,
+        health: Arc<Health>,
+        made: Made,
+        first: PortId,
+        (queues, groups): (u32, usize),
+    ) -> Self {
+        Self { holder, health, made, first, groups, queues, said: None, gone: false, asked: Instant::now() }
     }
 
     /// Opens the interface again if it has gone and come back. Logs its troubles.
@@ -77,6 +87,7 @@ impl Follower {
             Ok(()) => Looked::Reopened,
             // It may have got its program back, and its sockets have stayed.
             Err(InterfaceError::InPlace(_)) => Looked::InPlace,
+            Err(InterfaceError::NotThere(_)) if self.health.is_chosen() => Looked::Waiting,
             Err(InterfaceError::NotThere(_)) => Looked::Gone,
             Err(error) => {
                 let text = Some(error.to_string());
@@ -87,7 +98,10 @@ impl Follower {
                 Looked::Gone
             }
         };
-        self.gone = looked == Looked::Gone;
+        if looked == Looked::Waiting && !self.gone && self.health.has_been() {
+            tracing::info!(pattern = self.health.name(), "an interface has gone, and its place is free");
+        }
+        self.gone = matches!(looked, Looked::Gone | Looked::Waiting);
         if !self.gone {
             self.said = None;
             self.health.look();
@@ -113,13 +127,18 @@ impl Follower {
     fn reopen(&self) -> Result<(), InterfaceError> {
         let parts = self.holder.open(self.groups)?;
         let (description, sockets) = (parts.description(), parts.into_sockets());
-        let Description { index, queues, .. } = description;
         let count = sockets.len();
-        let (mtu, ports) = open_ports(sockets, queues, self.first, self.groups).map_err(InterfaceError::Mapping)?;
-        tracing::info!(interface = self.health.name(), queues = ports.len(), mtu, "serving the interface again");
+        let (mtu, ports) =
+            open_ports(sockets, self.queues, self.first, self.groups).map_err(InterfaceError::Mapping)?;
+        tracing::info!(
+            interface = self.health.name_of(description.index),
+            queues = ports.len(),
+            mtu,
+            "serving the interface"
+        );
         let ports = ports.into_iter().map(|(flow_group, number, port)| NewPort { flow_group, number, port }).collect();
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reopened { description, mtu, ports });
-        self.health.moved_to(index, count);
+        self.health.moved_to(&description, count);
         Ok(())
     }
 }

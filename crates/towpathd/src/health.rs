@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use towpath_ports::attachment::{Description, SteerMode};
+use towpath_ports::attachment::{Description, NOWHERE, SteerMode};
 use towpath_ports::link::Link;
 use towpath_service::api::InterfaceStatus;
-use towpath_service::config::FirewallSetting;
+use towpath_service::config::{FirewallSetting, Selector};
 use towpath_service::stack_factory::ServedInterface;
 
 /// The kernel's choice of a listener is another one there, so none is asked for on any interface.
@@ -20,22 +20,40 @@ pub struct Health {
     /// The tag of its frames.
     vlan: Option<u16>,
     index: AtomicU32,
-    /// How its frames leave the kernel.
-    mode: SteerMode,
-    /// Why.
-    reason: &'static str,
+    /// How its frames leave the kernel, and why.
+    way: Mutex<Way>,
+    /// The mode that the configuration asks for.
+    wanted: Option<SteerMode>,
     /// SYNs are to be taken before the kernel's firewall.
     own: bool,
     /// They are.
     takes_early: AtomicBool,
-    /// Numbers of our programs, one of which is attached.
-    programs: [u32; 2],
     /// Receive queues with a socket of ours.
     sockets: AtomicU32,
     /// Frames of ours that have come on others.
     strays: AtomicU64,
     /// The trouble that the log tells of.
     said: Mutex<Option<String>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    mode: SteerMode,
+    reason: &'static str,
+    /// Numbers of our programs, one of which is attached.
+    programs: [u32; 2],
+}
+
+impl Way {
+    fn of(interface: &Description, wanted: Option<SteerMode>) -> Self {
+        Self { mode: interface.mode, reason: interface.reason(wanted), programs: interface.programs }
+    }
+
+    /// Does the kernel tell everybody which program is on it? Of the ingress hook it does not: only the interface's holder
+    /// can ask.
+    fn shows_program(self) -> bool {
+        self.mode != SteerMode::Packet
+    }
 }
 
 impl Health {
@@ -51,11 +69,10 @@ impl Health {
             configured: name.into(),
             vlan,
             index: interface.index.into(),
-            mode: interface.mode,
-            reason: interface.reason(wanted),
+            way: Mutex::new(Way::of(interface, wanted)),
+            wanted,
             own: interface.own,
             takes_early: interface.own.into(),
-            programs: interface.programs,
             sockets: (sockets as u32).into(),
             strays: AtomicU64::new(0),
             said: Mutex::default(),
@@ -67,9 +84,29 @@ impl Health {
         receive_queues(&self.name())
     }
 
-    /// It was made anew, with this number and so many sockets.
-    pub fn moved_to(&self, index: u32, sockets: usize) {
-        self.index.store(index, Ordering::Relaxed);
+    fn way(&self) -> Way {
+        *self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Was it chosen by a pattern, and not by its name?
+    pub fn is_chosen(&self) -> bool {
+        Selector::is_open(&self.configured)
+    }
+
+    /// Has it had an interface?
+    pub fn has_been(&self) -> bool {
+        self.index.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// The name of the interface with this number; the configured one, if there is none.
+    pub fn name_of(&self, index: u32) -> String {
+        Link::of(index).ok().flatten().map_or_else(|| self.configured.clone(), |link| link.name)
+    }
+
+    /// It was made anew, or another one was chosen, with so many sockets.
+    pub fn moved_to(&self, interface: &Description, sockets: usize) {
+        *self.way.lock().unwrap_or_else(PoisonError::into_inner) = Way::of(interface, self.wanted);
+        self.index.store(interface.index, Ordering::Relaxed);
         self.sockets.store(sockets as u32, Ordering::Relaxed);
     }
 
@@ -78,24 +115,20 @@ impl Health {
         self.link().is_some_and(|link| self.steers(&link))
     }
 
-    /// Does the kernel tell everybody which program is on it? Of the ingress hook it does not: only the interface's holder
-    /// can ask.
-    fn shows_program(&self) -> bool {
-        self.mode != SteerMode::Packet
-    }
-
     /// Does it tell everybody of each of our programs there?
     pub fn shows_all(&self) -> bool {
-        self.shows_program() && !self.own
+        self.way().shows_program() && !self.own
     }
 
     /// Is one of our programs on it, as far as is shown?
     fn steers(&self, link: &Link) -> bool {
-        !self.shows_program() || link.program.is_some_and(|program| self.programs.contains(&program))
+        let way = self.way();
+        !way.shows_program() || link.program.is_some_and(|program| way.programs.contains(&program))
     }
 
     fn link(&self) -> Option<Link> {
-        Link::of(self.index.load(Ordering::Relaxed)).ok().flatten()
+        let index = Some(self.index.load(Ordering::Relaxed)).filter(|index| *index != NOWHERE)?;
+        Link::of(index).ok().flatten()
     }
 
     /// SYNs are taken before the kernel's firewall from now on, or are not.
@@ -114,7 +147,8 @@ impl Health {
 
     /// Logs a trouble that has come, and its end.
     pub fn look(&self) {
-        let now = self.status().trouble;
+        // A place that waits is no trouble; that nothing matches was said at the start.
+        let now = self.status().trouble.filter(|_| self.waits_for().is_none());
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match &now {
             _ if *said == now => {}
@@ -130,8 +164,16 @@ impl ServedInterface for Health {
         self.link().map_or_else(|| self.configured.clone(), |link| link.name)
     }
 
+    fn pattern(&self) -> Option<&str> {
+        self.is_chosen().then_some(&self.configured)
+    }
+
+    fn waits_for(&self) -> Option<&str> {
+        self.pattern().filter(|_| self.link().is_none())
+    }
+
     fn status(&self) -> InterfaceStatus {
-        let link = self.link();
+        let (link, way) = (self.link(), self.way());
         let is_there = link.is_some();
         // One that has gone is looked for by the name that the configuration has.
         let link = link.unwrap_or_else(|| Link { name: self.configured.clone(), ..Link::default() });
@@ -144,14 +186,14 @@ impl ServedInterface for Health {
             up: link.up,
             carrier: is_there && link.carrier,
             steering,
-            program: if self.shows_program() { link.program } else { is_there.then_some(self.programs[0]) },
-            mode: match self.mode {
+            program: if way.shows_program() { link.program } else { is_there.then_some(way.programs[0]) },
+            mode: match way.mode {
                 SteerMode::Packet => SteerMode::Packet,
                 _ if link.generic => SteerMode::Generic,
                 _ => SteerMode::Driver,
             }
             .to_string(),
-            reason: self.reason.into(),
+            reason: way.reason.into(),
             firewall: if takes_early { FirewallSetting::Own } else { FirewallSetting::Respect },
             queues: queues as u32,
             sockets: self.sockets.load(Ordering::Relaxed),
@@ -159,7 +201,12 @@ impl ServedInterface for Health {
             trouble: None,
         };
         let not_early = (self.own && !takes_early).then(|| NOT_EARLY.into());
-        status.trouble = trouble(&status, is_there).or(not_early);
+        status.trouble = match self.waits_for() {
+            Some(pattern) => Some(format!(
+                "no interface that is up matches {pattern}: the next one that appears is served; `ip -br link` lists all"
+            )),
+            None => trouble(&status, is_there).or(not_early),
+        };
         status
     }
 }

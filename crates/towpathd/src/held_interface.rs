@@ -1,17 +1,23 @@
 //! The interfaces that the broker holds for its worker: the attached programs, their maps, and the sockets of their queues.
 //! They stay when the worker dies, so that no segment of its connections reaches the kernel, which would reset them.
 
-use crate::attach::{ASK_AGAIN, IN_PLACE, InterfaceError, SERVED_ALREADY, attach, interface_index, tables_of};
+use crate::attach::{
+    ASK_AGAIN, IN_PLACE, InterfaceError, SERVED_ALREADY, attach, check_privileges, interface_index, tables_of,
+};
 use crate::health::receive_queues;
+use crate::network::matching::{Named, matching};
+use crate::network::netlink::Netlink;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_broker::Refusal;
-use towpath_ports::attachment::{AttachConfig, AttachError, Attachment, Description, Parts, SteerMode, Tables};
+use towpath_ports::attachment::{
+    AttachConfig, AttachError, Attachment, Description, NOWHERE, Parts, SteerMode, Tables,
+};
 use towpath_ports::link::Link;
 use towpath_ports::xsk::XskError;
-use towpath_service::config::{FirewallSetting, VlanSetting};
+use towpath_service::config::{FirewallSetting, PATTERN_PLACES, Selector, VlanSetting};
 use towpath_service::privileged;
 
 /// Most queues for which the worker can demand a socket. The steering program knows no more.
@@ -35,7 +41,12 @@ pub struct HeldInterfaces {
 
 /// One of them.
 struct HeldInterface {
+    /// Its name, or the pattern that chooses one.
     name: String,
+    /// Of a pattern, or of the default routes.
+    selector: Option<Selector>,
+    /// Most sockets for which the worker has ports; of a pattern's interface.
+    most: usize,
     /// The tag of its frames.
     vlan: Option<u16>,
     attachment: Option<Attachment>,
@@ -46,12 +57,13 @@ struct HeldInterface {
 impl HeldInterfaces {
     /// Those of these names, which are not attached to yet.
     pub fn new(names: &[String], vlans: &VlanSetting, mode: Option<SteerMode>, firewall: FirewallSetting) -> Self {
-        let held = |(place, name): (usize, &String)| {
-            let (name, vlan) = (name.clone(), vlans.of(place));
-            HeldInterface { name, vlan, attachment: None, given: false }
+        let held = |(place, name): (usize, String)| {
+            let vlan = vlans.of(place);
+            let selector = Selector::parse(&name).ok().filter(|selector| !matches!(selector, Selector::Name(_)));
+            HeldInterface { name, selector, most: 0, vlan, attachment: None, given: false }
         };
         let own = firewall == FirewallSetting::Own;
-        Self { mode, own, tables: None, all: names.iter().enumerate().map(held).collect() }
+        Self { mode, own, tables: None, all: places(names).into_iter().enumerate().map(held).collect() }
     }
 
     /// Is there none?
@@ -78,19 +90,24 @@ impl HeldInterfaces {
     pub fn index(&self, number: u32) -> Option<u32> {
         let held = self.all.get(number as usize)?;
         let served = held.attachment.as_ref().filter(|attachment| attachment.is_in_place());
-        served.map(Attachment::index).or_else(|| interface_index(&held.name))
+        let by_name = || interface_index(&held.name).filter(|_| held.selector.is_none());
+        served.map(Attachment::index).or_else(by_name)
     }
 
     /// Prepares one for the worker. Returns what the worker must know of it. A worker that has it can ask again when it was
     /// made anew: the tables stay the same then.
     pub fn open(&mut self, number: u32, queues: u32) -> Result<String, (i32, String)> {
         let least = queues.min(MOST_QUEUES) as usize;
+        if let Some(selector) = self.all.get(number as usize).and_then(|held| held.selector.clone()) {
+            return self.open_chosen(number, &selector, least);
+        }
         let held = self.all.get_mut(number as usize).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
         let config = AttachConfig { tagged: held.vlan.is_some(), mode: self.mode, own: self.own };
         let attachment = match held.attachment.take() {
             Some(attachment) if held.given => {
                 let attachment = held.attachment.insert(attachment);
-                follow(attachment, &held.name, least)?;
+                let queues = attachment.queues().max(least);
+                follow(attachment, &held.name, queues)?;
                 return Ok(attachment.description().encode());
             }
             Some(left) => again(left, &mut self.tables, number, config, &held.name, least),
@@ -100,6 +117,77 @@ impl HeldInterfaces {
         let description = held.attachment.insert(attachment).description().encode();
         held.given = true;
         Ok(description)
+    }
+
+    /// [`HeldInterfaces::open`] for a place of a pattern. It has the first interface that matches and that no other place has.
+    /// Where there is none, the place waits: the worker has its tables, and asks again when something has changed.
+    fn open_chosen(&mut self, number: u32, selector: &Selector, least: usize) -> Result<String, (i32, String)> {
+        let place = number as usize;
+        let is_free = |held: &HeldInterface| held.attachment.as_ref().is_none_or(|one| !exists(one.index()));
+        // Of several free places of a pattern the first one asks.
+        let is_first = !self.all[..place].iter().any(|held| held.selector.as_ref() == Some(selector) && is_free(held));
+        let mut candidates = if is_first { self.candidates(selector) } else { Vec::new() };
+        let Self { mode, own, tables, all } = self;
+        let held = all.get_mut(place).ok_or((libc::EPERM, "no such interface is served".to_owned()))?;
+        let config = AttachConfig { tagged: false, mode: *mode, own: *own };
+        if let Some(attachment) = held.attachment.as_mut().filter(|_| held.given) {
+            if exists(attachment.index()) {
+                let (name, queues) = (attachment.name().unwrap_or_default(), attachment.queues());
+                follow(attachment, &name, queues)?;
+                return Ok(attachment.description().encode());
+            }
+            let none = format!("no interface matches {}", held.name);
+            let mut failed = (libc::ENODEV, none);
+            for Named { name, .. } in candidates {
+                let queues = receive_queues(&name).min(held.most).max(least);
+                match follow(attachment, &name, queues) {
+                    Ok(()) => return Ok(attachment.description().encode()),
+                    Err((ASK_AGAIN, why)) => return Err((ASK_AGAIN, why)),
+                    Err(error) => failed = error,
+                }
+            }
+            return Err(failed);
+        }
+        let left = held.attachment.take().filter(|left| exists(left.index()));
+        let attachment = match left {
+            Some(left) => {
+                let name = left.name().unwrap_or_else(|| held.name.clone());
+                again(left, tables, number, config, &name, least).map_err(|error| error.told())?
+            }
+            None => {
+                let mut chosen = None;
+                while chosen.is_none() && !candidates.is_empty() {
+                    let Named { name, .. } = candidates.remove(0);
+                    match attach(tables, number, &name, config, least) {
+                        Ok(attachment) => chosen = Some(attachment),
+                        Err(error) => tracing::warn!(%error, "an interface that matches is left out"),
+                    }
+                }
+                match chosen {
+                    Some(attachment) => attachment,
+                    None => wait(tables, number, &held.name, config, least).map_err(|error| error.told())?,
+                }
+            }
+        };
+        held.most = attachment.queues();
+        held.given = true;
+        Ok(held.attachment.insert(attachment).description().encode())
+    }
+
+    /// What matches and is not served yet.
+    fn candidates(&self, selector: &Selector) -> Vec<Named> {
+        let found = Netlink::connect().and_then(|mut netlink| matching(&mut netlink, selector));
+        let mut found = found.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot ask the kernel for its interfaces");
+            Vec::new()
+        });
+        found.retain(|device| {
+            !self.all.iter().any(|held| match &held.attachment {
+                Some(attachment) => attachment.index() == device.index,
+                None => held.selector.is_none() && held.name == device.name,
+            })
+        });
+        found
     }
 
     fn given(&mut self, number: u32) -> Result<&mut Attachment, i32> {
@@ -166,6 +254,30 @@ fn again(
     Ok(left)
 }
 
+/// A place of a pattern that nothing matches yet.
+fn wait(
+    tables: &mut Option<Tables>,
+    number: u32,
+    name: &str,
+    config: AttachConfig,
+    least: usize,
+) -> Result<Attachment, InterfaceError> {
+    check_privileges(name, config.own)?;
+    Ok(Attachment::waiting(&tables_of(tables, name, config.own)?, number, name, config, least))
+}
+
+/// What has a number each: first the names of the configuration, then the places of its patterns, dealt out to them in turn.
+pub fn places(names: &[String]) -> Vec<String> {
+    let (patterns, named): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| Selector::is_open(name));
+    let chosen = patterns.iter().cycle().take(if patterns.is_empty() { 0 } else { PATTERN_PLACES });
+    named.into_iter().chain(chosen.cloned()).collect()
+}
+
+/// Is there an interface with this index?
+fn exists(index: u32) -> bool {
+    index != NOWHERE && Link::of(index).ok().flatten().is_some()
+}
+
 /// Is there such an interface, and is it up?
 fn is_up(name: &str) -> bool {
     is_there(interface_index(name))
@@ -179,7 +291,7 @@ fn is_there(index: Option<u32>) -> bool {
 /// Attaches to the interface that has the name now, if the one that was served has gone. It gets a socket for as many
 /// queues as before. One that has lost the program alone gets that back, and keeps its sockets. It waits for nothing, as the
 /// broker has other requests: [`ASK_AGAIN`].
-fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (i32, String)> {
+fn follow(attachment: &mut Attachment, name: &str, queues: usize) -> Result<(), (i32, String)> {
     // One that is still there may have another name. One that has gone is found by its own.
     let name = &*attachment.name().unwrap_or_else(|| name.to_owned());
     if attachment.is_in_place() {
@@ -193,7 +305,6 @@ fn follow(attachment: &mut Attachment, name: &str, least: usize) -> Result<(), (
     if !is_up(name) {
         return Err((libc::ENODEV, format!("{name} is not there, or down")));
     }
-    let queues = attachment.queues().max(least);
     attachment.follow(name, queues).map_err(|error| {
         let busy = matches!(error, AttachError::Xsk(XskError::QueueBusy(..)));
         let (errno, why) = InterfaceError::from(error).told();
@@ -222,7 +333,7 @@ impl Holder {
             Some(_) => Self::Broker(number),
             None => Self::Own(Arc::clone(&own), number),
         };
-        (0..names.len() as u32).map(holder).collect()
+        (0..places(names).len() as u32).map(holder).collect()
     }
 
     /// The interface's number in the configuration.

@@ -3,7 +3,7 @@
 use crate::attach::InterfaceError;
 use crate::follow::{Follower, Made, Reopened, open_ports, ports_each};
 use crate::health::Health;
-use crate::held_interface::Holder;
+use crate::held_interface::{Holder, places};
 use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use crate::served::Interface;
@@ -15,11 +15,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use towpath_fast::SynCounts;
 use towpath_ports::Port;
+use towpath_ports::attachment::NOWHERE;
 use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_ports::steering::{Segments, SteerError, SteerMode, Steering};
 use towpath_runtime::log_throttle::LogThrottle;
-use towpath_service::config::{FirewallSetting, VlanSetting};
+use towpath_service::config::{FirewallSetting, Selector, VlanSetting};
 use towpath_service::privileged;
 use towpath_service::stack_factory::ServedInterface;
 use towpath_tcp::flow::{FourTuple, PortId};
@@ -56,7 +57,8 @@ pub fn open(
     let (mut steering, mut each) = (None, Vec::new());
     let (mut interfaces, mut followers) = (Vec::new(), Vec::new());
     let (groups, mut first_port) = (ports.len(), ports.first().map_or(0, Vec::len));
-    for (name, holder) in names.iter().zip(Holder::of_all(names, vlans, mode, firewall)) {
+    let places = places(names);
+    for (name, holder) in places.iter().zip(Holder::of_all(names, vlans, mode, firewall)) {
         let (number, parts) = (holder.number(), holder.open(groups)?);
         let vlan = vlans.of(number as usize);
         let holder = Arc::new(holder);
@@ -84,12 +86,25 @@ pub fn open(
         }
         let health = Arc::new(Health::new(name, vlan, mode, &description, queues));
         let (by, reason) = (description.mode, description.reason(mode));
-        tracing::info!(interface = health.name(), vlan, mode = %by, reason, queues, mtu, "serving an interface");
+        if description.index != NOWHERE {
+            tracing::info!(interface = health.name(), vlan, mode = %by, reason, queues, mtu, "serving an interface");
+        }
         let made = Made::default();
-        followers.push(Follower::new(Arc::clone(&holder), Arc::clone(&health), Arc::clone(&made), port, groups));
+        followers.push(Follower::new(
+            Arc::clone(&holder),
+            Arc::clone(&health),
+            Arc::clone(&made),
+            port,
+            (description.queues, groups),
+        ));
         let (index, state) = (description.index, Arc::clone(&health));
         interfaces.push(Interface { number, index, vlan, mtu, port, ports_each, health: state });
         each.push(Each { holder, queues, health, made });
+    }
+    for pattern in names.iter().filter(|name| Selector::is_open(name)) {
+        if !interfaces.iter().any(|one| one.index != NOWHERE && one.health.pattern() == Some(pattern)) {
+            tracing::warn!("no interface that is up matches {pattern}; the first one that appears is served");
+        }
     }
     // The broker gives them back, however this process ends.
     let reserved = match privileged::broker() {

@@ -1,7 +1,7 @@
 //! Checks of ranges and combinations, which no single type can make.
 
 use super::stack_kind::{StackKind, stack_name};
-use super::{Config, FirewallSetting};
+use super::{Config, FirewallSetting, Selector};
 use crate::policy::{Entry, Policy};
 use crate::units::{Bytes, Duration};
 use std::net::IpAddr;
@@ -10,6 +10,8 @@ use towpath_tcp::slow::congestion::Algorithm;
 
 /// Most interfaces of one service. The steering program has as many places.
 const MOST_INTERFACES: usize = 16;
+/// How many of them are for what patterns choose, if there is one.
+pub const PATTERN_PLACES: usize = 8;
 /// Names that `--stack` understands without a configuration.
 const RESERVED: [&str; 3] = ["fast", "kernel", "home"];
 
@@ -102,6 +104,22 @@ impl Config {
         if let Some(name) = names.iter().enumerate().find_map(|(at, name)| names[..at].contains(name).then_some(name)) {
             let why = format!("{name:?} is named twice; for several of its VLANs name the kernel's device of each");
             return Err(("interface", why));
+        }
+        let patterns = names.iter().filter(|name| Selector::is_open(name)).count();
+        for name in names {
+            Selector::parse(name).map_err(|why| ("interface", why))?;
+        }
+        if patterns > 0 && self.vlan.tags() {
+            return Err(("vlan", "interfaces that a pattern chooses have no VLAN each; name the interfaces".into()));
+        }
+        if patterns > 0 && names.len() - patterns + PATTERN_PLACES > MOST_INTERFACES {
+            let most = MOST_INTERFACES - PATTERN_PLACES;
+            return Err((
+                "interface",
+                format!(
+                    "a pattern has {PATTERN_PLACES} of the {MOST_INTERFACES} places; name {most} at most beside it"
+                ),
+            ));
         }
         self.vlan.check(names.len()).map_err(|why| ("vlan", why))?;
         if self.vlan.tags() && self.port == super::PortSetting::Packet {

@@ -19,15 +19,18 @@ mod joins;
 mod one_or_more;
 mod port_setting;
 mod sandbox_setting;
+mod selector;
 pub mod stack_kind;
 mod toml_error;
 mod vlan_setting;
 
+pub use check::PATTERN_PLACES;
 pub use cores_setting::CoresSetting;
 pub use difference::CHANGEABLE;
 pub use firewall_setting::FirewallSetting;
 pub use port_setting::PortSetting;
 pub use sandbox_setting::SandboxSetting;
+pub use selector::Selector;
 pub use stack_kind::StackKind;
 pub use vlan_setting::VlanSetting;
 
@@ -80,8 +83,9 @@ pub struct Config {
     pub standby: Option<String>,
     /// The registration socket. The default depends on the user that starts the service; see [`crate::paths`].
     pub socket: Option<PathBuf>,
-    /// The network interfaces to serve: `"eth1"`, or a list `["eth1", "eth2"]` of up to 16. Default: none. An interface needs
-    /// root, and connections within this machine need none. The kernel's routes choose among several.
+    /// The network interfaces to serve: `"eth1"`, or a list `["eth1", "eth2"]` of up to 16. `"eth*"` is a pattern, and
+    /// `"default-route"` those of the default routes: 8 of them at a time, which may come and go. Default: none. An interface
+    /// needs root, and connections within this machine need none. The kernel's routes choose among several.
     #[serde(deserialize_with = "one_or_more::read")]
     pub interface: Vec<String>,
     /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default). Of several interfaces a list.

@@ -95,6 +95,19 @@ fn golden_errors() {
             "towpath.toml:2: trust_network: a token is there so that the network need not be trusted; leave one of the two \
              out",
         ),
+        (
+            "interface = \"eth[1\"\n",
+            "towpath.toml:1: interface: \"eth[1\" is no pattern: invalid range pattern; * stands for any text, ? for one \
+             character, [ab] for one of several",
+        ),
+        (
+            "interface = \"eth*\"\nvlan = 7\n",
+            "towpath.toml:2: vlan: interfaces that a pattern chooses have no VLAN each; name the interfaces",
+        ),
+        (
+            "interface = [\"default-route\", \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\", \"i\"]\n",
+            "towpath.toml:1: interface: a pattern has 8 of the 16 places; name 8 at most beside it",
+        ),
         ("vlan = 4095\n", "towpath.toml:1: vlan: 4095 is outside 0 to 4094"),
         ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
         ("cores = 2\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 2 cores; name one CPU per core, or none"),

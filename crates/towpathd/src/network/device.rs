@@ -9,6 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use towpath_broker::Change;
+use towpath_ports::attachment::NOWHERE;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::config::FirewallSetting;
 use towpath_service::privileged;
@@ -94,7 +95,8 @@ impl Served {
 
     /// Something may have changed.
     pub fn look(&mut self, netlink: &mut Netlink, steer: &mut dyn Steer) {
-        if let Ok(index) = device(netlink, self.interface, self.vlan)
+        if self.interface != NOWHERE
+            && let Ok(index) = device(netlink, self.interface, self.vlan)
             && let Ok(link) = netlink.link(index)
         {
             if std::mem::replace(&mut self.index, index) != index {

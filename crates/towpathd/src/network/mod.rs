@@ -8,6 +8,8 @@ mod caretaker;
 mod device;
 mod first_syns;
 pub mod held_ports;
+mod listing;
+pub mod matching;
 pub mod netlink;
 mod peers;
 pub mod reserved;
@@ -31,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 pub use steer::Steer;
 use towpath_fast::{FirstSyn, KernelListener, Network, NewPort, SynCounts, SynsWait, TakenSyn};
+use towpath_ports::attachment::NOWHERE;
 use towpath_ports::forward::Splice;
 use towpath_ports::listening::Listening;
 use towpath_runtime::PeerRule;
@@ -135,7 +138,7 @@ impl HostNetwork {
         (network.steer, network.ports) = (steer, Some(ports));
         for opened in interfaces {
             let mut served = Served::new(&mut network.netlink, opened, firewall)?;
-            if let Some(steer) = &mut network.steer {
+            if let Some(steer) = network.steer.as_mut().filter(|_| opened.index != NOWHERE) {
                 served.take_syns(&mut **steer);
             }
             network.served.push(served);
@@ -221,7 +224,8 @@ impl Network for HostNetwork {
         let Some(found) = self.netlink.route(remote, local).ok().filter(|found| !found.local) else {
             return Route::NotOurs;
         };
-        let Some(served) = self.served.iter_mut().find(|served| served.index == found.interface) else {
+        let here = |served: &&mut Served| served.index == found.interface && served.index != NOWHERE;
+        let Some(served) = self.served.iter_mut().find(here) else {
             return Route::NotOurs;
         };
         let route = served.route(&mut self.netlink, &found, remote, local);
@@ -251,7 +255,7 @@ impl Network for HostNetwork {
     }
 
     fn interface(&self, port: PortId) -> Option<u32> {
-        self.of_port(port).map(|served| served.index)
+        self.of_port(port).map(|served| served.index).filter(|index| *index != NOWHERE)
     }
 
     fn end_forwarding(&mut self, tuple: &FourTuple) -> Option<Splice> {
@@ -361,7 +365,8 @@ impl Network for HostNetwork {
             return false;
         }
         let Self { served, diag, .. } = self;
-        served.iter().any(|served| diag.has(tuple, served.index).unwrap_or_else(|error| cannot_ask(&error, true)))
+        let mut there = served.iter().filter(|served| served.index != NOWHERE);
+        there.any(|served| diag.has(tuple, served.index).unwrap_or_else(|error| cannot_ask(&error, true)))
     }
 
     fn listener_of(&mut self, tuple: &FourTuple) -> KernelListener {
