@@ -1,4 +1,4 @@
-//! A line of the log with its fields, on its way to systemd's journal: one JSON object in one message.
+//! A line of the log with its fields, on its way to systemd's journal: one JSON object in one line.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,9 +41,9 @@ impl Record {
         Self { priority, text: text.to_owned(), fields: BTreeMap::new() }
     }
 
-    /// What has come in one message, if it is a record.
-    pub fn of_message(message: &[u8]) -> Option<Self> {
-        serde_json::from_slice(message).ok()
+    /// What a line says, if it is a record.
+    pub fn of_line(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
     }
 
     /// The line for a stream to the journal, which takes no fields (sd-daemon(3)).
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(of("<3>it panicked"), "<3>it panicked\n");
         assert_eq!(of("plain"), "<6>plain\n");
         assert_eq!(of("<9>odd"), "<6><9>odd\n");
-        assert_eq!(Record::of_message(b"{\"priority\":3}"), None);
-        assert_eq!(Record::of_message(b"plain"), None);
+        assert_eq!(Record::of_line(b"{\"priority\":3}"), None);
+        assert_eq!(Record::of_line(b"plain"), None);
     }
 }

@@ -8,7 +8,6 @@ use super::record::Record;
 use crate::descriptor_table;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::thread::CapabilitySet;
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -17,8 +16,10 @@ use std::os::unix::net::UnixDatagram;
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Its name among processes.
 const NAME: &std::ffi::CStr = c"towpathd-log";
-/// Bytes of the longest message that is read whole.
+/// Bytes of the longest line.
 const MOST: usize = 256 << 10;
+/// Bytes that a pipe has at most.
+const PIPE: usize = 64 << 10;
 
 /// From now on this process, and those that it forks, write to a relay on standard error. It needs a journal, and ends with
 /// the last of them. The process must have one thread.
@@ -26,8 +27,8 @@ pub fn start() -> io::Result<()> {
     let journal = UnixDatagram::unbound()?;
     // It is there and takes lines. This one is none.
     journal.send_to(&[], JOURNAL)?;
-    let flags = SocketFlags::CLOEXEC;
-    let (read, write) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // A pipe, because whoever has an end of a socket can shut it down for all.
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     // SAFETY: this process has one thread, so the child may do what it could.
     match unsafe { libc::fork() } {
         0 => {
@@ -54,35 +55,35 @@ fn serve(from: &OwnedFd, journal: &UnixDatagram) {
     // Whoever waits for the end of a pipe must not wait for this process.
     let _ = descriptor_table::separate(&[from.as_fd(), journal.as_fd()]);
     let _ = towpath_sandbox::privileges::keep_only(CapabilitySet::empty());
-    let mut text = Vec::new();
-    let mut message = vec![0; MOST];
+    let (mut text, mut part) = (Vec::new(), vec![0; PIPE]);
     loop {
-        let length = match rustix::net::recv(from, &mut message[..], RecvFlags::empty()) {
-            Ok((_, length)) if length > 0 => length.min(MOST),
+        match rustix::io::read(from, &mut part[..]) {
+            Ok(length) if length > 0 => text.extend_from_slice(&part[..length]),
             Err(rustix::io::Errno::INTR) => continue,
             _ => break,
-        };
-        match Record::of_message(&message[..length]) {
-            Some(record) => send(journal, &record),
-            // A line may come in parts.
-            None => {
-                text.extend_from_slice(&message[..length]);
-                while let Some(end) =
-                    text.iter().position(|byte| *byte == b'\n').or((text.len() > MOST).then_some(MOST))
-                {
-                    let line: Vec<u8> = text.drain(..=end).collect();
-                    send_text(journal, &line);
-                }
-            }
+        }
+        for line in lines(&mut text) {
+            send_line(journal, &line);
         }
     }
-    send_text(journal, &text);
+    send_line(journal, &text);
 }
 
-fn send_text(journal: &UnixDatagram, line: &[u8]) {
-    let line = String::from_utf8_lossy(line);
-    if !line.trim().is_empty() {
-        send(journal, &Record::of_text(line.trim_end()));
+/// Takes the lines that are whole. One without an end counts as whole when it is too long.
+fn lines(text: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let end = text.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+    let end = end.or_else(|| (text.len() > MOST).then_some(text.len())).unwrap_or(0);
+    let whole: Vec<u8> = text.drain(..end).collect();
+    whole.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// A record is one line, because JSON has no line feeds inside. Processes that write at once do not mix lines of up to PIPE_BUF.
+fn send_line(journal: &UnixDatagram, line: &[u8]) {
+    let text = String::from_utf8_lossy(line);
+    if let Some(record) = Record::of_line(line) {
+        send(journal, &record);
+    } else if !text.trim().is_empty() {
+        send(journal, &Record::of_text(text.trim_end()));
     }
 }
 
@@ -90,5 +91,28 @@ fn send_text(journal: &UnixDatagram, line: &[u8]) {
 fn send(journal: &UnixDatagram, record: &Record) {
     if journal.send_to(&record.of_journal(), JOURNAL).is_err() {
         let _ = io::stderr().write_all(record.line().as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_however_they_come() {
+        let mut text = b"{\"a\":1}\nplain\nbeg".to_vec();
+        let whole = |text: &mut Vec<u8>| -> Vec<String> {
+            lines(text)
+                .iter()
+                .map(|line| String::from_utf8_lossy(line).into_owned())
+                .filter(|line| !line.is_empty())
+                .collect()
+        };
+        assert_eq!(whole(&mut text), ["{\"a\":1}", "plain"]);
+        assert!(whole(&mut text).is_empty() && text == b"beg");
+        text.extend_from_slice(b"un\n");
+        assert_eq!(whole(&mut text), ["begun"]);
+        let mut endless = vec![b'x'; MOST + 1];
+        assert_eq!((whole(&mut endless).len(), endless.len()), (1, 0));
     }
 }
