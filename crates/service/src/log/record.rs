@@ -114,12 +114,12 @@ where
             own("CODE_FILE", file.to_owned());
             own("CODE_LINE", line.to_string());
         }
-        own("TOWPATH_CORE", rustix::thread::sched_getcpu().to_string());
+        own(&field_name("core"), rustix::thread::sched_getcpu().to_string());
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or_default();
-        own("TOWPATH_THREAD", thread.to_owned());
+        own(&field_name("thread"), thread.to_owned());
         if let Some(worker) = thread.rsplit_once('-').filter(|(_, number)| number.parse::<u32>().is_ok()) {
-            own("TOWPATH_WORKER", worker.1.to_owned());
+            own(&field_name("worker"), worker.1.to_owned());
         }
         let _ = write!(record.text, "{}: ", about.target());
         event.record(&mut record);
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn fields_that_are_not_ours_do_not_reach_the_journal() {
         let given = [
-            ("TOWPATH_UID", "7"),
+            ("TOWPATH_A7", "7"),
             ("CODE_LINE", "1"),
             ("COREDUMP_UNIT", "sshd.service"),
             ("UNIT", "sshd.service"),
@@ -210,7 +210,7 @@ mod tests {
         let given = given.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let found = fields(&Record { priority: 99, text: "said\nthis".into(), fields: given }.of_journal());
         let names: Vec<&str> = found.keys().map(String::as_str).collect();
-        assert_eq!(names, ["CODE_LINE", "MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "TOWPATH_UID"]);
+        assert_eq!(names, ["CODE_LINE", "MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "TOWPATH_A7"]);
         assert_eq!((&*found["PRIORITY"], &*found["MESSAGE"]), ("7", "said\nthis"));
     }
 
