@@ -67,9 +67,13 @@ fn the_modules_of_this_repository_do_what_they_do_in_the_kernel() {
         return;
     }
     one_cpu();
-    for (source, program) in
-        [("firewall", "firewall"), ("statistics", "statistics"), ("vlan", "vlan_pop"), ("vlan", "vlan_push")]
-    {
+    for (source, program) in [
+        ("firewall", "firewall"),
+        ("first", "first"),
+        ("statistics", "statistics"),
+        ("vlan", "vlan_pop"),
+        ("vlan", "vlan_push"),
+    ] {
         let Some(file) = object_file(&format!("bpf/modules/{source}.bpf.c")) else { return };
         let object = Object::parse(&file).unwrap();
         let mut three = Three::new(&object, program).unwrap_or_else(|why| panic!("{program}: {why}"));

@@ -212,6 +212,24 @@ fn a_module_says_which_frames_are_captured_and_changes_none() {
 }
 
 #[test]
+fn the_first_frames_of_each_connection_are_captured_and_no_others() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let first = object(&service.scratch, "first", None);
+    let capture = Capturing::begin(&service, &format!("--module {}", first.display()));
+    let _server = talk_over_the_interface(&lab, &service);
+    let (file, _) = capture.end();
+    for port in [7000, 7001] {
+        let is_of = |packet: &&Packet| ends(&packet.bytes).unwrap().iter().any(|end| end.port() == port);
+        let kept: Vec<&Packet> = file.packets.iter().filter(is_of).collect();
+        // It has far more.
+        assert_eq!(kept.len(), 10, "of port {port}");
+        assert_eq!(kept[0].bytes[47] & 0x3f, 2, "the first one is the SYN");
+    }
+    assert_eq!(file.packets.len(), 20);
+}
+
+#[test]
 fn a_direct_connection_is_captured_as_frames_made_for_it() {
     let lab = Lab::new();
     let service = Service::start(|program| lab.on_server(program));
