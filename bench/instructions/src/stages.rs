@@ -159,7 +159,7 @@ extern "C" fn stages_turn(stack: &mut Stack) {
     }
     let update = AppUpdate { tx_tail: *position, rx_head: *position, nodelay: true, ..AppUpdate::default() };
     for flow in &told[..count] {
-        let honest = fast.app_update(*now, *flow, update).is_ok();
+        let honest = fast.app_update_at_once(*now, *flow, update, memory, out).is_ok();
         debug_assert!(honest);
     }
     fast.transmit(*now, MOST, memory, out);

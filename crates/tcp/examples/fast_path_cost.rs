@@ -148,7 +148,7 @@ fn main() {
             for n in batch.clone() {
                 let at = (round + 1) * BYTES;
                 let update = AppUpdate { tx_tail: at, rx_head: at, nodelay: true, ..AppUpdate::default() };
-                assert!(fast.app_update(Micros(now), FlowId(n), update).is_ok());
+                assert!(fast.app_update_at_once(Micros(now), FlowId(n), update, &rings, &mut sink).is_ok());
             }
             let updated = Instant::now();
             fast.transmit(Micros(now), 10_000, &rings, &mut sink);

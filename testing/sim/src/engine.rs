@@ -64,9 +64,16 @@ impl Engine {
         }
     }
 
-    pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
+    /// The reply goes at once if it may. In the pipeline it waits for [`Engine::transmit`].
+    pub fn app_update(
+        &mut self,
+        now: Micros,
+        (flow, update): (FlowId, AppUpdate),
+        rings: &Sockets,
+        port: &mut dyn TimedPort,
+    ) -> Result<(), ContractViolation> {
         match self {
-            Self::Whole(fast) => fast.app_update(now, flow, update),
+            Self::Whole(fast) => fast.app_update_at_once(now, flow, update, rings, &mut Out(port)),
             Self::Pipelined(parts) => parts.app_update(now, flow, update),
         }
     }

@@ -235,7 +235,7 @@ impl Node {
         while let Some(id) = self.dirty.pop_front() {
             let socket = self.sockets.get(id);
             if let Some(flow) = socket.flow {
-                let told = self.fast.app_update(self.now, flow, socket.update);
+                let told = self.fast.app_update(self.now, (flow, socket.update), &self.sockets, &mut *self.port);
                 assert!(told.is_ok(), "the simulated application never violates the contract: {told:?}");
                 busy = true;
             }

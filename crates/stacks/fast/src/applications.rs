@@ -5,7 +5,7 @@ use crate::group::FlowGroup;
 use crate::messages::FromGroup;
 use crate::owner::owner;
 use crate::ring_growth;
-use crate::rings::{Endpoint, Flow};
+use crate::rings::{Endpoint, Flow, OneFlow};
 use std::sync::atomic::Ordering;
 use towpath_probes::{self as probes, Stage};
 use towpath_ring::lines::{app_flags, state, status};
@@ -57,7 +57,7 @@ impl FlowGroup {
         client.items += taken as u64;
         for number in &numbers[..taken] {
             match self.rings.client(index).and_then(|client| client.flow_of(*number)) {
-                Some(flow) => self.written(now, flow),
+                Some(flow) => self.written::<true>(now, flow),
                 None => self.without_flow(index, *number),
             }
         }
@@ -70,17 +70,18 @@ impl FlowGroup {
         self.rings.clients().any(|client| !client.shared.region.data_queue(number).is_empty(client.data_head))
     }
 
-    /// Reads the application's words of a slot, if its flow is here.
+    /// Reads the application's words of a slot, if its flow is here. This is in the midst of messages, which may change the ports and
+    /// what stands beside them. So nothing may have been given to a port yet, and no reply goes at once.
     pub fn look_at(&mut self, now: Micros, index: u32, slot: Slot) {
         if let Some(flow) = self.rings.flow_of(index, slot) {
-            self.written(now, flow);
+            self.written::<false>(now, flow);
         }
     }
 
-    /// Reads the application's words of a flow.
+    /// Reads the application's words of a flow. Mostly they are the reply to what has come in this turn, which may go at once.
     #[inline(always)]
-    fn written(&mut self, now: Micros, flow: FlowId) {
-        let Self { fast, rings, scratch, .. } = self;
+    fn written<const AT_ONCE: bool>(&mut self, now: Micros, flow: FlowId) {
+        let Self { fast, rings, scratch, ports, .. } = self;
         let Some(Flow { endpoint, memory, .. }) = rings.flow(flow) else { return };
         let Some(words) = AppWords::read(&memory.lines().app, endpoint.generation) else { return };
         let usual = words.flags & !app_flags::NODELAY == 0 && !endpoint.closed;
@@ -89,7 +90,12 @@ impl FlowGroup {
             return self.update(now, flow, &AppWords { ..words });
         }
         let update = update_of(words.flags & app_flags::NODELAY, &AppWords { marks: None, ..words });
-        match fast.app_update(now, flow, update) {
+        let told = if AT_ONCE {
+            fast.app_update_at_once(now, flow, update, &OneFlow(memory), ports)
+        } else {
+            fast.app_update(now, flow, update)
+        };
+        match told {
             Ok(()) => moved(endpoint, &mut scratch.sampler, now, flow, &words),
             Err(_) => self.violated(flow),
         }

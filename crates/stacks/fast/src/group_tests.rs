@@ -10,7 +10,8 @@ use crate::owner::owner;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use towpath_ports::memory::Loopback;
+use towpath_ports::Port;
+use towpath_ports::memory::{Loopback, pair};
 use towpath_recorder::{self as recorder, Kind, Which};
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::doorbell;
@@ -348,4 +349,32 @@ fn a_full_mailbox_is_recorded_once_when_something_waits_for_it() {
     assert_eq!(full(), 1, "nothing waits any more");
     answered(&mut bench, 1);
     assert_eq!(full(), 2, "it happens again");
+}
+
+/// Messages may change the ports and what stands beside them. So what is looked at among them is given to a port afterwards only.
+#[test]
+fn replies_go_at_once_but_not_among_messages() {
+    let (near, mut far) = pair(1500);
+    let (mut core, now) = (ByHand::new(2, 4096, Box::new(near)).unwrap(), Micros(1_000_000));
+    for n in 0..2 {
+        let usual = setup(Owner(0));
+        let tuple = FourTuple { remote_port: 7 + n as u16, ..usual.tuple };
+        core.install(n, FlowSetup { flow: FlowId(n), tuple, timestamps: true, nodelay: true, ..usual }, now).unwrap();
+    }
+    let mut came = |core: &mut ByHand| {
+        core.flow_group.ports.flush();
+        let mut frames = Vec::new();
+        far.receive(&mut frames, 10);
+        far.release(&frames);
+        frames.len()
+    };
+    core.answer(0, 0, 64).unwrap();
+    core.flow_group.data_queues(now);
+    assert_eq!(came(&mut core), 1, "it does not wait until all send");
+    core.answer(1, 0, 64).unwrap();
+    let slot = core.client.region.slot(1).unwrap();
+    core.flow_group.look_at(now, 0, slot);
+    assert_eq!(came(&mut core), 0);
+    core.turn(now);
+    assert_eq!(came(&mut core), 1);
 }

@@ -1,8 +1,11 @@
 //! The words that the application has written in its line: checked, then acted on.
 
 use super::context::{FastState, FlowTurn};
+use super::egress::at_once;
 use super::rare::rare;
+use super::window_step::step_max;
 use super::{close, marks, plan, post, prediction};
+use crate::buffers::{Rings, TxPorts};
 use crate::flow::FlowId;
 use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
@@ -29,15 +32,104 @@ pub(super) fn update(
     update: &AppUpdate,
 ) -> Result<(), ContractViolation> {
     let Some(lines) = FlowTurn::lines(table, state, flow) else { return Ok(()) };
+    queued(by, (state, lines), (now, flow), update)
+}
+
+/// The flow's turn to send comes later.
+#[inline(always)]
+fn queued(
+    by: Application,
+    (state, lines): (&mut FastState, &Lines),
+    (now, flow): (Micros, FlowId),
+    update: &AppUpdate,
+) -> Result<(), ContractViolation> {
     if state.config.prediction
         && let Some(t) = prediction::plain(&lines.protocol, update)
     {
-        carry_out::<true>(by, FlowTurn { t, state, lines, flow, now }, update)
+        let turn = FlowTurn { t, state, lines, flow, now };
+        carry_out::<true>(by, turn, update, |turn| queue_predicted::<{ prediction::UPDATE_READS }>(by, turn))
     } else {
         // A copy, so that the words of the predicted path are in no memory.
         let update = *update;
         carry_out_any(by, (state, lines), (now, flow), &update)
     }
+}
+
+/// See [`super::FastPath::app_update_at_once`]. Prediction does not decide who goes at once, so that all goes in the same order
+/// without it.
+#[inline(always)]
+pub(super) fn update_at_once<R: Rings, P: TxPorts>(
+    by: Application,
+    table: &FlowTable,
+    state: &mut FastState,
+    (now, flow): (Micros, FlowId),
+    update: &AppUpdate,
+    (rings, ports): (&R, &mut P),
+) -> Result<(), ContractViolation> {
+    let Some(lines) = FlowTurn::lines(table, state, flow) else { return Ok(()) };
+    let replies = if at_once::nobody_waits(state) { prediction::replies(&lines.protocol, update) } else { None };
+    let Some(t) = replies else {
+        let update = *update;
+        return behind(by, (state, lines), (now, flow), &update);
+    };
+    if !state.config.prediction {
+        let update = *update;
+        let turn = FlowTurn { t: lines.protocol.load(), state, lines, flow, now };
+        return carry_out::<false>(by, turn, &update, |turn| {
+            if let Some(turn) = reply::<_, _, false>(by, turn, rings, ports) {
+                queue(by, turn);
+            }
+        });
+    }
+    let turn = FlowTurn { t, state, lines, flow, now };
+    carry_out::<true>(by, turn, update, |turn| {
+        if let Some(turn) = reply::<_, _, true>(by, turn, rings, ports) {
+            queue_predicted::<{ prediction::REPLY_READS }>(by, turn);
+        }
+    })
+}
+
+/// [`queued`], of a flow that cannot reply at once.
+#[inline(never)]
+fn behind(
+    by: Application,
+    (state, lines): (&mut FastState, &Lines),
+    (now, flow): (Micros, FlowId),
+    update: &AppUpdate,
+) -> Result<(), ContractViolation> {
+    queued(by, (state, lines), (now, flow), update)
+}
+
+/// Sends all that is queued, if it is one segment that no rule holds back. Else it gives the turn back.
+#[inline(always)]
+fn reply<'a, R: Rings, P: TxPorts, const PREDICTED: bool>(
+    by: Application,
+    turn: FlowTurn<'a>,
+    rings: &'a R,
+    ports: &'a mut P,
+) -> Option<FlowTurn<'a>> {
+    match plan::whole(&turn.t, turn.lines) {
+        Some(plan) => at_once::send::<_, _, PREDICTED>(by, turn, &plan, rings, ports),
+        None => Some(turn),
+    }
+}
+
+/// The end of an update that has loaded `LOADED`.
+#[inline(always)]
+fn queue_predicted<const LOADED: u16>(by: Application, mut turn: FlowTurn<'_>) {
+    let post = Post::from(by);
+    let limited = post::predicted(post, &mut turn);
+    turn.store_words::<_, LOADED, { prediction::UPDATE_WRITES }>((by, post));
+    if limited {
+        post::limited(post, turn.state, turn.lines, turn.now, turn.flow);
+    }
+}
+
+/// The end of an update that has loaded all.
+#[inline(always)]
+fn queue(by: Application, mut turn: FlowTurn<'_>) {
+    post::flow(Post::from(by), &mut turn);
+    turn.store(by);
 }
 
 #[inline(never)]
@@ -47,14 +139,17 @@ fn carry_out_any(
     (now, flow): (Micros, FlowId),
     update: &AppUpdate,
 ) -> Result<(), ContractViolation> {
-    carry_out::<false>(by, FlowTurn { t: lines.protocol.load(), state, lines, flow, now }, update)
+    let turn = FlowTurn { t: lines.protocol.load(), state, lines, flow, now };
+    carry_out::<false>(by, turn, update, |turn| queue(by, turn))
 }
 
+/// Takes the words over. `then`: the flow sends, or is queued for that, and its turn ends.
 #[inline(always)]
-fn carry_out<const PREDICTED: bool>(
+fn carry_out<'a, const PREDICTED: bool>(
     by: Application,
-    mut turn: FlowTurn<'_>,
+    mut turn: FlowTurn<'a>,
     update: &AppUpdate,
+    then: impl FnOnce(FlowTurn<'a>),
 ) -> Result<(), ContractViolation> {
     if rare::<PREDICTED>(|| turn.t.has(DEAD)) {
         aborts(by, turn, update);
@@ -81,17 +176,7 @@ fn carry_out<const PREDICTED: bool>(
     }
     window_update(by, &mut turn.t, turn.lines);
     turn.activate(by);
-    let post = Post::from(by);
-    if !PREDICTED {
-        post::flow(post, &mut turn);
-        turn.store(by);
-    } else {
-        let limited = post::predicted(post, &mut turn);
-        turn.store_words::<_, { prediction::UPDATE_READS }, { prediction::UPDATE_WRITES }>((by, post));
-        if limited {
-            post::limited(post, turn.state, turn.lines, turn.now, turn.flow);
-        }
-    }
+    then(turn);
     Ok(())
 }
 
@@ -236,16 +321,6 @@ fn closed(by: Application, turn: &mut FlowTurn<'_>, abort: bool) {
         t.set(by, FIN_WANTED);
         turn.tell(by, ToSlow::AppClosed(turn.flow));
     }
-}
-
-/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2). The fraction of the buffer is 1/4, for
-/// segments larger than that.
-///
-/// The application notifies for each quarter of the ring that it has read. A growth below that and a growth below this
-/// are together less than the half for which a sender waits (§3.8.6.2.1). So an application that has read everything
-/// never leaves its peer to the persist timer.
-pub(super) fn step_max(rx_bytes: u32) -> u32 {
-    (rx_bytes / 4).max((2 * 1460).min(rx_bytes / 2))
 }
 
 /// Tells the peer about room if that changes much for it (RFC 9293 §3.8.6.2.2, MUST-39). Much is two segments or a

@@ -72,6 +72,8 @@ pub(super) struct FastState {
     pub frames: Owned<SlowFrames>,
     pub sending: Owned<Sending>,
     pub outbox: Outbox,
+    /// Replies that have gone at once since frames were sent last. They count towards the next budget.
+    pub at_once: usize,
     /// The SACK options of the batch. Few segments have one.
     pub sacks: Vec<SackBlocks>,
     /// Frames of the batch that flows which are to be spliced have not taken.
@@ -110,6 +112,7 @@ impl FastState {
             frames: Owned::default(),
             sending: Owned::default(),
             outbox: Outbox { events: Fifo::with_capacity(room), messages: VecDeque::with_capacity(room), segments: 0 },
+            at_once: 0,
             sacks: Vec::with_capacity(room),
             held: Vec::new(),
             counters: Counters::default(),

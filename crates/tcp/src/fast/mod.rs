@@ -53,6 +53,7 @@ pub(crate) mod tests;
 mod timers;
 mod trimmed;
 mod wheel;
+mod window_step;
 
 pub use crate::table::FlowTable;
 
@@ -155,6 +156,22 @@ impl FastPath {
     #[inline(always)]
     pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), ContractViolation> {
         app::update(STAGES.application, &self.table, &mut self.state, now, flow, &update)
+    }
+
+    /// [`FastPath::app_update`], after which the flow's reply goes at once if it is one segment, no rule holds it back, and nobody
+    /// waits to send in front of it. Else it waits for [`FastPath::transmit`], which counts those that have gone, too. Nothing
+    /// that has been received may still wait to be delivered.
+    #[inline(always)]
+    pub fn app_update_at_once(
+        &mut self,
+        now: Micros,
+        flow: FlowId,
+        update: AppUpdate,
+        rings: &impl Rings,
+        ports: &mut impl TxPorts,
+    ) -> Result<(), ContractViolation> {
+        let Self { table, state, .. } = &mut *self;
+        app::update_at_once(STAGES.application, table, state, (now, flow), &update, (rings, ports))
     }
 
     /// Doubles the flow's receive ring if `fits` says so of its bytes: the ring's size, the first unread position, and that

@@ -9,10 +9,11 @@ use super::plan::{self, Plan};
 use super::segment::Segment;
 use crate::messages::AppUpdate;
 use crate::table::bits::{
-    ABORTING, ACTIVE, APP_CLOSED, AppFlags, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES, ECN_REDUCED, FIN_ACKED,
-    FIN_RECEIVED, FIN_WANTED, FlagSet, HELD, KEEPALIVE, LOST, LossFlags, MARKED, NODELAY, PACED, PASSIVE_CLOSE, PROBE,
-    QUICKACK, QueueFlags, RECOVER_SET, RECOVERY, REMOVING, RESEND, RESET, ReceiveFlags, SCORED, SHUT_RD, TAIL,
-    TIMESTAMPS, TRACKED, TRIMMED, UNDO, URGENT_OUT, V6, VLAN,
+    ABORTING, ACTIVE, APP_CLOSED, AckDebt, Agreed, AppFlags, BYPASSING, CORK, DEAD, DSACK, ECN, ECN_ECHO, ECN_EDGES,
+    ECN_REDUCED, FIN_ACKED, FIN_RECEIVED, FIN_WANTED, FlagSet, HELD, KEEPALIVE, LIMIT_WAIT, LOST, LossFlags, MARKED,
+    NODELAY, PACE_WAIT, PACED, PASSIVE_CLOSE, PROBE, QUICKACK, QueueFlags, RECOVER_SET, RECOVERY, REMOVING, RESEND,
+    RESET, ReceiveFlags, Requests, SCHEDULED, SCORED, SHUT_RD, TAIL, TIMESTAMPS, TRACKED, TRIMMED, UNDO, URGENT_OUT,
+    V6, VLAN,
 };
 use crate::table::tcb::{Marks, Tcb};
 use crate::table::{Lines, ProtocolLine, word};
@@ -72,21 +73,23 @@ pub(super) const UPDATE_WRITES: u16 = word::SND_QUEUED | word::RCV_LIMIT | word:
 #[inline(always)]
 pub(super) fn plain(line: &ProtocolLine, update: &AppUpdate) -> Option<Tcb> {
     const FLAGS: u16 = word::MARKS | word::MSS;
-    let ends = [update.shut_wr, update.shut_rd, update.closed, update.abort].map(u8::from);
     let mut t = line.load_words::<FLAGS>();
-    let plain = !t.marked(UPDATES)
-        && !t.any(REPAIRS)
-        && t.in_a_row() == 0
-        && update.marks.is_none()
-        && u32::from_ne_bytes(ends) == 0
-        && !update.quickack
-        && !update.cork
-        && update.nodelay == t.has(NODELAY);
-    if !plain {
+    if t.marked(UPDATES) || t.any(REPAIRS) || t.in_a_row() != 0 || !moves(&t, update) {
         return None;
     }
     line.load_more::<{ UPDATE_READS & !FLAGS }>(&mut t);
     Some(t)
+}
+
+/// Do these words do no more than move positions of a flow with such flags?
+#[inline(always)]
+fn moves(t: &Tcb, update: &AppUpdate) -> bool {
+    let ends = [update.shut_wr, update.shut_rd, update.closed, update.abort].map(u8::from);
+    update.marks.is_none()
+        && u32::from_ne_bytes(ends) == 0
+        && !update.quickack
+        && !update.cork
+        && update.nodelay == t.has(NODELAY)
 }
 
 /// Nothing of this is set on a flow whose turn to send is predicted.
@@ -105,6 +108,32 @@ const UNEVEN: LossFlags = RECOVERY.and(TRACKED).and(SCORED).and(MARKED);
 pub(super) const SEND_READS: u16 = !(word::SND_WL1 | word::LAST_ACK);
 /// The words that it may change.
 pub(super) const SEND_WRITES: u16 = word::SND_MAX | word::LAST_ACK | word::SND_NXT | word::RCV_ADV | word::MARKS;
+
+/// Nothing of this is set on a flow whose reply may go at once. It is in no queue to send, and nothing holds it back.
+const REPLIES: Marks = UPDATES.or(SENDS).or(Marks::mask(
+    Agreed::EMPTY,
+    SCHEDULED.and(BYPASSING).and(LIMIT_WAIT).and(PACE_WAIT),
+    AckDebt::EMPTY,
+    Requests::EMPTY,
+));
+
+/// The words that an update with a reply reads.
+pub(super) const REPLY_READS: u16 = UPDATE_READS | SEND_READS;
+/// The words that it may change.
+pub(super) const REPLY_WRITES: u16 = UPDATE_WRITES | SEND_WRITES;
+
+/// [`plain`], of a flow whose turn to send would be predicted, too, if the windows let all go that is queued then.
+#[inline(always)]
+pub(super) fn replies(line: &ProtocolLine, update: &AppUpdate) -> Option<Tcb> {
+    const FLAGS: u16 = word::MARKS | word::MSS | word::RCV_MSS;
+    let mut t = line.load_words::<FLAGS>();
+    let excluded = t.marked(REPLIES) || t.any(REPAIRS.and(UNEVEN)) || t.in_a_row() != 0 || t.out_of_order() != 0;
+    if excluded || !t.has(TIMESTAMPS) || !moves(&t, update) {
+        return None;
+    }
+    line.load_more::<{ REPLY_READS & !FLAGS }>(&mut t);
+    Some(t)
+}
 
 /// The flow and the plan of its turn to send, if nothing is in flight and one new segment carries all that is queued.
 #[inline(always)]

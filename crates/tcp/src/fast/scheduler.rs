@@ -108,6 +108,13 @@ impl Scheduler {
         (queues.chain([&self.served]).flat_map(Fifo::iter), bypass)
     }
 
+    /// No flow is in a queue, and no class has a rate limit, behind which one might have to wait.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        // One comparison for both counts.
+        self.ready | self.limited == 0 && !self.is_serving()
+    }
+
     /// How many ports have had a flow so far.
     #[inline]
     pub fn ports(&self) -> usize {

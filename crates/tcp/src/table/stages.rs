@@ -113,8 +113,8 @@ stage! {
     Egress writes [Sent Next Advertised PeerWindow AckDebt DuplicatesOwed Requests Reports], hands to [Loss Post Close]
 }
 stage! {
-    /// The words of the application: `app`.
-    Application writes [Written Room AppFlags AckDebt Requests Reports], hands to [Loss Post Close]
+    /// The words of the application: `app`. A reply that goes at once is handed to egress.
+    Application writes [Written Room AppFlags AckDebt Requests Reports], hands to [Loss Post Close Egress]
 }
 stage! {
     /// The messages of the slow path: `control`.

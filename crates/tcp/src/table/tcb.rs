@@ -190,6 +190,10 @@ impl Marks {
     pub(crate) const fn and_reports(self, reports: Reports) -> Self {
         Self(self.0 | (reports.0 as u64) << Reports::SHIFT)
     }
+    /// All of these too.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
     /// Any number of duplicate acknowledgements too.
     pub(crate) const fn and_duplicates(self) -> Self {
         Self(self.0 | DUPLICATES_OWED)

@@ -4,7 +4,8 @@ use super::{SendTurn, Sent};
 use crate::buffers::{Rings, TxPorts};
 use crate::fast::context::FlowTurn;
 use crate::fast::rare::rare;
-use crate::fast::{app, recovery, report};
+use crate::fast::window_step::step_max;
+use crate::fast::{recovery, report};
 use crate::seq::Seq;
 use crate::table::Lines;
 use crate::table::bits::{ACK_NOW, ACK_OWED, DSACK, ECN_ECHO, TIMESTAMPS, URGENT_OUT, V6, VLAN};
@@ -207,7 +208,7 @@ fn advertise(t: &Tcb, lines: &Lines, ack: Seq) -> (u16, Seq) {
     let mut field = room >> shift;
     let grows = room.saturating_sub(now);
     // A step is never less than the first of these.
-    if grows < mss.min(rx_bytes / 4) || grows < mss.min(app::step_max(rx_bytes)) {
+    if grows < mss.min(rx_bytes / 4) || grows < mss.min(step_max(rx_bytes)) {
         // Rounded up; neither has the highest bit.
         field = field.min((now + (1 << shift) - 1) >> shift);
     }

@@ -1,6 +1,8 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out. Of a
 //! super-segment the port gets the payload where it lies.
 
+mod after;
+pub(super) mod at_once;
 mod frame;
 mod meter;
 mod repair;
@@ -10,22 +12,21 @@ use super::context::{FastState, FlowTurn};
 use super::plan::{self, Plan};
 use super::rare::rare;
 use super::scheduler::Next;
-use super::{close, credit, ecn, post, prediction, recovery};
+use super::{credit, ecn, prediction};
 use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
 use crate::flow::FlowId;
-use crate::messages::event;
 use crate::seq::Seq;
 use crate::table::bits::FlagSet;
 use crate::table::bits::{
-    ABORTING, ACK_NOW, ACK_OWED, ACTIVE, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES,
-    FIN_SENT, KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, REMOVING, RESEND, RESET, SACK, SCHEDULED, TAIL,
-    TIMING, TRACKED,
+    ACK_NOW, ACK_OWED, Agreed, BYPASSING, DEAD, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES, KEEPALIVE, LIMIT_WAIT, LOST, PACED,
+    PROBE, QueueFlags, RESEND, RESET, TAIL,
 };
-use crate::table::stages::{Close, Egress, Loss, Post};
+use crate::table::stages::{Egress, Post};
 use crate::table::tcb::Marks;
 use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
+use after::{end_turn, go_on, record};
 use frame::Acknowledged;
 use meter::Meter;
 use towpath_probes as probes;
@@ -43,11 +44,14 @@ pub(super) fn run(
     ports: &mut impl TxPorts,
 ) -> usize {
     let post = Post::from(by);
-    let mut sent = frames(by, state, budget, ports);
+    let replies = std::mem::take(&mut state.at_once);
+    let mut sent = replies + frames(by, state, budget.saturating_sub(replies), ports);
     // After a turn that ended by a panic there may be some left.
     state.scheduler.by(post).end_serving();
     state.sending.by(by).ms = now.ms();
-    for _ in 0..state.scheduler.ports() {
+    // Mostly all replies have gone at once.
+    let ports_with_work = if state.scheduler.is_empty() { 0 } else { state.scheduler.ports() };
+    for _ in 0..ports_with_work {
         let port = state.scheduler.by(post).next_port();
         while sent < budget {
             if state.scheduler.by(post).serve(port) {
@@ -235,35 +239,6 @@ impl<'a, R, P, const PREDICTED: bool> SendTurn<'a, R, P, PREDICTED> {
     }
 }
 
-/// The end of a turn to send.
-#[inline(always)]
-fn end_turn<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, end: End) {
-    let post = Post::from(by);
-    let (flow, id) = (turn.flow, &turn.lines.identity);
-    if rare::<PREDICTED>(|| !turn.t.has(DEAD) && !turn.t.has(ACTIVE)) {
-        turn.activate(by);
-    }
-    if end == End::Done {
-        turn.t.clear(post, SCHEDULED);
-    }
-    let aborts = rare::<PREDICTED>(|| turn.t.has(ABORTING) && !turn.t.has(DEAD));
-    if aborts && matches!(end, End::Done | End::NoCredit) {
-        close::abort(Close::from(by), turn);
-    }
-    match end {
-        End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(id.port(), id.class(), flow),
-        End::NoRoom => turn.state.scheduler.by(post).push_front(id.port(), id.class(), flow),
-        End::Done => {
-            if rare::<PREDICTED>(|| turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD)) {
-                post::delay(post, turn, turn.state.config.delayed_ack_us);
-            }
-            if !PREDICTED || rare::<PREDICTED>(|| turn.t.has(REMOVING)) {
-                post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
-            }
-        }
-    }
-}
-
 impl<R: Rings, P: TxPorts> SendTurn<'_, R, P, false> {
     #[inline]
     fn run(&mut self, by: Egress, quota: usize) -> (usize, End) {
@@ -427,45 +402,5 @@ impl<R: Rings, P: TxPorts, const PREDICTED: bool> SendTurn<'_, R, P, PREDICTED> 
         self.ect = ecn::ECT0;
         let lone = t.has(ECN_DCTCP) && t.cwnd() < 2 * u32::from(t.mss());
         if t.has(ECN_CWR) || lone { flags::CWR } else { 0 }
-    }
-}
-
-/// The segment at SND.NXT has been sent.
-#[inline(always)]
-fn go_on<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, plan: &Plan) {
-    let t = &mut turn.t;
-    if !rare::<PREDICTED>(|| plan.end().before(t.snd_nxt())) {
-        t.next(by).snd_nxt = plan.end();
-    }
-}
-
-/// A segment with data or FIN goes.
-#[inline(always)]
-fn record<const PREDICTED: bool>(by: Egress, turn: &mut FlowTurn<'_>, plan: &Plan) {
-    let (loss, end, t) = (Loss::from(by), plan.end(), &turn.t);
-    // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight. A super-segment is several.
-    let alone = t.idle() && plan.len <= u32::from(t.mss());
-    if rare::<PREDICTED>(|| t.has(TRACKED) || (!alone && t.has(SACK))) {
-        repair::track(loss, turn, plan.seq, end);
-    }
-    if rare::<PREDICTED>(|| plan.seq.before(turn.t.snd_max())) {
-        turn.lines.recovery.retransmits.add(by, 1);
-        turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
-        turn.state.counters.retransmits += 1;
-        repair::resent(turn, plan.seq, end.bytes_since(plan.seq));
-        recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
-        // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
-        turn.t.clear(loss, TIMING);
-    } else if !turn.t.has(TIMING) {
-        turn.t.set(loss, TIMING);
-        turn.lines.measures.rtt_seq.set(by, end.0);
-        turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
-    }
-    if !rare::<PREDICTED>(|| end.before(turn.t.snd_max())) {
-        turn.t.sent(by).snd_max = end;
-    }
-    if rare::<PREDICTED>(|| plan.fin && !turn.t.has(FIN_SENT)) {
-        turn.t.set(by, FIN_SENT);
-        turn.raise(by, event::TX_CLOSED);
     }
 }

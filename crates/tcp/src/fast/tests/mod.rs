@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ack;
+mod at_once;
 mod close;
 mod core;
 mod ecn;
@@ -360,16 +361,36 @@ impl Harness {
         result
     }
 
+    /// The same, and the reply may go at once.
+    pub fn update_at_once(&mut self) -> Result<(), ContractViolation> {
+        let (now, flow, words) = (self.now, self.setup.flow, self.app);
+        let result = self.fast.app_update_at_once(now, flow, words, &self.rings, &mut self.tx);
+        self.collect();
+        result
+    }
+
     /// The application writes `len` more bytes of the stream; returns what goes out.
     pub fn write(&mut self, len: u32) -> Vec<Seg> {
+        self.fill(len);
+        self.update().unwrap();
+        self.flush()
+    }
+
+    /// The same; returns what goes out at once.
+    pub fn reply(&mut self, len: u32) -> Vec<Seg> {
+        self.fill(len);
+        self.update_at_once().unwrap();
+        self.taken()
+    }
+
+    /// Bytes of the stream stand in the ring, and the fast path is not told yet.
+    fn fill(&mut self, len: u32) {
         let ring = self.rings.tx.get_mut(&self.setup.flow).unwrap();
         for i in self.app.tx_tail..self.app.tx_tail + len {
             let at = i as usize % ring.len();
             ring[at] = byte(i);
         }
         self.app.tx_tail += len;
-        self.update().unwrap();
-        self.flush()
     }
 
     /// The application reads everything; asserts that it is the stream.

@@ -330,6 +330,6 @@ fn the_peer_is_told_of_room_beyond_what_the_field_names_without_a_scale() {
 #[test]
 fn room_is_kept_back_up_to_a_quarter_of_the_ring_and_two_large_segments_of_a_small_one() {
     for (ring, most) in [(1024, 512), (4096, 2048), (8192, 2920), (11_680, 2920), (16_384, 4096), (65_536, 16_384)] {
-        assert_eq!(super::super::app::step_max(ring), most, "{ring}");
+        assert_eq!(super::super::window_step::step_max(ring), most, "{ring}");
     }
 }
