@@ -5,6 +5,9 @@ use std::fmt::Write;
 use towpath_rxcpus::Nic;
 use towpath_service::api::InterfaceStatus;
 
+/// Below the table.
+const TESTED: &str = "Which devices were tested: docs/reference/devices.md\n";
+
 /// A device, and the port.
 #[derive(Debug, Serialize)]
 pub struct Fitness {
@@ -77,6 +80,7 @@ pub fn table(all: &[Fitness]) -> String {
         let verb = if *served { "served by" } else { "would be served by" };
         let _ = writeln!(out, "  {verb} {port}: {why}");
     }
+    out.push_str(TESTED);
     out
 }
 
@@ -116,6 +120,7 @@ enp1s0f0        mlx5_core          8  native, zero-copy 8, ports    rx,tx,tso
   would be served by xdp: hardware whose driver runs XDP programs
 veth0           veth               8  ?                 no
   would be served by packet: a virtual device
+Which devices were tested: docs/reference/devices.md
 ";
         assert_eq!(table(&all), expected);
         assert_eq!(table(&[]), "");
