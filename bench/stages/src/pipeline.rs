@@ -254,7 +254,7 @@ pub fn two(payload: usize, time: Duration, cpus: [usize; 2]) -> io::Result<f64> 
 /// Nanoseconds that a frame takes from a thread that hands it on to one that only takes it, on two CPUs: as many as fit, and one
 /// at a time, there and back, halved.
 pub fn hand_over(time: Duration, cpus: [usize; 2]) -> (f64, f64) {
-    /// About what a parsed frame has.
+    /// About what a stage reads of a parsed frame.
     type Item = [u64; 20];
     let ring = || rtrb::RingBuffer::<Item>::new(FRAMES);
     let ((mut there, mut there_end), (mut back, mut back_end)) = (ring(), ring());

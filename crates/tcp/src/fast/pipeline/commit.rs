@@ -1,8 +1,8 @@
 //! The end of the pipeline: what the flow group has made leaves in the order in which it was made, and not before what was
 //! accepted earlier is copied.
 
-use super::items::{Copied, Made, Output, What};
-use super::order::{Reorder, put};
+use super::items::{Made, Output, Slot, What};
+use super::order::{Numbered, Reorder, put};
 use crate::flow::FlowId;
 use crate::messages::ToSlow;
 use rtrb::Producer;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// It belongs to the thread that has the ports and tells applications.
 #[derive(Debug)]
 pub struct Commit<F> {
-    made: Reorder<Made<F>>,
+    made: Reorder<Numbered<Made<F>>>,
     /// Received frames whose payload is copied.
-    copied: Reorder<Copied<F>>,
-    spent: Producer<F>,
+    copied: Reorder<Slot<F>>,
+    spent: Producer<Slot<F>>,
     free: Producer<F>,
     /// The number of copies up to the first that is not made yet, for the flow group.
     watermark: Arc<AtomicU64>,
@@ -32,9 +32,9 @@ pub struct Commit<F> {
 
 impl<F> Commit<F> {
     pub(super) fn new(
-        made: Reorder<Made<F>>,
-        copied: Reorder<Copied<F>>,
-        (spent, free): (Producer<F>, Producer<F>),
+        made: Reorder<Numbered<Made<F>>>,
+        copied: Reorder<Slot<F>>,
+        (spent, free): (Producer<Slot<F>>, Producer<F>),
         (watermark, broken): (Arc<AtomicU64>, Producer<FlowId>),
     ) -> Self {
         Self { made, copied, spent, free, watermark, in_hand: None, tried: false, abandoned: 0, broken, ends: vec![] }
@@ -93,10 +93,10 @@ impl<F> Commit<F> {
     fn next(&mut self) -> Option<Output<F>> {
         self.take_copies();
         loop {
-            if self.made.peek()?.after > self.copied.taken() {
+            if self.made.peek()?.what.after > self.copied.taken() {
                 return None;
             }
-            match self.made.pop()?.what {
+            match self.made.pop()?.what.what {
                 What::Output(mut output) => {
                     if !self.ends.is_empty() {
                         self.shorten(&mut output);
@@ -117,8 +117,9 @@ impl<F> Commit<F> {
     #[inline]
     fn take_copies(&mut self) {
         let before = self.copied.taken();
-        while let Some(Copied { frame, failed }) = self.copied.pop() {
-            put(&mut self.spent, frame);
+        while let Some(slot) = self.copied.pop() {
+            let failed = slot.failed.then_some((slot.flow, slot.copy.position));
+            put(&mut self.spent, slot);
             if let Some((flow, position)) = failed {
                 self.fails(flow, position);
             }

@@ -4,8 +4,8 @@
 //! bytes, and what fills the hole may reach over them. The last copy wins in run-to-completion. So a flow with a hole has one
 //! replica, which makes its copies in their order.
 
-use super::items::Job;
-use super::order::{Numbered, put};
+use super::items::Slot;
+use super::order::put;
 use crate::fast::batch::Item;
 use crate::flow::FlowId;
 use crate::table::{FlowTable, word};
@@ -29,7 +29,7 @@ struct Mark {
 /// The copies of a flow group.
 #[derive(Debug)]
 pub(super) struct Copies<F> {
-    lanes: Vec<Producer<Numbered<Job<F>>>>,
+    lanes: Vec<Producer<Slot<F>>>,
     next: u64,
     at: usize,
     marks: [Mark; PLACES],
@@ -37,7 +37,7 @@ pub(super) struct Copies<F> {
 }
 
 impl<F> Copies<F> {
-    pub fn new(lanes: Vec<Producer<Numbered<Job<F>>>>) -> Self {
+    pub fn new(lanes: Vec<Producer<Slot<F>>>) -> Self {
         Self { lanes, next: 0, at: 0, marks: [Mark::default(); PLACES], batch: 0 }
     }
 
@@ -58,20 +58,29 @@ impl<F> Copies<F> {
     /// A segment of this flow is in the batch; its line is as it was before.
     #[inline]
     pub fn before(&mut self, table: &FlowTable, flow: FlowId) {
-        let (batch, hole) = (self.batch, has_hole(table, flow));
+        let batch = self.batch;
         let mark = self.mark(flow);
+        if mark.batch == batch && mark.flow == flow {
+            // No line changes before the whole batch is looked up.
+            return;
+        }
+        let hole = has_hole(table, flow);
         if mark.batch != batch {
             *mark = Mark { batch, flow, alone: hole, end: None };
         } else {
-            mark.alone |= hole || mark.flow != flow;
+            mark.alone = true;
         }
     }
 
     /// The batch has been through the state machine, and these pieces are to be copied.
     #[inline]
     pub fn after(&mut self, table: &FlowTable, items: &[Item]) {
+        let mut last = (FlowId(u32::MAX), false);
         for Item { flow, copy, .. } in items.iter().filter(|item| item.copy.len != 0) {
-            let hole = has_hole(table, *flow);
+            if last.0 != *flow {
+                last = (*flow, has_hole(table, *flow));
+            }
+            let hole = last.1;
             let mark = self.mark(*flow);
             // A hole that came and went within the batch has left copies that do not ascend.
             let back = mark.end.is_some_and(|end| (copy.position.wrapping_sub(end) as i32) < 0);
@@ -80,17 +89,18 @@ impl<F> Copies<F> {
         }
     }
 
-    /// Orders a copy of the batch.
+    /// Orders the copy of a frame of the batch.
     #[inline]
-    pub fn order(&mut self, job: Job<F>) {
+    pub fn order(&mut self, mut frame: Slot<F>) {
         let lanes = self.lanes.len();
-        let lane = if self.mark(job.flow).alone {
-            job.flow.0 as usize % lanes
+        let lane = if self.mark(frame.flow).alone {
+            frame.flow.0 as usize % lanes
         } else {
             self.at = if self.at + 1 >= lanes { 0 } else { self.at + 1 };
             self.at
         };
-        put(&mut self.lanes[lane], Numbered { number: self.next, what: job });
+        frame.number = self.next;
+        put(&mut self.lanes[lane], frame);
         self.next += 1;
     }
 }

@@ -1,27 +1,26 @@
 //! Fourth stage, replicated: payload from frames into receive rings. Touches no flow's state.
 
-use super::items::{Copied, Job};
-use super::order::{Numbered, put};
+use super::items::{Received, Slot};
+use super::order::put;
 use crate::buffers::Rings;
 use crate::fast::deliver;
-use crate::flow::FlowId;
 use rtrb::{Consumer, Producer};
 
 /// A replica.
 #[derive(Debug)]
 pub struct Deliver<F> {
-    jobs: Consumer<Numbered<Job<F>>>,
+    jobs: Consumer<Slot<F>>,
     /// One message for each copy: it is done.
-    done: Producer<Numbered<Copied<F>>>,
+    done: Producer<Slot<F>>,
     /// What it works on. It stays here while it does, so that a panic does not lose it.
-    in_hand: Option<Numbered<Job<F>>>,
+    in_hand: Option<Slot<F>>,
     /// The number of a copy that has ended a thread.
     tried: Option<u64>,
     given_up: u64,
 }
 
 impl<F: AsRef<[u8]>> Deliver<F> {
-    pub(super) fn new(jobs: Consumer<Numbered<Job<F>>>, done: Producer<Numbered<Copied<F>>>) -> Self {
+    pub(super) fn new(jobs: Consumer<Slot<F>>, done: Producer<Slot<F>>) -> Self {
         Self { jobs, done, in_hand: None, tried: None, given_up: 0 }
     }
 
@@ -47,28 +46,29 @@ impl<F: AsRef<[u8]>> Deliver<F> {
 
     #[inline]
     fn work(&mut self, rings: &mut impl Rings) {
-        let Some(Numbered { what: Job { flow, copy, frame }, .. }) = &self.in_hand else { return };
-        if let Some(bytes) = deliver::piece(frame.as_ref(), copy) {
+        let Some(slot) = &self.in_hand else { return };
+        let Received { flow, copy, .. } = &**slot;
+        if let Some(bytes) = deliver::piece(slot.bytes(), copy) {
             rings.deliver(*flow, copy.position, bytes);
         }
-        self.hand_on(None);
+        self.hand_on(false);
     }
 
     #[inline]
-    fn hand_on(&mut self, failed: Option<(FlowId, u32)>) {
-        if let Some(Numbered { number, what: Job { frame, .. } }) = self.in_hand.take() {
-            put(&mut self.done, Numbered { number, what: Copied { frame, failed } });
+    fn hand_on(&mut self, failed: bool) {
+        if let Some(mut slot) = self.in_hand.take() {
+            slot.failed = failed;
+            put(&mut self.done, slot);
         }
     }
 
     /// The thread has ended in the middle of a step; this one takes over. A copy that has ended two threads is given up, so that
     /// nothing waits for it: its connection will be reset.
     pub fn recover(&mut self) {
-        let Some(Numbered { number, what: Job { flow, copy, .. } }) = &self.in_hand else { return };
+        let Some(Received { number, .. }) = self.in_hand.as_deref() else { return };
         if self.tried == Some(*number) {
-            let failed = (*flow, copy.position);
             self.given_up += 1;
-            self.hand_on(Some(failed));
+            self.hand_on(true);
         } else {
             self.tried = Some(*number);
         }

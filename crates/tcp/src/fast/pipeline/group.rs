@@ -2,7 +2,7 @@
 
 use super::copies::Copies;
 use super::doing::Doing;
-use super::items::{Found, Job, Output, Parsed};
+use super::items::{Found, Output, Received, Slot};
 use super::order::{Reorder, put};
 use super::plans::{Asked, Planning, Plans};
 use crate::buffers::{Rings, RxBatch};
@@ -25,12 +25,12 @@ use towpath_wire::offload::RxChecksum;
 #[derive(Debug)]
 pub struct FlowGroup<F> {
     pub(super) fast: FastPath,
-    parsed: Reorder<Parsed<F>>,
+    parsed: Reorder<Slot<F>>,
     /// The frames of the batch that is coming.
-    arrived: Vec<Parsed<F>>,
+    arrived: Vec<Slot<F>>,
     pub(super) copies: Copies<F>,
     pub(super) plans: Plans<F>,
-    spent: Producer<F>,
+    spent: Producer<Slot<F>>,
     /// The copies that are made, see [`super::Commit`].
     watermark: Arc<AtomicU64>,
     /// A frame is to be injected as soon as all copies are made.
@@ -47,17 +47,17 @@ pub struct FlowGroup<F> {
 }
 
 /// A batch of frames as a stage sees it.
-struct Frames<'a, F>(&'a [Parsed<F>]);
+struct Frames<'a, F>(&'a [Slot<F>]);
 
 impl<F: AsRef<[u8]>> RxBatch for Frames<'_, F> {
     fn len(&self) -> usize {
         self.0.len()
     }
     fn bytes(&self, i: usize) -> &[u8] {
-        self.0[i].arrival.frame.as_ref()
+        self.0[i].bytes()
     }
     fn checksum(&self, i: usize) -> RxChecksum {
-        self.0[i].arrival.checksum
+        self.0[i].checksum
     }
 }
 
@@ -65,9 +65,9 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     /// `frames`: the most that a batch can have.
     pub(super) fn new(
         fast: FastPath,
-        (parsed, broken): (Reorder<Parsed<F>>, Consumer<FlowId>),
+        (parsed, broken): (Reorder<Slot<F>>, Consumer<FlowId>),
         (copies, plans): (Copies<F>, Plans<F>),
-        (spent, watermark): (Producer<F>, Arc<AtomicU64>),
+        (spent, watermark): (Producer<Slot<F>>, Arc<AtomicU64>),
         frames: usize,
     ) -> Self {
         Self {
@@ -96,9 +96,9 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
             return false;
         }
         self.reset_broken(now);
-        while let Some(parsed) = self.parsed.pop() {
-            let last = parsed.arrival.last;
-            self.arrived.push(parsed);
+        while let Some(slot) = self.parsed.pop() {
+            let last = slot.last;
+            self.arrived.push(slot);
             if last {
                 self.batch(now);
                 return true;
@@ -115,9 +115,9 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         state.sacks.clear();
         copies.begin();
         let (places, mut used) = (batch.places(arrived.len()), 0);
-        for (i, parsed) in (0..).zip(&*arrived) {
+        for (i, slot) in (0..).zip(&*arrived) {
             let Some(place) = places.get_mut(used) else { break };
-            used += usize::from(look_up(state, table, copies, (i, parsed), place));
+            used += usize::from(look_up(state, table, copies, (i, slot), place));
         }
         batch.set_used(used);
         #[cfg(test)]
@@ -134,7 +134,7 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         if !state.held.is_empty()
             && let Some(first) = arrived.first()
         {
-            splice::keep(state, first.arrival.port, &Frames(arrived));
+            splice::keep(state, first.port, &Frames(arrived));
         }
         self.hand_on();
         self.doing = Doing::Nothing;
@@ -144,15 +144,15 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     pub(super) fn hand_on(&mut self) {
         let Self { fast: FastPath { state, batch, .. }, arrived, copies, spent, .. } = self;
         let (mut items, mut ordered) = (batch.items().iter().peekable(), 0);
-        for (i, parsed) in (0..).zip(arrived.drain(..)) {
-            let frame = parsed.arrival.frame;
+        for (i, mut slot) in (0..).zip(arrived.drain(..)) {
             match items.next_if(|item| item.frame == i) {
                 // The piece is in the frame: the parser has said where the payload is.
                 Some(&Item { flow, copy, .. }) if copy.len != 0 => {
-                    copies.order(Job { flow, copy, frame });
+                    (slot.flow, slot.copy) = (flow, copy);
+                    copies.order(slot);
                     ordered += 1;
                 }
-                _ => put(spent, frame),
+                _ => put(spent, slot),
             }
         }
         state.counters.stage(Stage::Deliver, ordered);
@@ -277,26 +277,22 @@ fn look_up<F: AsRef<[u8]>>(
     state: &mut FastState,
     table: &FlowTable,
     copies: &mut Copies<F>,
-    (i, Parsed { arrival, found }): (u32, &Parsed<F>),
+    (i, slot): (u32, &Received<F>),
     place: &mut Item,
 ) -> bool {
-    let flow = match found {
+    let flow = match slot.found {
         Found::Nothing => return false,
         Found::Slow => None,
-        Found::Segment { at, .. } => state.lookup.find_hashed(at),
+        Found::Segment => state.lookup.find_hashed(&slot.at),
     };
-    match (flow, found) {
-        (Some(flow), Found::Segment { segment, sack, .. }) => {
-            copies.before(table, flow);
-            let mut segment = *segment;
-            segment.put_sack(sack, &mut state.sacks);
-            *place = Item { flow, frame: i, segment, copy: Copy::default() };
-            true
-        }
-        _ => {
-            let FastState { outbox, counters, config, .. } = state;
-            outbox.pass_to_slow(counters, config.slow_segments, arrival.port, arrival.frame.as_ref());
-            false
-        }
+    if let Some(flow) = flow {
+        copies.before(table, flow);
+        (place.flow, place.frame, place.segment, place.copy) = (flow, i, slot.segment, Copy::default());
+        place.segment.put_sack(&slot.sack, &mut state.sacks);
+        true
+    } else {
+        let FastState { outbox, counters, config, .. } = state;
+        outbox.pass_to_slow(counters, config.slow_segments, slot.port, slot.bytes());
+        false
     }
 }

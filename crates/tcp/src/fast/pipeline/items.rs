@@ -1,5 +1,6 @@
 //! What the rings between the stages carry.
 
+use super::order::Placed;
 use crate::fast::batch::Copy;
 use crate::fast::lookup::Hashed;
 use crate::fast::segment::Segment;
@@ -8,48 +9,78 @@ use crate::messages::{AppView, FlowEvent, ToSlow};
 use towpath_wire::offload::{RxChecksum, TxOffload};
 use towpath_wire::segment::SackBlocks;
 
-/// A received frame.
+/// A received frame, with all that the stages find out about it. It stays in its place of memory, and goes through the rings as a
+/// pointer: what an item holds is written once. The first cache line has what is read of each frame.
 #[derive(Debug)]
-pub(super) struct Arrival<F> {
-    pub frame: F,
-    pub checksum: RxChecksum,
+#[repr(C, align(64))]
+pub(super) struct Received<F> {
+    /// Among the received frames, later among the copies.
+    pub number: u64,
+    pub segment: Segment,
     pub port: PortId,
+    pub checksum: RxChecksum,
     /// The last of its batch.
     pub last: bool,
-}
-
-/// A received frame that has been parsed.
-#[derive(Debug)]
-pub(super) struct Parsed<F> {
-    pub arrival: Arrival<F>,
     pub found: Found,
+    /// The copy was given up.
+    pub failed: bool,
+    /// The addresses of a segment.
+    pub at: Hashed,
+    /// The payload that is to be copied, and whose it is.
+    pub flow: FlowId,
+    pub copy: Copy,
+    /// `None`: this place is free.
+    pub frame: Option<F>,
+    /// Of a segment that has any.
+    pub sack: SackBlocks,
 }
 
 /// What a frame is.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A segment, perhaps of an installed flow.
-    Segment { at: Hashed, segment: Segment, sack: SackBlocks },
+    Segment,
     /// Something else for the slow path.
     Slow,
     /// Nothing: it is counted, or its replica has ended.
     Nothing,
 }
 
-/// Payload to be copied into a receive ring.
-#[derive(Debug)]
-pub(super) struct Job<F> {
-    pub flow: FlowId,
-    pub copy: Copy,
-    pub frame: F,
+/// A frame in the rings.
+pub(super) type Slot<F> = Box<Received<F>>;
+
+impl<F> Received<F> {
+    /// A free place.
+    pub fn free() -> Slot<F> {
+        Box::new(Self {
+            number: 0,
+            segment: Segment::default(),
+            port: PortId::default(),
+            checksum: RxChecksum::Unknown,
+            last: false,
+            found: Found::Nothing,
+            failed: false,
+            at: Hashed::default(),
+            flow: FlowId::default(),
+            copy: Copy::default(),
+            frame: None,
+            sack: SackBlocks::NONE,
+        })
+    }
 }
 
-/// A frame whose payload is copied.
-#[derive(Debug)]
-pub(super) struct Copied<F> {
-    pub frame: F,
-    /// The copy was given up: its flow, and where in the receive ring it begins.
-    pub failed: Option<(FlowId, u32)>,
+impl<F: AsRef<[u8]>> Received<F> {
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.frame.as_ref().map_or(&[], AsRef::as_ref)
+    }
+}
+
+impl<F> Placed for Slot<F> {
+    #[inline]
+    fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 /// Where the payload of a frame lies.

@@ -9,18 +9,30 @@ pub(super) struct Numbered<T> {
     pub what: T,
 }
 
+/// Something with a number.
+pub(super) trait Placed {
+    fn number(&self) -> u64;
+}
+
+impl<T> Placed for Numbered<T> {
+    #[inline]
+    fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// A reordering point. Each number stands in one lane, and those of a lane ascend. So the next one is at the front of some lane, and
 /// nothing is stored here.
 #[derive(Debug)]
 pub(super) struct Reorder<T> {
-    lanes: Vec<Consumer<Numbered<T>>>,
+    lanes: Vec<Consumer<T>>,
     next: u64,
     /// The lane to look at first: replicas get several neighbours.
     at: usize,
 }
 
-impl<T> Reorder<T> {
-    pub fn new(lanes: Vec<Consumer<Numbered<T>>>) -> Self {
+impl<T: Placed> Reorder<T> {
+    pub fn new(lanes: Vec<Consumer<T>>) -> Self {
         Self { lanes, next: 0, at: 0 }
     }
 
@@ -33,7 +45,7 @@ impl<T> Reorder<T> {
     #[inline]
     fn find(&mut self) -> bool {
         for _ in 0..self.lanes.len() {
-            if self.lanes[self.at].peek().is_ok_and(|front| front.number == self.next) {
+            if self.lanes[self.at].peek().is_ok_and(|front| front.number() == self.next) {
                 return true;
             }
             self.at = if self.at + 1 == self.lanes.len() { 0 } else { self.at + 1 };
@@ -47,7 +59,7 @@ impl<T> Reorder<T> {
         if !self.find() {
             return None;
         }
-        self.lanes[self.at].peek().ok().map(|front| &front.what)
+        self.lanes[self.at].peek().ok()
     }
 
     /// Takes the next item, if it has come.
@@ -58,7 +70,7 @@ impl<T> Reorder<T> {
         }
         let item = self.lanes[self.at].pop().ok()?;
         self.next += 1;
-        Some(item.what)
+        Some(item)
     }
 }
 
@@ -92,11 +104,11 @@ mod tests {
                     come[number as usize] = true;
                     put(&mut ends[lane], Numbered { number, what: number });
                 }
-                while let Some(what) = order.pop() {
+                while let Some(Numbered { what, .. }) = order.pop() {
                     assert_eq!(what, next);
                     next += 1;
                 }
-                assert_eq!((order.taken(), order.peek()), (next, None));
+                assert!(order.taken() == next && order.peek().is_none());
                 assert!(come.get(next as usize) != Some(&true), "{next} has come, and waits");
             }
         }
@@ -107,7 +119,7 @@ mod tests {
         let (mut end, front) = RingBuffer::new(2);
         let mut order = Reorder::new(vec![front]);
         put(&mut end, Numbered { number: 0, what: 'a' });
-        assert_eq!(order.peek(), Some(&'a'));
-        assert_eq!((order.pop(), order.pop()), (Some('a'), None));
+        assert_eq!(order.peek().map(|item| item.what), Some('a'));
+        assert_eq!([order.pop(), order.pop()].map(|item| item.map(|item| item.what)), [Some('a'), None]);
     }
 }

@@ -1,7 +1,7 @@
 //! First stage, replicated: parse, verify the checksum, hash the addresses. It knows nothing of flows.
 
-use super::items::{Arrival, Found, Parsed};
-use super::order::{Numbered, put};
+use super::items::{Found, Received, Slot};
+use super::order::put;
 use crate::buffers::RxBatch;
 use crate::counters::Counters;
 use crate::fast::batch::Batch;
@@ -15,10 +15,10 @@ use towpath_wire::segment::{SackBlocks, ends_are_possible};
 /// A replica.
 #[derive(Debug)]
 pub struct Pre<F> {
-    arrivals: Consumer<Numbered<Arrival<F>>>,
-    parsed: Producer<Numbered<Parsed<F>>>,
+    arrivals: Consumer<Slot<F>>,
+    parsed: Producer<Slot<F>>,
     /// What it works on. It stays here while it does, so that a panic does not lose it.
-    in_hand: Option<Numbered<Arrival<F>>>,
+    in_hand: Option<Slot<F>>,
     hasher: Hasher,
     counters: Counters,
     abandoned: u64,
@@ -27,7 +27,7 @@ pub struct Pre<F> {
 }
 
 /// One frame is a batch.
-struct One<'a, F>(&'a Arrival<F>);
+struct One<'a, F>(&'a Received<F>);
 
 impl<F: AsRef<[u8]>> RxBatch for One<'_, F> {
     #[inline]
@@ -36,7 +36,7 @@ impl<F: AsRef<[u8]>> RxBatch for One<'_, F> {
     }
     #[inline]
     fn bytes(&self, _: usize) -> &[u8] {
-        self.0.frame.as_ref()
+        self.0.bytes()
     }
     #[inline]
     fn checksum(&self, _: usize) -> RxChecksum {
@@ -77,11 +77,7 @@ impl pre::Around for Hashing<'_> {
 }
 
 impl<F: AsRef<[u8]>> Pre<F> {
-    pub(super) fn new(
-        arrivals: Consumer<Numbered<Arrival<F>>>,
-        parsed: Producer<Numbered<Parsed<F>>>,
-        hasher: Hasher,
-    ) -> Self {
+    pub(super) fn new(arrivals: Consumer<Slot<F>>, parsed: Producer<Slot<F>>, hasher: Hasher) -> Self {
         let (counters, batch, sacks) = (Counters::default(), Batch::with_capacity(1), Vec::with_capacity(1));
         Self { arrivals, parsed, in_hand: None, hasher, counters, abandoned: 0, batch, sacks }
     }
@@ -107,15 +103,18 @@ impl<F: AsRef<[u8]>> Pre<F> {
     #[inline]
     fn work(&mut self) {
         let Self { in_hand, hasher, counters, batch, sacks, .. } = self;
-        let Some(Numbered { what, .. }) = in_hand else { return };
+        let Some(slot) = in_hand else { return };
         sacks.clear();
         let mut slow = false;
         let around = Hashing { hasher, counters, sacks, slow: &mut slow };
-        pre::run(around, what.port, &One(what), batch);
+        pre::run(around, slot.port, &One(slot), batch);
         let found = match batch.items() {
             [item, ..] => {
-                let sack = sacks.first().copied().unwrap_or(SackBlocks::NONE);
-                Found::Segment { at: item.flow, segment: item.segment, sack }
+                (slot.at, slot.segment) = (item.flow, item.segment);
+                if let Some(sack) = sacks.first() {
+                    slot.sack = *sack;
+                }
+                Found::Segment
             }
             [] if slow => Found::Slow,
             [] => Found::Nothing,
@@ -125,8 +124,9 @@ impl<F: AsRef<[u8]>> Pre<F> {
 
     #[inline]
     fn hand_on(&mut self, found: Found) {
-        if let Some(Numbered { number, what: arrival }) = self.in_hand.take() {
-            put(&mut self.parsed, Numbered { number, what: Parsed { arrival, found } });
+        if let Some(mut slot) = self.in_hand.take() {
+            slot.found = found;
+            put(&mut self.parsed, slot);
         }
     }
 
