@@ -64,7 +64,9 @@ pub struct FlowGroup {
 /// Memory that a turn uses and the next uses again.
 #[derive(Default)]
 pub struct Scratch {
+    /// Received frames that the port has not back yet, and the place of that port.
     frames: Vec<RxFrame>,
+    receives: usize,
     /// Their bytes, while a port has them.
     bytes: Vec<&'static [u8]>,
     /// Clients that are to be told of events.
@@ -87,6 +89,10 @@ pub struct Scratch {
     pub now_us: u64,
     /// What applications achieve.
     pub sampler: Sampler,
+    /// A turn has ended by a panic.
+    recovers: bool,
+    /// Flows whose application's words may have been lost by that.
+    unsure: std::ops::Range<u32>,
 }
 
 impl FlowGroup {
@@ -98,6 +104,9 @@ impl FlowGroup {
     /// Takes one turn, and returns how much work it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         (self.scratch.now_us, self.scratch.left_syns) = (now.0, false);
+        if !self.scratch.unsure.is_empty() {
+            self.recover(now);
+        }
         probes::turn_begin(self.number);
         let mut work = self.messages(now);
         probes::stage::<{ Stage::Messages as u32 }>(work);
@@ -115,6 +124,26 @@ impl FlowGroup {
         probes::stage::<{ Stage::Slow as u32 }>(told);
         probes::turn_end(self.number, received, sent + sent_by_slow);
         work + told + answered
+    }
+
+    /// After a turn that ended by a panic: connections that it has left half done are reset, and the words of all others' applications are
+    /// read again, because those in hand have left their queues. A flow that ends this by a panic, too, is not looked at again.
+    #[cold]
+    fn recover(&mut self, now: Micros) {
+        if std::mem::take(&mut self.scratch.recovers) {
+            let frames = std::mem::take(&mut self.scratch.frames);
+            if let Some(port) = self.ports.iter_mut().nth(self.scratch.receives).filter(|_| !frames.is_empty()) {
+                port.release(&frames);
+            }
+            let resets = self.fast.recover(now);
+            tracing::warn!(flow_group = self.number, resets, "connections that the panic has left half done are reset");
+        }
+        while let Some(flow) = self.scratch.unsure.next() {
+            let place = self.rings.endpoint(FlowId(flow)).map(|endpoint| (endpoint.client, endpoint.slot));
+            if let Some((client, slot)) = place {
+                self.look_at(now, client, slot);
+            }
+        }
     }
 
     /// Gives the slow path a turn if there is something for it, and uses what it answers. Returns how much work it was, and how
@@ -246,8 +275,8 @@ impl FlowGroup {
     fn receive(&mut self, now: Micros) -> usize {
         let mut work = 0;
         for number in 0..self.ports.len() {
-            let Scratch { frames, bytes, full, .. } = &mut self.scratch;
-            frames.clear();
+            let Scratch { frames, bytes, full, receives, .. } = &mut self.scratch;
+            *receives = number;
             let Some(port) = self.ports.receive(number, frames, RX_BATCH) else { continue };
             let taken = frames.len();
             probes::stage::<{ Stage::Take as u32 }>(taken);
@@ -261,6 +290,7 @@ impl FlowGroup {
             self.fast.receive(now, PortId(number as u8), &Frames { bytes: &all, frames }, &mut self.rings);
             *bytes = emptied(all);
             port.release(frames);
+            frames.clear();
             probes::stage::<{ Stage::Deliver as u32 }>(taken);
         }
         self.ports.redirect();
@@ -331,10 +361,15 @@ impl Group for FlowGroup {
     }
     fn panicked(&mut self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
+        // The next turn does the rest, in which one more panic is caught, too.
+        self.scratch.recovers = true;
+        if self.scratch.unsure.is_empty() {
+            self.scratch.unsure = 0..self.rings.flow_places();
+        }
     }
     fn arm(&mut self, now_us: u64) -> Idle {
         self.doorbell.arm();
-        let mut pending = !self.inbox.is_empty() || self.fast.has_work();
+        let mut pending = !self.inbox.is_empty() || self.fast.has_work() || !self.scratch.unsure.is_empty();
         let number = self.number;
         for client in self.rings.clients() {
             let data_queue = client.shared.region.data_queue(number);

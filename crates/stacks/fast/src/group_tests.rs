@@ -255,6 +255,27 @@ fn a_group_that_arms_looks_again() {
     bench.flow_group.disarm(false);
 }
 
+/// A turn that ends by a panic has taken entries for which nothing was done, and has frames of the port in hand.
+#[test]
+fn what_a_panic_has_lost_is_looked_at_again() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    bench.client.region.app(slot).tx_tail.store(100, Relaxed);
+    bench.queue_data(slot);
+    let client = bench.flow_group.rings.client(0).unwrap();
+    assert_eq!(client.shared.next_data_some(0, &mut client.data_head, &mut [0; 16]), 1);
+    bench.turn();
+    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START), "the entry is lost");
+    bench.flow_group.panicked();
+    assert!(matches!(bench.flow_group.arm(1_000_000), Idle::No), "it does not sleep over that");
+    bench.flow_group.disarm(false);
+    bench.turn();
+    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START + 100));
+    assert!(!bench.said().iter().any(|m| matches!(m, FromGroup::Tcp(ToSlow::Aborted(_)))), "it was not half done");
+}
+
 /// An application may write or close while its flow rests. That counts when the flow goes on.
 #[test]
 fn a_flow_that_goes_on_is_looked_at_again() {

@@ -116,6 +116,10 @@ impl Endpoints {
     pub fn flows(&self) -> u64 {
         self.count
     }
+    /// One more than the highest number that a flow has had.
+    pub fn flow_places(&self) -> u32 {
+        self.flows.len() as u32
+    }
     /// The client in place `index`.
     #[inline]
     pub fn client(&mut self, index: u32) -> Option<&mut GroupClient> {

@@ -42,6 +42,7 @@ mod prediction;
 mod protocol;
 mod rack;
 mod rare;
+mod recover;
 mod recovery;
 mod report;
 mod scheduler;
@@ -150,6 +151,8 @@ impl FastPath {
         if !state.held.is_empty() {
             splice::keep(state, port, frames);
         }
+        // What is left there has not come to its end ([`FastPath::recover`]).
+        batch.set_used(0);
     }
 
     /// Takes over what the application has written. After a contract violation its connection is aborted.

@@ -3,17 +3,9 @@
 use super::doing::Doing;
 use super::group::FlowGroup;
 use crate::fast::batch::Item;
-use crate::fast::context::FlowTurn;
-use crate::fast::{FastPath, STAGES, close};
+use crate::fast::{FastPath, recover};
 use crate::flow::FlowId;
-use crate::messages::ToSlow;
-use crate::table::bits::{BYPASSING, DEAD, SCHEDULED};
-use crate::table::stages::{Close, Post};
 use crate::time::Micros;
-use std::collections::HashSet;
-
-/// ECONNABORTED on Linux.
-const CONNECTION_ABORTED: i32 = 103;
 
 impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     /// The thread has ended in the middle of a call; this one takes over. The flow that was in hand is reset: it may have bytes that are
@@ -29,7 +21,7 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         }
         // A panic in there ends with the next call, which has others to reset.
         while let Some(flow) = self.doomed.pop() {
-            self.resets += u64::from(reset(&mut self.fast, now, flow));
+            self.resets += u64::from(recover::reset(&mut self.fast, now, flow));
         }
     }
 
@@ -49,28 +41,8 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         self.hand_on();
     }
 
-    /// A flow in hand has left its queue, and its line does not say so yet.
     fn recover_sending(&mut self) {
-        let (by, Self { fast: FastPath { table, state, .. }, doomed, .. }) = (STAGES.post, &mut *self);
-        state.scheduler.by(by).end_serving();
-        let (queued, bypass) = state.scheduler.queued();
-        let (queued, bypass): (HashSet<_>, HashSet<_>) = (queued.collect(), bypass.collect());
-        for flow in (0..table.max_flows()).map(FlowId) {
-            let Some(lines) = FlowTurn::lines(table, state, flow) else { continue };
-            let mut t = lines.protocol.load();
-            let lost = (t.has(SCHEDULED) && !queued.contains(&flow), t.has(BYPASSING) && !bypass.contains(&flow));
-            if lost == (false, false) {
-                continue;
-            }
-            if lost.0 {
-                t.clear(by, SCHEDULED);
-            }
-            if lost.1 {
-                t.clear(by, BYPASSING);
-            }
-            lines.protocol.store(by, &t);
-            doomed.push(flow);
-        }
+        recover::stranded(&self.fast.table, &mut self.fast.state, &mut self.doomed);
         self.plans.put_behind(self.copies.ordered());
     }
 
@@ -78,7 +50,7 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     #[inline]
     pub(super) fn reset_broken(&mut self, now: Micros) {
         while let Ok(flow) = self.broken.pop() {
-            self.resets += u64::from(reset(&mut self.fast, now, flow));
+            self.resets += u64::from(recover::reset(&mut self.fast, now, flow));
         }
     }
 
@@ -86,18 +58,4 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
     pub fn resets(&self) -> u64 {
         self.resets
     }
-}
-
-/// Ends a flow: RST for the peer, an error for the application, and the slow path is told. False: it has ended already.
-#[cold]
-fn reset(fast: &mut FastPath, now: Micros, flow: FlowId) -> bool {
-    let Some(mut turn) = FlowTurn::of(&fast.table, &mut fast.state, now, flow) else { return false };
-    if turn.t.has(DEAD) {
-        return false;
-    }
-    let by = STAGES.control;
-    close::kill(Close::from(by), &mut turn, true, Some(CONNECTION_ABORTED));
-    turn.tell(Post::from(by), ToSlow::Aborted(flow));
-    turn.store(by);
-    true
 }

@@ -14,6 +14,7 @@ mod loss;
 mod marks;
 mod messages;
 mod pacing;
+mod panics;
 mod planning;
 pub(in crate::fast) mod prediction;
 mod receive;
