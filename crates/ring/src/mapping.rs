@@ -120,7 +120,7 @@ impl Mapping {
     /// The zeros are those of a file that nobody else has. Memory of the process alone would count in full where the kernel promises
     /// no more than there is (`vm.overcommit_memory` = 2), and might be refused.
     pub(crate) fn retire(&self) -> io::Result<()> {
-        // There may be no descriptor left for it, or no room for a second mapping meanwhile.
+        // There may be no descriptor left for it, no room for a second mapping meanwhile, or a limit of the lengths of files.
         if unsealed_memfd("ended", self.bytes).and_then(|zeros| self.replace(zeros.as_fd())).is_ok() {
             return Ok(());
         }

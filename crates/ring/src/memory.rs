@@ -50,10 +50,6 @@ const TMPFS: u64 = 0x0102_1994;
 pub fn new_memory(geometry: Geometry) -> Result<OwnedFd, MapError> {
     let layout = Layout::new(geometry)?;
     let bytes = layout.total_bytes();
-    // `ftruncate` beyond this limit ends the program by a signal.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < bytes as u64) {
-        return Err(MapError::Io(io::Error::from_raw_os_error(rustix::io::Errno::FBIG.raw_os_error())));
-    }
     let memfd = unsealed_memfd("towpath-region", bytes)?;
     for Range { start, end } in layout.always_used() {
         // Should it fail, whoever touches the pages first has them charged.
@@ -84,6 +80,10 @@ pub(crate) fn check_brought(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), MapE
 
 /// A zeroed memfd that can still be sealed.
 pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    // `ftruncate` beyond this limit ends the program by a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < bytes as u64) {
+        return Err(rustix::io::Errno::FBIG.into());
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memfd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.

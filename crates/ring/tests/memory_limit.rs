@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::memory::new_memory;
-use towpath_ring::{Geometry, Layout, MapError};
+use towpath_ring::{Geometry, Layout, MapError, Region};
 
 #[test]
 fn a_limit_of_file_sizes_refuses_the_region_and_sends_no_signal() {
@@ -20,4 +21,12 @@ fn a_limit_of_file_sizes_refuses_the_region_and_sends_no_signal() {
         assert_eq!(new_memory(Geometry::DEFAULT).is_ok(), made, "{most} of {exactly}");
     }
     setrlimit(Resource::Fsize, whole).unwrap();
+    // The program sets the limit itself, and then the service goes.
+    let (region, _memfd) = Region::create(Geometry::DEFAULT).unwrap();
+    let word = &region.app(region.slot(3).unwrap()).tx_tail;
+    word.store(7, Relaxed);
+    setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: whole.maximum }).unwrap();
+    region.retire().unwrap();
+    setrlimit(Resource::Fsize, whole).unwrap();
+    assert_eq!(word.load(Relaxed), 0);
 }

@@ -90,8 +90,8 @@ fn look_at(directly: bool) {
     let mut told = Vec::new();
     eventually(|| {
         let both = [ours, other].map(|fd| table::socket(fd).expect("accelerated").readable() > 0) == [true; 2];
-        both && {
-            assert_eq!(glance(), None);
+        // The words of the second are there a moment before its event.
+        both && glance().is_none() && {
             told = wait(epfd, 0);
             told.len() == 2
         }

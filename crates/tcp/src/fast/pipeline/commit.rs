@@ -4,7 +4,7 @@
 use super::items::{Made, Output, Slot, What};
 use super::order::{Numbered, Reorder, put};
 use crate::flow::FlowId;
-use crate::messages::ToSlow;
+use crate::messages::{ToSlow, event};
 use rtrb::Producer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,6 +152,8 @@ impl<F> Commit<F> {
                     && (view.rx_tail.wrapping_sub(*end) as i32) > 0
                 {
                     (view.rx_tail, view.eof) = (*end, false);
+                    // Bytes are missing in front of it: it would look like an orderly end.
+                    event.what &= !event::EOF;
                 }
             }
             // Its number may be used again.

@@ -15,7 +15,11 @@ impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
         match std::mem::take(&mut self.doing) {
             Doing::Nothing => {}
             Doing::Batch => self.recover_batch(),
-            Doing::Injected => self.doomed.extend(self.fast.batch.items().iter().map(|item| item.flow)),
+            Doing::Injected => {
+                // The next batch has other frames of these numbers.
+                self.fast.state.held.clear();
+                self.doomed.extend(self.fast.batch.items().iter().map(|item| item.flow));
+            }
             Doing::Flow(flow) => self.doomed.push(flow),
             Doing::Sending => self.recover_sending(),
         }

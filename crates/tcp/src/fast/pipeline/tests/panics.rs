@@ -2,10 +2,10 @@
 use super::PORT;
 use crate::buffers::Rings;
 use crate::fast::pipeline::{Abilities, Output, Parts, Shape};
-use crate::fast::tests::{Harness, RST, VecRings, seg, setup};
+use crate::fast::tests::{ACK, FIN, Harness, RST, VecRings, seg, setup};
 use crate::fast::{FastConfig, FastPath, FlowTable};
 use crate::flow::{FlowId, FlowSetup, FourTuple};
-use crate::messages::{AppUpdate, AppView, ToFast, ToSlow};
+use crate::messages::{AppUpdate, AppView, ToFast, ToSlow, event};
 use crate::time::Micros;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -158,6 +158,7 @@ impl World {
                 }
                 Output::Event(event, view) => {
                     fails_if(*silent == Some(event.flow));
+                    assert!(view.eof || event.what & event::EOF == 0, "both say the same of the end");
                     views.insert(event.flow, *view);
                 }
                 Output::Message(message) => messages.push(format!("{message:?}")),
@@ -211,6 +212,18 @@ fn a_copy_that_always_fails_resets_its_connection_and_nothing_else() {
     assert_eq!((view.rx_tail, view.errno), (100, 103), "no byte is shown that is not there");
     assert_eq!(world.parts.deliver.iter().map(|stage| stage.given_up()).sum::<u64>(), 2);
     world.goes_on(&FLOWS[1..], 200);
+}
+
+#[test]
+fn an_end_behind_bytes_that_are_not_there_is_not_shown() {
+    let mut world = World::new(false);
+    world.broken = Some(FLOWS[0]);
+    let bytes = world.peers[0].frame(&seg(0, 0, &[b'A'; 100]).with(ACK | FIN));
+    world.receive(vec![Frame { bytes, poisoned: false }]);
+    world.settle();
+    assert_eq!(world.resets(), [FLOWS[0]]);
+    let view = world.views[&FLOWS[0]];
+    assert_eq!((view.rx_tail, view.eof, view.errno), (0, false, 103));
 }
 
 #[test]
