@@ -216,8 +216,13 @@ impl FlowGroup {
 
     #[cold]
     #[inline(never)]
-    fn show_unusual(&mut self, event: FlowEvent) {
-        let view = self.fast.view(event.flow);
+    fn show_unusual(&mut self, mut event: FlowEvent) {
+        let mut view = self.fast.view(event.flow);
+        if let Some(Flow { memory, .. }) = self.rings.flow(event.flow).filter(|flow| flow.endpoint.half_done) {
+            // What looks like an orderly end would hide that bytes are missing in front of it.
+            (view.rx_tail, view.eof) = (memory.lines().stack.rx_tail.load(Ordering::Relaxed), false);
+            event.what &= !event::EOF;
+        }
         self.show(event, (view.tx_head, view.rx_tail), Some(&view));
     }
 

@@ -135,8 +135,14 @@ impl FlowGroup {
             if let Some(port) = self.ports.iter_mut().nth(self.scratch.receives).filter(|_| !frames.is_empty()) {
                 port.release(&frames);
             }
-            let resets = self.fast.recover(now);
-            tracing::warn!(flow_group = self.number, resets, "connections that the panic has left half done are reset");
+            let half_done = self.fast.recover(now);
+            let number = half_done.len();
+            tracing::warn!(flow_group = self.number, number, "connections that the panic has left half done are reset");
+            for flow in half_done {
+                if let Some(endpoint) = self.rings.endpoint(flow) {
+                    endpoint.half_done = true;
+                }
+            }
         }
         while let Some(flow) = self.scratch.unsure.next() {
             let place = self.rings.endpoint(FlowId(flow)).map(|endpoint| (endpoint.client, endpoint.slot));

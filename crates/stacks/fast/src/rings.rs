@@ -83,6 +83,8 @@ pub struct Endpoint {
     pub refused: bool,
     /// When the application had read the receive ring once around, µs modulo 2^32.
     pub turned_at: u32,
+    /// A panic has come between its bytes and their copies: no more of them are shown.
+    pub half_done: bool,
     /// The last positions that the fast path has accepted.
     pub tx_tail: u32,
     /// See `tx_tail`.
@@ -177,6 +179,7 @@ impl Endpoints {
             giving: 0,
             refused: false,
             turned_at: now.0 as u32,
+            half_done: false,
             tx_tail: 0,
             rx_head: 0,
         };

@@ -15,16 +15,21 @@ const CONNECTION_ABORTED: i32 = 103;
 
 impl FastPath {
     /// The thread has caught a panic in the middle of a call. Each connection is reset that may be half done: it may have bytes that
-    /// were never copied, or be in no queue. Returns how many. What else was in the call is as if lost: frames, which come again, and
-    /// what an application has said, for which its words are to be read again.
+    /// were never copied, or be in no queue. Returns these. No more of their bytes may be shown to applications. What else was in the
+    /// call is as if lost: frames, which come again, and what an application has said, for which its words are to be read again.
     #[cold]
-    pub fn recover(&mut self, now: Micros) -> usize {
+    pub fn recover(&mut self, now: Micros) -> Vec<FlowId> {
         // Items are left only where a batch has not come to its end.
         let mut doomed: Vec<_> = self.batch.items().iter().map(|item| item.flow).collect();
         self.batch.set_used(0);
         self.state.held.clear();
         stranded(&self.table, &mut self.state, &mut doomed);
-        doomed.into_iter().filter(|flow| reset(self, now, *flow)).count()
+        doomed.sort_unstable_by_key(|flow| flow.0);
+        doomed.dedup();
+        for flow in &doomed {
+            reset(self, now, *flow);
+        }
+        doomed
     }
 }
 

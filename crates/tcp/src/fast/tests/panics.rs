@@ -15,19 +15,19 @@ fn a_connection_whose_bytes_may_not_be_there_is_reset() {
     let ring = h.rings.rx.remove(&FLOW).unwrap();
     fails(|| h.batch(&[seg(0, 0, &bytes(0, 100))]));
     h.rings.rx.insert(FLOW, ring);
-    assert_eq!(h.fast.recover(h.now), 1);
+    assert_eq!(h.fast.recover(h.now), [FLOW]);
     let sent = h.flush();
     assert!(matches!(&sent[..], [only] if only.flags & RST != 0), "{sent:?}");
     assert!(h.take_events() & event::ERROR != 0, "the application is told");
     assert!(h.slow_names().contains(&"Aborted".into()));
-    assert_eq!(h.fast.recover(h.now), 0, "nothing else is half done");
+    assert_eq!(h.fast.recover(h.now), [], "nothing else is half done");
 }
 
 #[test]
 fn batches_that_have_come_to_their_end_are_nobodys_trouble() {
     let mut h = Harness::new();
     h.batch(&[seg(0, 0, &bytes(0, 100))]);
-    assert_eq!(h.fast.recover(h.now), 0);
+    assert_eq!(h.fast.recover(h.now), []);
     assert_eq!(h.read(), 100);
     assert!(h.flush().iter().all(|s| s.flags & RST == 0));
 }
@@ -47,7 +47,7 @@ fn a_flow_that_was_in_hand_is_reset_and_those_behind_it_send() {
     fails(|| h.fast.transmit(h.now, 100, &h.rings, &mut h.tx));
     h.rings.tx.insert(FLOW, ring);
     h.tx.sent.clear();
-    assert_eq!(h.fast.recover(h.now), 1);
+    assert_eq!(h.fast.recover(h.now), [FLOW]);
     h.fast.transmit(h.now, 100, &h.rings, &mut h.tx);
     h.collect();
     let of = |port: u16| h.tx.sent.iter().filter_map(|(_, frame)| parse(frame)).filter(move |s| s.source_port == port);
