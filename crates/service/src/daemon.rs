@@ -149,6 +149,8 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
 /// Starts a worker, and stays as its broker.
 fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
     let worker = |Beginning { broker, first, configuration, pulse }: Beginning| {
+        // Without it the worker's lines come by the broker's way.
+        let _ = log::apart();
         privileged::set_broker(broker);
         if config.stack == StackKind::Fast {
             privileged::map_code();
