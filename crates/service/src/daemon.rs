@@ -155,7 +155,7 @@ fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, te
         if config.stack == StackKind::Fast {
             privileged::map_code();
         }
-        let reread = configuration.and_then(|text| options.configuration_of(&text).ok());
+        let reread = configuration.and_then(|text| options.configuration_of(&text).ok()).map(activation::named);
         let config = &reread.map_or_else(|| config.clone(), |new| config.with_changeable_of(&new));
         let ready = || {
             // The broker knows it first: from then on it replaces a worker that dies.
