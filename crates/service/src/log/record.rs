@@ -50,8 +50,7 @@ impl Record {
 
     /// Who wrote it is not this process, and may not say so.
     pub fn not_of(mut self, process: u32) -> Self {
-        let other = |pid: &String| pid.parse::<u32>().is_ok_and(|pid| pid != process);
-        self.fields.retain(|name, value| name != PID || other(value));
+        self.fields.retain(|name, value| name != PID || value.parse::<u32>().is_ok_and(|pid| pid != process));
         self
     }
 
