@@ -12,6 +12,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -28,6 +29,8 @@ pub struct Passed {
     registration: OwnedFd,
     control: OwnedFd,
     path: PathBuf,
+    /// Paths and permissions, as they were passed.
+    modes: [(PathBuf, u32); 2],
 }
 
 static PASSED: OnceLock<Passed> = OnceLock::new();
@@ -45,6 +48,21 @@ impl Passed {
     /// Where clients register.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+    /// Gives them the permissions that they had: the manager's say who may start the next service.
+    pub fn give_back(&self) {
+        for (path, mode) in &self.modes {
+            let _ = paths::set_mode_of_socket(path, *mode);
+        }
+    }
+}
+
+/// A configuration that was read, with the path of the sockets that were passed, if it names no other.
+pub fn named(config: Config) -> Config {
+    let Some(passed) = passed() else { return config };
+    match &config.socket {
+        Some(socket) if std::path::absolute(socket).ok().as_deref() != Some(&passed.path) => config,
+        _ => Config { socket: Some(passed.path.clone()), ..config },
     }
 }
 
@@ -121,7 +139,12 @@ fn sorted(sockets: Vec<OwnedFd>) -> Result<Passed, String> {
             .and_then(|()| rustix::io::ioctl_fionbio(socket, true))
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(Passed { registration, control, path })
+    let mode = |path: &PathBuf| {
+        let found = std::fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok::<_, String>((path.clone(), found.mode() & 0o777))
+    };
+    let modes = [mode(&path)?, mode(&beside)?];
+    Ok(Passed { registration, control, path, modes })
 }
 
 /// The kind and the path of a UNIX socket that listens.

@@ -149,11 +149,13 @@ pub fn main(options: &Options, stacks: &impl StackFactory, tell: impl Fn(Startup
 /// Starts a worker, and stays as its broker.
 fn supervised(config: &Config, options: &Options, stacks: &impl StackFactory, tell: &impl Fn(Startup<'_>)) -> ExitCode {
     let worker = |Beginning { broker, first, configuration, pulse }: Beginning| {
+        // Without it the worker's lines come by the broker's way.
+        let _ = log::apart();
         privileged::set_broker(broker);
         if config.stack == StackKind::Fast {
             privileged::map_code();
         }
-        let reread = configuration.and_then(|text| options.configuration_of(&text).ok());
+        let reread = configuration.and_then(|text| options.configuration_of(&text).ok()).map(activation::named);
         let config = &reread.map_or_else(|| config.clone(), |new| config.with_changeable_of(&new));
         let ready = || {
             // The broker knows it first: from then on it replaces a worker that dies.

@@ -9,6 +9,7 @@ mod record;
 mod relay;
 
 pub use self::record::of_service;
+pub use self::relay::apart;
 
 use self::record::{AsRecord, priority};
 use crate::api::LogLevel;

@@ -221,16 +221,19 @@ pub fn set_socket_mode(socket: &Path, open: bool) -> io::Result<()> {
 
 /// [`set_socket_mode`] for both sockets of a service that listens.
 pub fn set_socket_modes(socket: &Path, open: bool) -> io::Result<()> {
-    for path in [socket.to_path_buf(), control_socket(socket)] {
-        // The place of a socket may have become another file's, or lead to one.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = rustix::fs::open(&path, flags, Mode::empty())?;
-        if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        set_socket_mode(Path::new(&format!("/proc/self/fd/{}", found.as_raw_fd())), open)?;
+    let mode = if open { 0o666 } else { 0o600 };
+    [socket.to_path_buf(), control_socket(socket)].iter().try_for_each(|path| set_mode_of_socket(path, mode))
+}
+
+/// Gives a socket these permissions. Its place may have become another file's, or lead to one.
+pub fn set_mode_of_socket(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
+        return Err(io::ErrorKind::NotFound.into());
     }
-    Ok(())
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    rustix::fs::chmod(&*itself, Mode::from_raw_mode(mode)).map_err(Into::into)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `towpath reload` and SIGHUP: the configuration file is read again. A text that is wrong changes nothing.
 
+use crate::activation;
 use crate::admission::{Admission, UnknownName};
 use crate::api::Reloaded;
 use crate::config::{CHANGEABLE, Config, ConfigError};
@@ -40,6 +41,7 @@ fn try_reload(state: &ServiceState) -> Result<Reloaded, String> {
     let unread = |source| ConfigError::Read { file: file.clone(), source }.to_string();
     let text = privileged::configuration(&file).map_err(unread)?;
     let new = source.options.configuration_of(&text).map_err(|why| sentence(&why.to_string()))?;
+    let new = activation::named(new);
     let admission = admission(&new, &text)?;
     let policy = &state.settings.policy;
     let is_of = |config: &Config| policy.is(&config.own_policy(), config.policy_default);

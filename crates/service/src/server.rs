@@ -87,9 +87,10 @@ impl Sockets {
     }
 }
 
-/// Removes the sockets that a worker has left. A service that lives keeps its own.
+/// Removes the sockets that a worker has left, or gives back those that were passed. A service that lives keeps its own.
 pub fn remove_left(path: &Path) {
-    if activation::passed().is_some() {
+    if let Some(passed) = activation::passed() {
+        passed.give_back();
         return;
     }
     if let Ok(lock) = lock(path) {
@@ -105,7 +106,11 @@ pub fn remove_left(path: &Path) {
 impl Drop for Sockets {
     fn drop(&mut self) {
         // The broker does it ([`remove_left`]): a sandbox removes nothing.
-        if privileged::broker().is_some() || self.passed {
+        if privileged::broker().is_some() {
+            return;
+        }
+        if let Some(passed) = activation::passed().filter(|_| self.passed) {
+            passed.give_back();
             return;
         }
         for path in [self.path.clone(), paths::control_socket(&self.path)] {

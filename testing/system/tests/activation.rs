@@ -1,6 +1,7 @@
 //! A service whose sockets another process makes, as systemd does.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use towpath_system_tests::{Program, Scratch, Service, bin, until};
 
@@ -37,12 +38,14 @@ fn whoever_connects_first_starts_the_service_and_waits_for_the_next_one_when_it_
     let echo = "import socket\nl = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(1)\n\
                 c = socket.create_connection(l.getsockname()); s, _ = l.accept()\nc.sendall(b'bytes'); print(s.recv(9))";
     let stop = || Program::new(&[bin("towpath")]).arg("stop").arg("--socket").arg(&service.socket).run(30).ok();
+    let mode = || std::fs::metadata(&service.socket).unwrap().permissions().mode() & 0o777;
+    let before = mode();
+    assert_ne!(before, 0o666);
     for time in 1..=2 {
         // Nobody has started it.
         let said = service.accelerated("python3 -c").arg(echo).run(60).ok();
         assert_eq!(said, "b'bytes'\n", "{}", manager.output());
-        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&service.socket).unwrap().permissions());
-        assert_eq!(mode & 0o777, 0o666, "`admit` opens what was passed");
+        assert_eq!(mode(), 0o666, "`admit` opens what was passed");
         let pid = service.status()["pid"].as_i64().unwrap();
         // A worker that dies is replaced, at the same sockets.
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -54,6 +57,7 @@ fn whoever_connects_first_starts_the_service_and_waits_for_the_next_one_when_it_
         assert_eq!(said, "b'bytes'\n", "{}", manager.output());
         stop();
         until("it has ended", 60, || manager.output().matches("ended 0").count() == time);
+        assert_eq!(mode(), before, "the manager's permissions say who may start the next one");
         assert!(service.socket.exists() && folder.join("control.sock").exists(), "they are not the service's");
     }
 }

@@ -1,7 +1,7 @@
 //! How the loader is executed.
 
 use super::library;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -44,6 +44,13 @@ pub fn is_ours(name: &[u8]) -> bool {
         || beside(START).is_some_and(|start| start.as_os_str().as_bytes() == name)
 }
 
+/// Does this variable of an environment preload what stands for the library? Under musl that executes the loader.
+pub fn begins(variable: &CStr) -> bool {
+    let names = variable.to_bytes().strip_prefix(b"LD_PRELOAD=").unwrap_or_default();
+    let start = beside(START);
+    start.is_some_and(|start| names.split(|byte| b" :".contains(byte)).any(|name| name == start.as_os_str().as_bytes()))
+}
+
 /// A file in the library's directory.
 fn beside(name: &str) -> Option<PathBuf> {
     Some(Path::new(OsStr::from_bytes(library()?.to_bytes())).with_file_name(OsString::from(name)))
@@ -59,6 +66,8 @@ mod tests {
         let own = library().unwrap().to_bytes();
         let start = beside(START).unwrap();
         assert!(is_ours(own) && is_ours(start.as_os_str().as_bytes()));
+        let variable = |value: &[u8]| CString::new([b"LD_PRELOAD=/a.so:", value].concat()).unwrap();
+        assert!(begins(&variable(start.as_os_str().as_bytes())) && !begins(&variable(own)) && !begins(c"A=/a.so"));
         assert!(!is_ours(b"libtowpath_start.so") && !is_ours(b"/lib/libtowpath_start.so") && !is_ours(b""));
     }
 }

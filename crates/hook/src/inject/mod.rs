@@ -184,11 +184,16 @@ unsafe fn natively(path: &OsStr, argv: crate::exec::Strings, envp: crate::exec::
     }
     let name = CString::new(path.as_bytes()).unwrap_or_default();
     crate::exec::left_alone::<()>(&name, why);
-    // A preloaded library would see only a part of the program's calls.
+    // SAFETY: the caller keeps the contract.
+    let environment = unsafe { owned(envp) };
     let clean = match program::method_for(Path::new(path)) {
-        HookMethod::Inject(_) if program::loads_libraries(Path::new(path)) => {
-            // SAFETY: the caller keeps the contract.
-            crate::exec::without_library(unsafe { owned(envp) })
+        // A preloaded library would see only a part of the program's calls.
+        HookMethod::Inject(_) if program::loads_libraries(Path::new(path)) => crate::exec::without_library(environment),
+        // The program may have musl, such as one that can be executed and not read. It would come back here, for ever.
+        HookMethod::Unknown | HookMethod::None(_)
+            if environment.iter().any(|entry| crate::exec::loader::begins(entry)) =>
+        {
+            crate::exec::without_library(environment)
         }
         _ => Vec::new(),
     };

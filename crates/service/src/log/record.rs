@@ -19,7 +19,9 @@ const MOST_VALUE: usize = 1 << 10;
 const MOST_FIELDS: usize = 32;
 const MOST_NAME: usize = 64;
 /// Fields of the journal's own that a line may have.
-const STANDARD: [&str; 4] = ["CODE_FILE", "CODE_LINE", "SYSLOG_PID", "TARGET"];
+const STANDARD: [&str; 4] = ["CODE_FILE", "CODE_LINE", PID, "TARGET"];
+/// The process that wrote the line.
+const PID: &str = "SYSLOG_PID";
 
 /// A line.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,12 @@ impl Record {
     /// What a line says, if it is a record.
     pub fn of_line(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
+    }
+
+    /// Who wrote it is not this process, and may not say so.
+    pub fn not_of(mut self, process: u32) -> Self {
+        self.fields.retain(|name, value| name != PID || value.parse::<u32>().is_ok_and(|pid| pid != process));
+        self
     }
 
     /// The line for a stream to the journal, which takes no fields (sd-daemon(3)).
@@ -109,7 +117,7 @@ where
         drop(of_service);
         let mut own = |name: &str, value: String| record.fields.insert(name.to_owned(), value);
         own("TARGET", about.target().to_owned());
-        own("SYSLOG_PID", std::process::id().to_string());
+        own(PID, std::process::id().to_string());
         if let (Some(file), Some(line)) = (about.file(), about.line()) {
             own("CODE_FILE", file.to_owned());
             own("CODE_LINE", line.to_string());

@@ -9,8 +9,8 @@ use towpath_kernel::{KernelConfig, prepare_rings};
 use towpath_remote::listener::ConnectedHost;
 use towpath_remote::server::{ServerConfig, serve};
 use towpath_service::config::Config;
-use towpath_service::descriptor_table;
 use towpath_service::sandbox::Sandbox;
+use towpath_service::{descriptor_table, log};
 
 /// Most bytes of a text.
 const MOST_TEXT: usize = 512;
@@ -114,6 +114,7 @@ fn run(parent: Pid, host: ConnectedHost, says: &OwnedFd, (config, kernel): (&Con
     if rustix::process::getppid() != Some(parent) {
         return;
     }
+    let _ = log::apart();
     // Those of the listener and of other hosts are closed here.
     if let Err(error) = descriptor_table::separate(&[host.as_fd(), says.as_fd()]) {
         return say(says, OVER, &format!("closing the descriptors of others: {error}"));
