@@ -181,6 +181,8 @@ impl HeldInterfaces {
             tracing::warn!(%error, "cannot ask the kernel for its interfaces");
             Vec::new()
         });
+        // A port of a VRF would take early SYNs from all interfaces.
+        found.retain(|device| !self.own || device.controller.is_none());
         found.retain(|device| {
             !self.all.iter().any(|held| {
                 let index = held.attachment.as_ref().map(Attachment::index);
