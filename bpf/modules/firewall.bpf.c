@@ -343,6 +343,7 @@ static __always_inline int from_client(struct ends *ends, const int v6, const st
     struct connection *one = bpf_map_lookup_elem(&connections, ends);
     struct number number = {};
     if (one) {
+        int said_all = one->state & CLIENT_FIN;
         // It ends when the server has acknowledged its FIN and has sent one, or by a reset that the server must believe. Whoever goes
         // on all the same needs a number again. So does who acknowledges the server's SYN, and nothing more: that begins a connection.
         if (one->state & ENDED) {
@@ -355,12 +356,13 @@ static __always_inline int from_client(struct ends *ends, const int v6, const st
             if (!take_number(&number, ends, v6, most, now))
                 return 0;
             one->number = number.number;
-            one->state &= SERVER_FIN;
+            // Of what has come to its end the server's answer says so again.
+            one->state &= SERVER_FIN | SAID_FIN;
         }
         one->seen_ns = now;
         __u32 number = bpf_ntohl(tcp->seq), behind = number + payload;
         // The server takes nothing from farther away. With two such numbers `sent` would come round to stand behind all others.
-        if (payload && behind - one->acked <= FARTHEST && (__s32)(behind - one->sent) > 0)
+        if (payload && !said_all && behind - one->acked <= FARTHEST && (__s32)(behind - one->sent) > 0)
             one->sent = behind;
         if (tcp->fin && behind + 1 - one->acked <= FARTHEST) {
             one->fin = behind + 1;

@@ -458,6 +458,11 @@ fn a_fin_that_the_server_does_not_believe_lets_its_client_send_nothing() {
         assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 0)), "it has the server's");
         assert!(!wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 100)));
         assert!(wall.passes(&segment(host, 1001, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        // The server may have gone to TIME-WAIT, and a forger does not know the numbers.
+        assert!(wall.passes(&segment(host, 1001, false, RST, [SERVERS + 1, 0], 0)));
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 77, 1], 100)) && !wall.opens(host, 1002));
+        assert!(wall.passes(&segment(host, 1000, false, ACK, [SERVERS + 2, CLIENTS + 2], 0)));
+        assert!(wall.completes(host, 1002), "{host:?}: its answer gives the place back");
     }
 }
 
