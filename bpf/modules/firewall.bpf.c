@@ -333,6 +333,9 @@ static __always_inline int is_sound(struct iphdr *ip, const __be32 *from, const 
     return folded(sum) == 0xffff;
 }
 
+// No window reaches farther (RFC 7323 §2.3).
+#define FARTHEST (1u << 30)
+
 // A segment of whoever has begun the connection. 0: it is dropped. `is_sound`: the server must take it, if it is a reset.
 static __always_inline int from_client(struct ends *ends, const int v6, const struct tcphdr *tcp, __u32 payload, int is_sound,
                                        __u64 now)
@@ -340,6 +343,7 @@ static __always_inline int from_client(struct ends *ends, const int v6, const st
     struct connection *one = bpf_map_lookup_elem(&connections, ends);
     struct number number = {};
     if (one) {
+        int said_all = one->state & CLIENT_FIN;
         // It ends when the server has acknowledged its FIN and has sent one, or by a reset that the server must believe. Whoever goes
         // on all the same needs a number again. So does who acknowledges the server's SYN, and nothing more: that begins a connection.
         if (one->state & ENDED) {
@@ -352,18 +356,21 @@ static __always_inline int from_client(struct ends *ends, const int v6, const st
             if (!take_number(&number, ends, v6, most, now))
                 return 0;
             one->number = number.number;
-            one->state &= SERVER_FIN;
+            // Of what has come to its end the server's answer says so again.
+            one->state &= SERVER_FIN | SAID_FIN;
         }
         one->seen_ns = now;
         __u32 number = bpf_ntohl(tcp->seq), behind = number + payload;
-        if (payload && (__s32)(behind - one->sent) > 0)
+        // The server takes nothing from farther away. With two such numbers `sent` would come round to stand behind all others.
+        if (payload && !said_all && behind - one->acked <= FARTHEST && (__s32)(behind - one->sent) > 0)
             one->sent = behind;
-        if (tcp->fin) {
+        if (tcp->fin && behind + 1 - one->acked <= FARTHEST) {
             one->fin = behind + 1;
             one->state |= SAID_FIN;
         }
-        // What it has sent behind the last acknowledgement may have made the reset old, and the server then drops it.
-        if (tcp->rst && is_sound && number == one->acked && (__s32)(one->sent - number) <= 0) {
+        // What it has sent behind the last acknowledgement, or a FIN, may have made the reset old, and the server then drops it.
+        int may_be_old = (__s32)(one->sent - number) > 0 || (one->state & (SAID_FIN | CLIENT_FIN)) == SAID_FIN;
+        if (tcp->rst && is_sound && number == one->acked && !may_be_old) {
             one->state |= RESET;
             ended(ends, v6, one);
         }

@@ -330,6 +330,33 @@ fn a_reset_with_a_wrong_number_or_a_fault_ends_nothing() {
     }
 }
 
+/// Neither numbers from too far away nor a FIN hide what came behind the last acknowledgement.
+#[test]
+fn a_reset_that_has_become_old_ends_nothing() {
+    let Some(mut wall) = Wall::new() else { return };
+    for host in FAMILIES {
+        wall.limit(host, 1);
+        let first = CLIENTS + 1;
+        let from =
+            |flags, off: u32, bytes| segment(host, 1000, true, flags, [first.wrapping_add(off), SERVERS + 1], bytes);
+        let acks = |off| segment(host, 1000, false, ACK, [SERVERS + 1, first + off], 0);
+        assert!(wall.opens(host, 1000) && !wall.opens(host, 1001));
+        // The server takes the third one, and has not acknowledged it yet.
+        for (off, bytes) in [(0x7fff_ff00, 10), (0x8000_0010, 10), (0, 100)] {
+            assert!(wall.passes(&from(ACK, off, bytes)));
+        }
+        assert!(wall.passes(&from(RST, 0, 0)) && !wall.completes(host, 1001), "{host:?}: it has sent more");
+        assert!(wall.passes(&acks(100)));
+        // Of two FINs it takes the first.
+        for off in [100, 99] {
+            assert!(wall.passes(&from(FIN | ACK, off, 0)));
+            assert!(wall.passes(&from(RST, 100, 0)) && !wall.completes(host, 1001), "{host:?}: it has sent a FIN");
+        }
+        assert!(wall.passes(&from(FIN | ACK, 100, 0)) && wall.passes(&acks(101)) && !wall.completes(host, 1001));
+        assert!(wall.passes(&from(RST, 101, 0)) && wall.completes(host, 1001), "{host:?}");
+    }
+}
+
 /// A program on this host may leave the rest of the sum to others. Where nobody does, the server drops it.
 #[test]
 fn a_reset_with_a_part_of_its_sum_is_one_unless_all_have_whole_sums() {
@@ -431,6 +458,11 @@ fn a_fin_that_the_server_does_not_believe_lets_its_client_send_nothing() {
         assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 0)), "it has the server's");
         assert!(!wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 1, SERVERS + 2], 100)));
         assert!(wall.passes(&segment(host, 1001, true, ACK, [CLIENTS + 1, SERVERS + 1], 100)));
+        // The server may have gone to TIME-WAIT, and a forger does not know the numbers.
+        assert!(wall.passes(&segment(host, 1001, false, RST, [SERVERS + 1, 0], 0)));
+        assert!(wall.passes(&segment(host, 1000, true, ACK, [CLIENTS + 77, 1], 100)) && !wall.opens(host, 1002));
+        assert!(wall.passes(&segment(host, 1000, false, ACK, [SERVERS + 2, CLIENTS + 2], 0)));
+        assert!(wall.completes(host, 1002), "{host:?}: its answer gives the place back");
     }
 }
 

@@ -18,6 +18,9 @@ use towpath_tcp::flow::PortId;
 
 /// How often the holder is asked about a program that is not shown.
 pub const ASK_EACH: Duration = Duration::from_secs(2);
+/// How often the holder is asked at most whether something matches a pattern. It lists interfaces and routes for that, and any
+/// host on the network can have the kernel report changes of neighbours.
+pub const ASK_AT_MOST_EACH: Duration = Duration::from_millis(500);
 
 /// An interface that was opened again, for the slow path.
 pub struct Reopened {
@@ -43,6 +46,8 @@ pub enum Looked {
     Gone,
     /// Nothing matches its pattern. The kernel tells of what appears.
     Waiting,
+    /// Nothing matched a moment ago. It is to be looked for again.
+    Resting,
 }
 
 /// See the module.
@@ -60,7 +65,7 @@ pub struct Follower {
     /// It has gone, and the holder has not said yet that it is back. It may come back with our program and without its
     /// sockets: one that was moved to another namespace does.
     gone: bool,
-    /// When its holder was asked last whether the program is there, if nobody else tells.
+    /// When its holder was asked last.
     asked: Instant,
 }
 
@@ -83,6 +88,10 @@ impl Follower {
         if self.health.is_in_place() && !self.gone && !self.is_to_ask() {
             return Looked::InPlace;
         }
+        if self.gone && self.health.is_chosen() && self.asked.elapsed() < ASK_AT_MOST_EACH {
+            return Looked::Resting;
+        }
+        self.asked = Instant::now();
         let looked = match self.reopen() {
             Ok(()) => Looked::Reopened,
             // It may have got its program back, and its sockets have stayed.

@@ -181,10 +181,14 @@ impl HeldInterfaces {
             tracing::warn!(%error, "cannot ask the kernel for its interfaces");
             Vec::new()
         });
+        // A port of a VRF would take early SYNs from all interfaces.
+        found.retain(|device| !self.own || device.controller.is_none());
         found.retain(|device| {
-            !self.all.iter().any(|held| match &held.attachment {
-                Some(attachment) => attachment.index() == device.index,
-                None => held.selector.is_none() && held.name == device.name,
+            !self.all.iter().any(|held| {
+                let index = held.attachment.as_ref().map(Attachment::index);
+                // One that is named and has gone will have the next one of its name.
+                let is_named = held.selector.is_none() && held.name == device.name && !index.is_some_and(exists);
+                is_named || index == Some(device.index)
             })
         });
         found

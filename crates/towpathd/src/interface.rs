@@ -5,6 +5,8 @@ use crate::follow::{Follower, Made, Reopened, open_ports, ports_each};
 use crate::health::Health;
 use crate::held_interface::{Holder, places};
 use crate::network::Steer;
+use crate::network::matching::matching;
+use crate::network::netlink::Netlink;
 use crate::network::reserved::ReservedPorts;
 use crate::served::Interface;
 use std::collections::HashSet;
@@ -105,6 +107,7 @@ pub fn open(
         if !interfaces.iter().any(|one| one.index != NOWHERE && one.health.pattern() == Some(pattern)) {
             tracing::warn!("no interface that is up matches {pattern}; the first one that appears is served");
         }
+        tell_left_out(pattern, &interfaces);
     }
     // The broker gives them back, however this process ends.
     let reserved = match privileged::broker() {
@@ -116,6 +119,22 @@ pub fn open(
         Box::new(Interfaces { steering, each, own: firewall == FirewallSetting::Own }) as Box<dyn Steer>
     });
     Ok(Opened { interfaces, followers, steer, _ports: reserved })
+}
+
+/// Says which interfaces match a pattern all of whose places others have.
+fn tell_left_out(pattern: &str, interfaces: &[Interface]) {
+    let places = || interfaces.iter().filter(|one| one.health.pattern() == Some(pattern));
+    let Ok(selector) = Selector::parse(pattern) else { return };
+    if places().any(|one| one.index == NOWHERE) {
+        return;
+    }
+    let found = Netlink::connect().and_then(|mut netlink| matching(&mut netlink, &selector)).unwrap_or_default();
+    for device in found.iter().filter(|device| interfaces.iter().all(|one| one.index != device.index)) {
+        let (name, count) = (&device.name, places().count());
+        tracing::warn!(
+            "{name} matches {pattern}, whose {count} places others have: it is the kernel's until one has gone"
+        );
+    }
 }
 
 /// Steers the slow path's flows. A connection may come by each of the interfaces, which have the same tables.

@@ -22,6 +22,7 @@ use towpath_modules::Object;
 use towpath_modules::code::Writer;
 use towpath_modules::compiled::answer;
 use towpath_ports::first_syn;
+use towpath_ports::link::Link;
 use towpath_service::config::{Config, FirewallSetting};
 use towpath_service::default_socket::default_socket;
 use towpath_service::known_namespaces::names_of;
@@ -104,6 +105,13 @@ impl ServicePrivileges {
     fn is_served(&mut self, device: u32) -> bool {
         (0..self.interfaces.count()).any(|number| self.device(number) == Ok(device))
     }
+
+    /// The neighbours of a device went with it, and nobody releases them.
+    fn forget_gone_devices(&mut self) {
+        let mut devices: HashSet<u32> = self.managed.iter().map(|(device, _)| *device).collect();
+        devices.retain(|device| matches!(Link::of(*device), Ok(None)));
+        self.managed.retain(|(device, _)| !devices.contains(device));
+    }
 }
 
 fn errno(error: &std::io::Error) -> i32 {
@@ -140,12 +148,15 @@ impl Privileges for ServicePrivileges {
     }
 
     fn neighbour(&mut self, device: u32, address: IpAddr, change: Change) -> Result<(), i32> {
-        let full = self.managed.len() >= MOST_MANAGED && !self.managed.contains(&(device, address));
         if !self.is_served(device) {
             return Err(libc::EPERM);
         }
-        if full && change == Change::Manage {
-            return Err(libc::ENOSPC);
+        let is_new = change == Change::Manage && !self.managed.contains(&(device, address));
+        if is_new && self.managed.len() >= MOST_MANAGED {
+            self.forget_gone_devices();
+            if self.managed.len() >= MOST_MANAGED {
+                return Err(libc::ENOSPC);
+            }
         }
         let netlink = self.netlink()?;
         let changed = match change {

@@ -112,6 +112,10 @@ impl Config {
         if patterns > 0 && self.vlan.tags() {
             return Err(("vlan", "interfaces that a pattern chooses have no VLAN each; name the interfaces".into()));
         }
+        if patterns > PATTERN_PLACES {
+            let why = format!("{patterns} patterns are too many; {PATTERN_PLACES} is the most, with a place each");
+            return Err(("interface", why));
+        }
         if patterns > 0 && names.len() - patterns + PATTERN_PLACES > MOST_INTERFACES {
             let most = MOST_INTERFACES - PATTERN_PLACES;
             return Err((

@@ -108,6 +108,10 @@ fn golden_errors() {
             "interface = [\"default-route\", \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\", \"i\"]\n",
             "towpath.toml:1: interface: a pattern has 8 of the 16 places; name 8 at most beside it",
         ),
+        (
+            "interface = [\"a*\", \"b*\", \"c*\", \"d*\", \"e*\", \"f*\", \"g*\", \"h*\", \"i*\"]\n",
+            "towpath.toml:1: interface: 9 patterns are too many; 8 is the most, with a place each",
+        ),
         ("vlan = 4095\n", "towpath.toml:1: vlan: 4095 is outside 0 to 4094"),
         ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
         ("cores = 2\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 2 cores; name one CPU per core, or none"),

@@ -2,7 +2,7 @@
 
 use super::Known;
 use super::netlink::{Changes, Netlink};
-use crate::follow::{ASK_EACH, Follower, Looked};
+use crate::follow::{ASK_AT_MOST_EACH, ASK_EACH, Follower, Looked};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
@@ -11,6 +11,8 @@ use towpath_service::stack_factory::NetworkWatcher;
 
 /// While an interface is not there, it is looked for as often.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// What may match a pattern by now is looked for after this time.
+const LOOK_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: ASK_AT_MOST_EACH.subsec_nanos() as i64 };
 /// Nothing tells of some programs, so they are looked for as often.
 const ASK_AGAIN: Timespec = Timespec { tv_sec: ASK_EACH.as_secs().cast_signed(), tv_nsec: 0 };
 
@@ -42,9 +44,12 @@ impl NetworkWatcher for Watcher {
             }
             let changes = self.changes.as_fd();
             let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-            let wait = match looked.contains(&Looked::Gone) {
-                true => Some(&LOOK_AGAIN),
-                false => self.followers.iter().any(Follower::must_ask).then_some(&ASK_AGAIN),
+            let wait = if looked.contains(&Looked::Resting) {
+                Some(&LOOK_SOON)
+            } else if looked.contains(&Looked::Gone) {
+                Some(&LOOK_AGAIN)
+            } else {
+                self.followers.iter().any(Follower::must_ask).then_some(&ASK_AGAIN)
             };
             match poll(&mut waiting, wait) {
                 Ok(0) => continue,
