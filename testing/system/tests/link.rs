@@ -332,7 +332,7 @@ fn an_interface_that_moves_away_and_back_is_served_again() {
         ip(&format!("netns del {away}"));
         ip(&format!("-n {} addr add {SERVER}/24 dev eth1", lab.server));
         ip(&format!("-n {} link set eth1 up", lab.server));
-        let again = || service.running.output().matches("serving the interface again").count();
+        let again = || service.running.output().matches("serving the interface interface=").count();
         until("the interface again", 30, || again() == round);
     }
     assert_eq!(clients().run(120).ok().trim(), "opened []");
