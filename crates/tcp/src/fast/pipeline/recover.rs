@@ -4,7 +4,6 @@ use super::doing::Doing;
 use super::group::FlowGroup;
 use crate::fast::batch::Item;
 use crate::fast::{FastPath, recover};
-use crate::flow::FlowId;
 use crate::time::Micros;
 
 impl<F: AsRef<[u8]> + AsMut<[u8]>> FlowGroup<F> {
