@@ -369,7 +369,9 @@ static __always_inline int from_client(struct ends *ends, const int v6, const st
             one->state |= SAID_FIN;
         }
         // What it has sent behind the last acknowledgement, or a FIN, may have made the reset old, and the server then drops it.
-        int may_be_old = (__s32)(one->sent - number) > 0 || (one->state & (SAID_FIN | CLIENT_FIN)) == SAID_FIN;
+        // A FIN at which an acknowledgement has gone past was never taken.
+        int said_fin = (one->state & (SAID_FIN | CLIENT_FIN)) == SAID_FIN && (__s32)(one->acked - one->fin) <= 0;
+        int may_be_old = (__s32)(one->sent - number) > 0 || said_fin;
         if (tcp->rst && is_sound && number == one->acked && !may_be_old) {
             one->state |= RESET;
             ended(ends, v6, one);
