@@ -3,6 +3,7 @@
 use super::library;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -40,15 +41,22 @@ pub fn words() -> Option<Vec<CString>> {
 
 /// Is this, in LD_PRELOAD, the library or what stands for it?
 pub fn is_ours(name: &[u8]) -> bool {
-    library().is_some_and(|library| library.to_bytes() == name)
-        || beside(START).is_some_and(|start| start.as_os_str().as_bytes() == name)
+    let library = library().map(|library| PathBuf::from(OsStr::from_bytes(library.to_bytes())));
+    library.is_some_and(|library| is_file(name, &library)) || beside(START).is_some_and(|start| is_file(name, &start))
+}
+
+/// Does the name mean this file? A link to its directory gives it another name, under which the loader would be executed for ever.
+fn is_file(name: &[u8], file: &Path) -> bool {
+    let name = Path::new(OsStr::from_bytes(name));
+    let number = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    name == file || name.file_name() == file.file_name() && number(name).is_some_and(|of| number(file) == Some(of))
 }
 
 /// Does this variable of an environment preload what stands for the library? Under musl that executes the loader.
 pub fn begins(variable: &CStr) -> bool {
     let names = variable.to_bytes().strip_prefix(b"LD_PRELOAD=").unwrap_or_default();
     let start = beside(START);
-    start.is_some_and(|start| names.split(|byte| b" :".contains(byte)).any(|name| name == start.as_os_str().as_bytes()))
+    start.is_some_and(|start| names.split(|byte| b" :".contains(byte)).any(|name| is_file(name, &start)))
 }
 
 /// A file in the library's directory.
@@ -69,5 +77,23 @@ mod tests {
         let variable = |value: &[u8]| CString::new([b"LD_PRELOAD=/a.so:", value].concat()).unwrap();
         assert!(begins(&variable(start.as_os_str().as_bytes())) && !begins(&variable(own)) && !begins(c"A=/a.so"));
         assert!(!is_ours(b"libtowpath_start.so") && !is_ours(b"/lib/libtowpath_start.so") && !is_ours(b""));
+    }
+
+    #[test]
+    fn a_file_is_itself_under_the_name_that_a_link_gives_it() {
+        let folder = std::env::temp_dir().join(format!("towpath-loader-{}", std::process::id()));
+        let (real, link, other) = (folder.join("real"), folder.join("link"), folder.join("other"));
+        for path in [&real, &other] {
+            std::fs::create_dir_all(path).unwrap();
+            std::fs::write(path.join("a.so"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        std::fs::hard_link(real.join("a.so"), real.join("b.so")).unwrap();
+        let is = |path: PathBuf| is_file(path.as_os_str().as_bytes(), &real.join("a.so"));
+        assert!(is(real.join("a.so")) && is(link.join("a.so")));
+        assert!(
+            !is(other.join("a.so")) && !is(real.join("b.so")) && !is(real.join("none/a.so")) && !is_file(b"", &real)
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
