@@ -197,6 +197,15 @@ c.sendall(b'bytes'); print(s.recv(9))",
     let left: Vec<_> =
         fs::read_dir(booted.path("run/towpath")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["towpath.lock"]);
+    // A further service, with a configuration of its own. The machine's comes and goes beside it.
+    booted.write("etc/towpath/second.toml", "");
+    booted.must("systemctl start towpathd@second.service");
+    let echo = ECHO.replace(" --require", " --require --socket /run/towpath/second.sock");
+    assert_eq!(booted.must(&echo), "b'bytes'\n");
+    booted.write("etc/towpath/second.toml", "policy = [\"deny connect port 25\"]\n");
+    booted.must("systemctl reload towpathd@second.service");
+    let list = "towpath policy --socket /run/towpath/second.sock list";
+    assert!(booted.must(list).contains("deny connect port 25"));
 
     // The first who connects starts the service. Who stops it leaves the sockets to the next.
     booted.must("systemctl start towpathd.socket");
@@ -207,6 +216,8 @@ c.sendall(b'bytes'); print(s.recv(9))",
     assert_eq!(booted.property("towpathd.socket", "ActiveState"), "active");
     assert_eq!(booted.must(ECHO), "b'bytes'\n");
     booted.must("systemctl stop towpathd.socket towpathd.service");
+    assert_eq!(booted.must(&echo), "b'bytes'\n");
+    booted.must("systemctl stop towpathd@second.service");
     assert!(!booted.path("run/towpath/towpath.sock").exists());
     // A configuration that cannot be used is not tried again and again.
     booted.write("etc/towpath/towpathd.toml", "colour = 1\n");
@@ -339,14 +350,23 @@ fn a_package_is_installed_upgraded_and_purged_and_leaves_nothing() {
         assert!(booted.must(head).contains("Server: nginx"));
         assert_eq!(fs::read_to_string(booted.path("etc/towpath/towpathd.toml")).unwrap(), "max_connections = 1000\n");
 
+        booted.write("etc/towpath/second.toml", "");
+        booted.must("systemctl enable --now towpathd@second.service");
+        booted.must("towpath unit enable nginx --instance second");
+        booted.must("systemctl restart nginx");
+        let by_second = head.replace(" --require", " --require --socket /run/towpath/second.sock");
+        assert!(booted.must(&by_second).contains("Server: nginx"));
+
         booted.must(purge);
         assert_eq!(booted.property("towpathd.service", "LoadState"), "not-found");
         booted.must("systemctl restart nginx");
         assert!(booted.must("curl -sI http://127.0.0.1/").contains("Server: nginx"));
         if let Some(kept) = kept {
             assert_eq!(booted.must(&format!("cat {kept}")), "max_connections = 1000\n");
-            booted.must(&format!("rm -r {kept} /etc/towpath"));
         }
+        // What else lay there is the operator's.
+        booted.must("rm /etc/towpath/second.toml");
+        booted.must("rm -rf /etc/towpath");
         assert_eq!(left(), before);
     }
 }

@@ -6,8 +6,30 @@ use std::path::PathBuf;
 
 /// The drop-in's name. systemd reads the last one last, so that one of `systemctl edit` (`override.conf`) does not undo it.
 pub const NAME: &str = "zz-towpath.conf";
-/// The service of the machine. With its name no service of the program's own user is started.
-const SOCKET: &str = "/run/towpath/towpath.sock";
+/// The service that is to carry a unit's program: the machine's, or another one of these units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    unit: String,
+    /// With its name no service of the program's own user is started.
+    socket: String,
+}
+
+impl Default for Carrier {
+    fn default() -> Self {
+        Self { unit: "towpathd.service".into(), socket: "/run/towpath/towpath.sock".into() }
+    }
+}
+
+impl std::str::FromStr for Carrier {
+    type Err = String;
+    fn from_str(instance: &str) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        if instance.is_empty() || instance.starts_with('-') || !instance.chars().all(plain) {
+            return Err(format!("{instance:?} is no name of an instance; use letters, digits, - and _"));
+        }
+        Ok(Self { unit: format!("towpathd@{instance}.service"), socket: format!("/run/towpath/{instance}.sock") })
+    }
+}
 
 /// What [`Facts`] are made of.
 pub const PROPERTIES: [&str; 12] = [
@@ -91,7 +113,13 @@ impl Facts {
 }
 
 /// The drop-in's text, from those of the unit's files. `executed`: what must be executable beside the program, this one first.
-pub fn text(unit: &str, texts: &[String], facts: &Facts, executed: &[PathBuf]) -> Result<String, String> {
+pub fn text(
+    unit: &str,
+    Carrier { unit: carrier, socket }: &Carrier,
+    texts: &[String],
+    facts: &Facts,
+    executed: &[PathBuf],
+) -> Result<String, String> {
     let starts = starts(texts);
     if starts.is_empty() {
         return Err(format!("{unit} has no ExecStart="));
@@ -104,7 +132,7 @@ pub fn text(unit: &str, texts: &[String], facts: &Facts, executed: &[PathBuf]) -
     let towpath = towpath.display();
     let mut text = format!(
         "# Written by `towpath unit enable {unit}`; `towpath unit disable {unit}` removes it.\n\
-         [Unit]\nWants=towpathd.service\nAfter=towpathd.service\n\n[Service]\nExecStart=\n"
+         [Unit]\nWants={carrier}\nAfter={carrier}\n\n[Service]\nExecStart=\n"
     );
     for start in starts {
         let program = start.trim_start_matches(['-', '@', ':', '+', '!', '|']);
@@ -117,7 +145,7 @@ pub fn text(unit: &str, texts: &[String], facts: &Facts, executed: &[PathBuf]) -
         if program.split_whitespace().take(2).collect::<Vec<_>>() == [&*towpath.to_string(), "run"] {
             return Err(format!("{unit} is under Towpath by its own ExecStart="));
         }
-        let _ = writeln!(text, "ExecStart={prefix}{towpath} run --socket {SOCKET} -- {program}");
+        let _ = writeln!(text, "ExecStart={prefix}{towpath} run --socket {socket} -- {program}");
     }
     if !facts.get("NoExecPaths").is_empty() {
         for path in executed {
@@ -175,6 +203,7 @@ mod tests {
     fn of(file: &str, facts: &str) -> Result<String, String> {
         text(
             "nginx.service",
+            &Carrier::default(),
             &[file.to_owned()],
             &Facts::of(facts),
             &["/usr/bin/towpath".into(), "/usr/lib/towpath".into()],
@@ -189,6 +218,18 @@ mod tests {
              [Unit]\nWants=towpathd.service\nAfter=towpathd.service\n\n[Service]\nExecStart=\n\
              ExecStart=-/usr/bin/towpath run --socket /run/towpath/towpath.sock -- /usr/sbin/nginx -g 'daemon on; master_process on;'\n"
         );
+    }
+
+    #[test]
+    fn another_service_carries_it_if_it_is_named() {
+        let web = "web-1".parse().unwrap();
+        let text = text("nginx.service", &web, &[NGINX.to_owned()], &Facts::of(""), &["/usr/bin/towpath".into()]);
+        let text = text.unwrap();
+        assert!(text.contains("\nWants=towpathd@web-1.service\nAfter=towpathd@web-1.service\n"), "{text}");
+        assert!(text.contains("=-/usr/bin/towpath run --socket /run/towpath/web-1.sock -- /usr/sbin/nginx"), "{text}");
+        for wrong in ["", "a b", "../x", "a.b", "-a", "%i", "a@b"] {
+            assert!(wrong.parse::<Carrier>().unwrap_err().contains("is no name of an instance"), "{wrong}");
+        }
     }
 
     #[test]
@@ -207,7 +248,13 @@ mod tests {
     fn a_unit_that_may_execute_little_may_execute_towpath() {
         let text = of(NGINX, "NoExecPaths=/\n").unwrap();
         assert!(text.ends_with("\nExecPaths=/usr/bin/towpath\nExecPaths=/usr/lib/towpath\n"), "{text}");
-        let odd = super::text("x.service", &[NGINX.to_owned()], &Facts::of(""), &["/a b/towpath".into()]);
+        let odd = super::text(
+            "x.service",
+            &Carrier::default(),
+            &[NGINX.to_owned()],
+            &Facts::of(""),
+            &["/a b/towpath".into()],
+        );
         assert!(odd.unwrap_err().contains("install it elsewhere"));
     }
 

@@ -2,7 +2,7 @@
 
 mod drop_in;
 
-use self::drop_in::{Facts, NAME};
+use self::drop_in::{Carrier, Facts, NAME};
 use crate::{complain, exit, print};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -39,6 +39,9 @@ enum Action {
     Enable {
         /// The unit, with or without .service
         unit: UnitName,
+        /// Let the service towpathd@NAME carry it, and not the machine's
+        #[arg(long, value_name = "NAME")]
+        instance: Option<Carrier>,
     },
     /// Take it off again
     #[command(after_help = "Example:\n  towpath unit disable nginx.service && systemctl restart nginx")]
@@ -95,7 +98,7 @@ struct Unit {
 /// Does it.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.action {
-        Action::Enable { unit } => enable(unit),
+        Action::Enable { unit, instance } => enable(unit, &instance.clone().unwrap_or_default()),
         Action::Disable { unit } => disable(unit),
         Action::List => list().map(|units| if arguments.json { json(&units) } else { table(&units) }),
     };
@@ -108,7 +111,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn enable(unit: &UnitName) -> Result<String, String> {
+fn enable(unit: &UnitName, carrier: &Carrier) -> Result<String, String> {
     let facts = facts(unit)?;
     facts.check(&unit.0)?;
     let unit = UnitName(facts.id().to_owned());
@@ -120,7 +123,7 @@ fn enable(unit: &UnitName) -> Result<String, String> {
     let library = crate::run::library()?;
     let beside = library.parent().map(Path::to_owned);
     let executed: Vec<PathBuf> = [towpath].into_iter().chain(beside).collect();
-    let text = drop_in::text(&unit.0, &texts, &facts, &executed)?;
+    let text = drop_in::text(&unit.0, carrier, &texts, &facts, &executed)?;
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory).map_err(failed)?;
