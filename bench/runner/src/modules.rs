@@ -122,8 +122,12 @@ pub fn run(options: &Options) -> io::Result<()> {
     let rows: io::Result<Vec<Row>> =
         ALL.iter().map(|measured| row(*measured, &program, &scratch.0, options.rounds)).collect();
     let rows = rows?;
-    let splicing = if options.no_splicing { None } else { splicing(options.rounds as usize) };
-    if print_json(options.json, &serde_json::json!({ "removed": removed, "modules": rows, "splicing": splicing })) {
+    let splicing = (!options.no_splicing).then(|| splicing(options.rounds as usize)).transpose();
+    let why = splicing.as_ref().err().map(ToString::to_string);
+    let splicing = splicing.ok().flatten();
+    let figures =
+        serde_json::json!({ "removed": removed, "modules": rows, "splicing": splicing, "splicing_failed": why });
+    if print_json(options.json, &figures) {
         return Ok(());
     }
     println!(
@@ -153,10 +157,10 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// What the module that splices gains a proxy, beside Linux. Without a veth there are no figures, and it says why.
-fn splicing(rounds: usize) -> Option<Vec<side_by_side::Row>> {
+/// What the module that splices gains a proxy, beside Linux. Without a veth there are no figures, and the report says why.
+fn splicing(rounds: usize) -> io::Result<Vec<side_by_side::Row>> {
     let measured = spliced_proxy::run(&side_by_side::Options::within(rounds.min(MOST_SPLICED)));
-    measured.inspect_err(|why| eprintln!("no figures of splicing: {why}")).ok()
+    measured.inspect_err(|why| eprintln!("no figures of splicing: {why}"))
 }
 
 fn row(measured: Measured, program: &Path, dir: &Path, rounds: u32) -> io::Result<Row> {
